@@ -64,7 +64,7 @@ def kept(page: Page) -> str | None:
 
 
 def enabled(dashboard: Dashboard) -> bool:
-    return "Autorecovery is switched off" not in dashboard.problems()
+    return not dashboard.recovery_is_off()
 
 
 def test_the_address_with_the_token_opens_the_page_logged_in(

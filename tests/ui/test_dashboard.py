@@ -184,11 +184,11 @@ def test_autorecovery_is_switched_off_and_on(dashboard: Dashboard, tab: Tab) -> 
     page.get_by_role("button", name="Switch autorecovery off").click()
     page.get_by_role("dialog").get_by_role("button", name="Switch autorecovery off").click()
     expect(page.get_by_role("button", name="Switch autorecovery on")).to_be_visible()
-    assert "Autorecovery is switched off" in dashboard.problems()
+    assert dashboard.recovery_is_off()
     page.get_by_role("button", name="Switch autorecovery on").click()
     page.get_by_role("dialog").get_by_role("button", name="Switch autorecovery on").click()
     expect(page.get_by_role("button", name="Switch autorecovery off")).to_be_visible()
-    assert "Autorecovery is switched off" not in dashboard.problems()
+    assert not dashboard.recovery_is_off()
     page.get_by_role("button", name="Look for lost bookies now").click()
     with page.expect_response("**/trigger_audit") as answer:
         page.get_by_role("dialog").get_by_role("button", name="Look for lost bookies").click()

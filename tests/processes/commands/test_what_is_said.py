@@ -240,10 +240,12 @@ def test_a_disk_fills(tmp_path: Path) -> None:
             disk.leave(MIB)
             said = watched.told(
                 "small is read-only",
-                what=rf"its disk is full: {directory}: [0-9.]+ k?M?B of 67.1 MB free$",
+                what=rf"its disk is full: {directory}: [0-9.]+ k?M?B of 67.1 MB free"
+                r"(, less than min_free_bytes \(8.4 MB\))?; [0-9.]+ MB are the log of this bookie, "
+                r"and [0-9.]+ MB other files$",
                 risk="^No stored entry is lost",
-                doing="accepts entries again when there is room",
-                next=f"^quire bookie explain space {directory}$",
+                doing="^Nothing that helps: without the whole log",
+                next=f"^quire bookie explain space {directory}. It also says how to find the other",
             )
             listed = json.loads(watched.run("cluster", "bookies", "--json").ok())
             assert listed["unwritable"] == [{"why": "full", "directory": directory}]

@@ -87,6 +87,10 @@ class Dashboard:
         assert status == 200, found
         return [one["what"] for one in found["problems"]]
 
+    def recovery_is_off(self) -> bool:
+        """Return whether the problems say that autorecovery is switched off."""
+        return any(one.startswith("Autorecovery is switched off") for one in self.problems())
+
 
 @dataclass
 class Seen:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from quire.metadata.bookies.damage_notes import FoundDamage
 from quire.metadata.bookies.start_commands import StartCommand
+from quire.net.knock import Knock
 from quire.replication.explain.explain import (
     Diagnosis,
     Explained,
@@ -224,3 +225,18 @@ def test_damage_that_a_bookie_reports_is_not_nothing() -> None:
     for vague in (FoundDamage("/d", seg, 1, 9, (1, 2)), FoundDamage("/d", "", 1)):
         damage = _damage_of(7, whole, {"a": [vague]})
         assert "it may have lost entries of this ledger" in said(segments=whole, damage=damage)
+
+
+def test_the_verdict_says_whether_a_lost_bookie_is_stopped_or_cut_off() -> None:
+    stopped = said(knocks={"b": Knock.REFUSED})
+    assert stopped.startswith("b does not answer (nothing listens at its address, so it is stopped")
+    assert "Start b again. If it is lost for good" in stopped
+    facts = replace(FACTS, knocks={"b": Knock.ACCEPTED})
+    runs = diagnosed(facts).verdict
+    assert (
+        "(its address accepts connections, so it runs, but cut off from the meta" in runs.sentence
+    )
+    assert "Do not start it again: look in its log" in runs.sentence
+    none = diagnosed(replace(facts, spare=0)).verdict
+    assert "Do not start it again" in none.sentence
+    assert none.command == "quire explain ledger 7"

@@ -32,6 +32,7 @@ from quire.net.certificates import CertificateFile
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
 from quire.net.handshake import Dialer
+from quire.net.knock import Knock, knock
 from quire.net.link import CLOSE_DRAIN_S, Link
 from quire.net.network import Network
 
@@ -57,6 +58,7 @@ class BookiePool:
         tracing: Tracing | None = None,
     ) -> None:
         self._metadata = metadata
+        self._network = network
         self._dialer = Dialer(network, config)
         self._config = config
         self.rng = rng
@@ -351,6 +353,17 @@ class BookiePool:
         return await self._dialer.presented_until_ms(
             bookie_id, address.host, address.port, timeout_s
         )
+
+    async def knock(self, bookie_id: str, timeout_s: float) -> Knock | None:
+        """Return what the address in a bookie's id answers to a new connection.
+
+        The bookie need not be registered. The result is None if its id is no address. Raises no
+        QuireError. Cancel-safe.
+        """
+        host, _, port = bookie_id.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            return None
+        return await knock(self._network, host, int(port), timeout_s)
 
     def certificates(self) -> tuple[CertificateFile, ...]:
         """Return the expiry dates of the certificates in the client's TLS files, if there are any.

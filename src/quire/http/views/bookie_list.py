@@ -25,7 +25,7 @@ from quire.replication.explain.silence import SilenceKind, data_directories
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.http.watch.known_reports import KnownReports
-    from quire.http.watch.observations import DiskSpaces
+    from quire.http.watch.observations import DiskSpaces, GonePorts
     from quire.http.watch.rates import Rates
     from quire.metadata.interface import Bookies, MetadataStore
 
@@ -50,6 +50,7 @@ async def bookie_facts(
     spaces: DiskSpaces | None = None,
     rates: Rates | None = None,
     reports: KnownReports | None = None,
+    ports: GonePorts | None = None,
 ) -> list[dict[str, Any]]:
     """Return a description of each bookie, sorted by id.
 
@@ -65,6 +66,9 @@ async def bookie_facts(
         rates: If given, each description has what the bookie's metrics show: rates, the space of
             each disk, suspended compaction, damage, and the free space that it needs.
         reports: If given, each description has the last report of the bookie as `report`, or None.
+        ports: If given, `knock` of the first `GONE_NAMED_MAX` bookies that are not registered says
+            what the address in the bookie's id answers: "refused", "accepted", "silent", or None if
+            that is not known.
 
     Raises:
         MetadataError: The metadata store did not answer.
@@ -74,10 +78,12 @@ async def bookie_facts(
     registered = {**found.readonly, **found.writable}
     names = {*registered, *(await client.metadata.list_cookies() if gone else ())}
     # All may wait for an observation, so they wait at the same time.
-    space, current, known = await asyncio.gather(
+    gone_ones = sorted(names - registered.keys())[:GONE_NAMED_MAX]
+    space, current, known, knocks = await asyncio.gather(
         spaces.of(client, registered) if spaces is not None else _nothing(),
         rates.of(registered) if rates is not None else _nothing(),
         reports.of(registered) if reports is not None else _nothing(),
+        ports.of(client, gone_ones) if ports is not None else _nothing(),
     )
     orders = await _orders(client.metadata, [name for name in names if name in found.readonly])
     listed = []
@@ -109,6 +115,8 @@ async def bookie_facts(
             described["min_free_bytes"] = rates.min_free_bytes.get(name)
         if reports is not None:
             described["report"] = known.get(name)
+        if ports is not None:
+            described["knock"] = knocks.get(name)
         listed.append(described)
     if spaces is not None:
         away = [one for one in listed if _is_down(one)][:GONE_NAMED_MAX]

@@ -29,6 +29,7 @@ from quire.http.watch.ledger_index import LedgerIndex
 from quire.http.watch.observations import (
     LOOK_WAIT_S,
     DiskSpaces,
+    GonePorts,
     LedgerRisks,
     LostLedgerSearch,
     MarkCounts,
@@ -77,6 +78,9 @@ class ClusterState:
     outages: Mapping[str, Sequence[Outage]] = field(default_factory=dict)
     """The outages of the metadata store in the last hour, by the server that noticed them."""
 
+    lost_age_s: float | None = None
+    """Seconds since the last complete search for lost ledgers, or None if there was none."""
+
     def count(self) -> dict[str, int]:
         """Return the number of bookies in each state."""
         found = dict.fromkeys(STATES, 0)
@@ -107,7 +111,9 @@ class ClusterState:
             "at_risk": asdict(self.risk) if self.risk is not None else None,
             "problems": [asdict(one) for one in self.problems],
             "running": [one.as_json() for one in self.running],
-            "lost_ledgers": self.lost.as_json() if self.lost is not None else None,
+            "lost_ledgers": None
+            if self.lost is None
+            else {**self.lost.as_json(), "age_s": self.lost_age_s},
             "garbage_collection": asdict(self.collection),
             "damage_found": [
                 {"bookie": bookie, **asdict(one)}
@@ -144,7 +150,9 @@ class ClusterView:
             answers_wait_s: Seconds that a caller waits until all bookies have answered, or did not
                 answer in time. None means `wait_s`.
         """
-        self.spaces = DiskSpaces(monotonic, wait_s if answers_wait_s is None else answers_wait_s)
+        answers_wait_s = wait_s if answers_wait_s is None else answers_wait_s
+        self.spaces = DiskSpaces(monotonic, answers_wait_s)
+        self.ports = GonePorts(monotonic, answers_wait_s)
         self.known = KnownReports(monotonic, fetch, wait_s)
         self.http_certificates: Callable[[], Sequence[CertificateExpiry]] = tuple
         """A function that returns when the certificates of this process's HTTP server expire."""
@@ -163,7 +171,12 @@ class ClusterView:
         Raises MetadataError. Safe to cancel.
         """
         bookies = await bookie_facts(
-            client, gone=True, spaces=self.spaces, rates=self.rates, reports=self.known
+            client,
+            gone=True,
+            spaces=self.spaces,
+            rates=self.rates,
+            reports=self.known,
+            ports=self.ports,
         )
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
@@ -205,6 +218,7 @@ class ClusterView:
             collection,
             damage,
             outages,
+            self.lost.age_s,
         )
 
     async def autorecovery(self, client: Client) -> dict[str, Any]:
@@ -226,7 +240,7 @@ class ClusterView:
     async def close(self) -> None:
         for one in (
             self.spaces, self.rates, self.risks, self.marks, self.lost, self.index, self.streams,
-            self.known,
+            self.known, self.ports,
         ):  # fmt: skip
             await one.close()
         await self.reports.close()

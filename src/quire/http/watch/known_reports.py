@@ -11,12 +11,13 @@ from typing import Any
 
 from quire._runtime.tasks import each
 from quire.http.views.bookie_report import PATH, read_report
-from quire.http.watch.observations import LOOK_WAIT_S, BackgroundObservation
+from quire.http.watch.observations import LOOK_SHARE, LOOK_WAIT_S, BackgroundObservation
 from quire.http.watch.rates import LOOK_TIMEOUT_S, Fetch, http_url
 from quire.metadata.interface import BookieAddress
 
-KNOWN_INTERVAL_S = 30.0
-"""Seconds between two readings of all reports. The parts of them that are used seldom change."""
+KNOWN_INTERVAL_S = 10.0
+"""The least number of seconds between two readings of all reports. `LOOK_SHARE` bounds the cost if
+there are many bookies."""
 KNOWN_MAX = 1_000
 """The largest number of bookies whose last report is kept."""
 REPORTS_AT_ONCE = 4
@@ -26,6 +27,8 @@ not wait meanwhile."""
 
 class KnownReports(BackgroundObservation):
     """The last reports of the bookies of a cluster."""
+
+    share = LOOK_SHARE
 
     def __init__(
         self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S

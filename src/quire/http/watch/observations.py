@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.errors import MetadataError, QuireError
+from quire.net.knock import Knock
 from quire.replication.explain.at_risk import AtRisk, at_risk
 from quire.replication.explain.silence import Silence, ask_anew
 from quire.replication.explain.status import MarkCount, count_marks
@@ -30,12 +32,9 @@ MARKS_INTERVAL_S = 2.0
 RISKS_INTERVAL_S = 5.0
 """The least number of seconds between two counts of the ledgers that are at risk because bookies
 are lost."""
-LOST_INTERVAL_S = 60.0
+LOST_INTERVAL_S = 10.0
 """The least number of seconds between two searches of the records of all streams, objects and
-datasets for ledgers that do not exist."""
-LOST_AGAIN_S = 10.0
-"""The interval that replaces `LOST_INTERVAL_S` while lost ledgers are known, so that pages soon
-show when there are none any more."""
+datasets for ledgers that do not exist. `LOOK_SHARE` bounds the cost if there are many records."""
 SPACE_INTERVAL_S = 1.0
 """The least number of seconds between two requests to a bookie for its free space."""
 SPACE_TIMEOUT_S = 2.0
@@ -46,6 +45,9 @@ clients can connect."""
 TLS_ANEW_INTERVAL_S = 5.0
 """The interval that replaces `ANEW_INTERVAL_S` for a bookie with TLS. An open connection still
 works after the bookie's certificate has expired. Each refusal is a line in the bookie's log."""
+GONE_PORTS_INTERVAL_S = 10.0
+"""The least number of seconds between two connections to the address of a bookie that is not
+registered."""
 PAUSE_S = 0.005
 """Seconds for which an observation pauses between two parts, so that other requests are served."""
 RECORDS_AT_ONCE = 64
@@ -228,7 +230,6 @@ class LostLedgerSearch(BackgroundObservation):
         index = OwnerIndex(client.clock.now_ms())
         try:
             async for found in lost_ledgers(client, index.add):
-                self._shortest_s = LOST_AGAIN_S if found.count else LOST_INTERVAL_S
                 index.whole = found.whole
                 if first or found.whole:
                     self.found, self._index = found, index
@@ -319,6 +320,31 @@ class DiskSpaces(BackgroundObservation):
         if answer.certificate_expires_ms is not None:
             self.certificates_ms[bookie] = answer.certificate_expires_ms
         return DiskSpace(answer.info.free_bytes, answer.info.total_bytes)
+
+
+class GonePorts(BackgroundObservation):
+    """The observation, in the background, of the addresses of bookies that are not registered."""
+
+    def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
+        super().__init__(monotonic, GONE_PORTS_INTERVAL_S, wait_s)
+        self._found: Mapping[str, Knock | None] = {}
+
+    async def of(self, client: Client, bookies: Collection[str]) -> Mapping[str, Knock | None]:
+        """Return what the address in the id of each bookie answers, by bookie id.
+
+        A bookie that was not asked yet is missing, or has None if its id is no address.
+        """
+        names = sorted(bookies)
+        if not self._found.keys() >= set(names):
+            self.forget()
+        if names:
+            await self.refresh(lambda: self._knock(client, names))
+        return {name: self._found[name] for name in names if name in self._found}
+
+    async def _knock(self, client: Client, names: list[str]) -> None:
+        pool = pool_of(client)
+        answers = await each(names, lambda one: pool.knock(one, SPACE_TIMEOUT_S), BOOKIES_AT_ONCE)
+        self._found = dict(zip(names, answers, strict=True))
 
 
 async def space_of(client: Client, bookie: str) -> DiskSpace | None:

@@ -18,6 +18,7 @@ from itertools import pairwise
 from quire._runtime.tasks import TaskGroup, each
 from quire._runtime.units import are, does, duration_text, plural, some_of, them
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, stored_by, stored_count
 from quire.core.replicas import BLOCK_ENTRIES, Bad, Finding, Kind, coalesced, findings
@@ -33,6 +34,7 @@ from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.bookies.start_commands import StartCommand, read_start_command
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE
+from quire.net.knock import Knock
 from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
@@ -40,7 +42,9 @@ from quire.replication.explain.silence import (
     Silence,
     SilenceKind,
     ask_anew,
+    cut_off_advice,
     data_directories,
+    knocked_text,
     renewal,
     silent_repair,
     start_command,
@@ -128,6 +132,9 @@ class Explained:
     started: Mapping[str, StartCommand] = field(default_factory=dict)
     """The commands that started the bookies of the ledger that are gone or do not run, as far as
     they are known."""
+    knocks: Mapping[str, Knock] = field(default_factory=dict)
+    """What the addresses of bookies of the ledger that are not registered answer, by bookie, as far
+    as that is known."""
     damage: Mapping[str, tuple[FoundDamage, ...]] = field(default_factory=dict)
     """The notes of bookies of the ledger about damage that is not repaired, by bookie, if the
     ledger may lack entries because of it."""
@@ -196,6 +203,10 @@ async def _with_reasons(client: Client, facts: Explained, bookies: Bookies) -> E
         if lost[name] == "gone"
         or (name in silences and silences[name].kind is SilenceKind.REFUSED)
     ]  # fmt: skip
+    gone = [name for name in down if lost[name] == "gone"]
+    answered = await each(
+        gone, lambda one: pool_of(client).knock(one, client.config.read_timeout_s)
+    )
     found = await each(down, lambda one: data_directories(client.metadata, one))
     commands = await each(down, lambda one: read_start_command(client.metadata, one))
     return replace(
@@ -203,6 +214,7 @@ async def _with_reasons(client: Client, facts: Explained, bookies: Bookies) -> E
         silences=silences,
         directories=dict(zip(down, found)),
         started={name: one for name, one in zip(down, commands) if one is not None},
+        knocks={name: one for name, one in zip(gone, answered) if one is not None},
     )
 
 
@@ -590,20 +602,18 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     waits = bool(written) and not newest.closed
     gone = _gone(facts)
     what = f"{some_of(lost)} {does(len(lost))} not answer"
+    if state := knocked_text([facts.knocks.get(one) for one in lost]):
+        what = f"{what} ({state})"
     if not gone:
         return _registered(facts, lost)
     if not facts.spare:
         return Diagnosis(
             f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
-            f"replace {them(len(lost))}. Start {gone[0]} again"
-            f"{start_manner(facts.started.get(gone[0]))}, or another bookie"
-            f"{_unrepaired_too(facts)}",
-            _start_command(facts, gone[0]),
+            f"replace {them(len(lost))}. {_restart(facts, gone[0])}{_unrepaired_too(facts)}",
+            _again(facts) if _runs(facts, gone[0]) else _start_command(facts, gone[0]),
         )
-    again = (
-        f"Start {gone[0]} again. If it is lost for good, let what it stored be copied to other "
-        "bookies"
-    )
+    restart = cut_off_advice(1) if _runs(facts, gone[0]) else f"Start {gone[0]} again"
+    again = f"{restart}. If it is lost for good, let what it stored be copied to other bookies"
     if waits:
         return Diagnosis(
             f"{what}, and the last segment, which is open, uses "
@@ -613,6 +623,19 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
             f"quire bookie recover {gone[0]}",
         )
     return Diagnosis(f"{what}. {_why(facts)}. {again}", f"quire bookie recover {gone[0]}")
+
+
+def _runs(facts: Explained, bookie: str) -> bool:
+    """Return whether a bookie that is not registered accepts connections all the same."""
+    return facts.knocks.get(bookie) is Knock.ACCEPTED
+
+
+def _restart(facts: Explained, bookie: str) -> str:
+    """Return how to get a bookie back that no other bookie can replace."""
+    if _runs(facts, bookie):
+        return f"{cut_off_advice(1)}. Another bookie could replace it"
+    manner = start_manner(facts.started.get(bookie))
+    return f"Start {bookie} again{manner}, or another bookie"
 
 
 def _registered(facts: Explained, lost: list[str]) -> Diagnosis:

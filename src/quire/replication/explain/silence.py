@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from quire._runtime.units import utc_text
+from quire._runtime.units import does, them, utc_text
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.cookie import decode, split_directories
@@ -18,6 +18,7 @@ from quire.metadata.bookies.start_commands import StartCommand
 from quire.metadata.interface import MetadataStore
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.handshake import is_expired
+from quire.net.knock import Knock
 
 DEFAULT_PORT = 3181
 """The port of a bookie that was started without `--port`."""
@@ -141,6 +142,40 @@ def silent_repair(unrepaired: str, *, down: bool) -> str:
     return (
         "Nothing until the next check of all ledgers (by default once a week). Then autorecovery "
         "treats a bookie that still does not answer as lost, and copies its ledgers"
+    )
+
+
+def knocked_text(knocks: Sequence[Knock | None]) -> str:
+    """Return what the addresses of bookies that are not registered tell about them.
+
+    The result is "" if the addresses answer in different ways, or if it is not known how.
+    """
+    found = set(knocks)
+    if len(found) != 1:
+        return ""
+    one = len(knocks) == 1
+    where = "its address" if one else "their addresses"
+    match found.pop():
+        case Knock.REFUSED:
+            return f"nothing listens at {where}, so {'it is' if one else 'they are'} stopped"
+        case Knock.ACCEPTED:
+            accepts, runs = ("accepts", "it runs") if one else ("accept", "they run")
+            return (
+                f"{where} {accepts} connections, so {runs}, but cut off from the metadata store or "
+                "paused"
+            )
+        case Knock.SILENT:
+            machines = "its machine is" if one else "their machines are"
+            return f"{where} {does(len(knocks))} not answer, so {machines} off or cut off"
+    return ""
+
+
+def cut_off_advice(number: int) -> str:
+    """Return what to do about bookies that run without a session with the metadata store."""
+    log, those = ("its log", "It registers") if number == 1 else ("their logs", "They register")
+    return (
+        f"Do not start {them(number)} again: look in {log} for the metadata store, check the "
+        f"network to it, and let a paused process continue. {those} again without a restart"
     )
 
 

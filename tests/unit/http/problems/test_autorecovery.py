@@ -125,3 +125,36 @@ def test_a_wait_for_a_writer_is_no_failure() -> None:
     assert (both.severity, both.next) == ("bad", "quire explain ledger 8")
     unknown = failing(failed(0, 30), number=101)
     assert unknown.severity == "bad", "the others may have failed"
+
+
+def test_a_repair_that_fails_because_a_bookie_is_lost_follows_from_that() -> None:
+    """One lost bookie gave two findings; the second spoke of racks, ensembles and minima."""
+    why = {**failed(2, 12), "replicas": ["b"]}
+    found = {**WELL, "marked": 1, "failing": 1, "failures": [why]}
+    bookies = [bookie("a"), bookie("b", "gone")]
+    risk = AtRisk(9, True, lacking=2, by_group={"alone": 2}, without_spare=2)
+    first, second = problems(bookies, found, risk, now_ms=NOW_MS)
+    assert first.what.startswith("b is not registered")
+    assert second.what == (
+        "1 ledger could not be repaired, such as ledger 7: no writable bookie can replace b"
+    )
+    assert second.next == (
+        "This follows from b, which is not registered: bring it back, as the finding about it "
+        "says. To see one of the ledgers: quire explain ledger 7"
+    )
+    _, second = problems(bookies, found, AtRisk(9, True, by_group={"alone": 2}), now_ms=NOW_MS)
+    assert second.what.endswith("such as ledger 7: no bookie has room"), "another reason"
+    assert second.next.startswith("This follows from b")
+    other = {**found, "failures": [why, {**why, "ledger": 8, "replicas": ["z"]}]}
+    _, second = problems(bookies, other, risk, now_ms=NOW_MS)
+    assert second.next == "quire explain ledger 7", "z is not lost"
+
+
+def test_marked_ledgers_of_a_lost_bookie_follow_from_that() -> None:
+    example = {"ledger": 7, "replicas": ["b"]}
+    found = {**WELL, "marked": 2, "locked": 1, "example": example}
+    _, one = problems([bookie("a"), bookie("b", "gone")], found)
+    assert one.next.startswith("This follows from b, which is not registered: bring it back, as")
+    assert one.next.endswith("To list the ledgers: quire autorecovery list")
+    (one,) = problems([bookie("a"), bookie("b")], found)
+    assert one.next == "quire autorecovery list"

@@ -61,3 +61,16 @@ def test_a_silent_bookie_does_not_keep_ledgers_from_being_created() -> None:
         "New ledgers with the default ensemble can be created but not written: 1 of 3 bookies "
         "answers, and each entry needs 2. b, c do not answer"
     )
+
+
+def test_it_follows_from_the_bookies_that_are_gone() -> None:
+    """One lost bookie gave two findings, and the second did not name it."""
+    few = Creatable(False, "3 bookies are wanted; 2 are writable: a, b", (2, 2, 2))
+    there = [bookie("a"), bookie("b")]
+    _, found = problems([*there, bookie("c", "gone")], WELL, creatable=few)
+    assert found.next.startswith(
+        "This follows from c, which is not registered: bring it back, as the finding about it "
+        "says. Otherwise: start another bookie"
+    )
+    _, found = problems([there[0], bookie("c", "gone")], WELL, creatable=few)
+    assert found.next.startswith("Start another bookie"), "c alone would not be enough"

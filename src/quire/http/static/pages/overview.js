@@ -8,6 +8,8 @@ import { idForm } from "/ui/pages/ledgers.js";
 import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/parts/series.js";
 
 const OLD_S = 5;
+/** Seconds after which the age of the search for missing ledgers is shown. */
+const SEARCH_OLD_S = 15;
 const SIGNS = { bad: "✗ Wrong: ", warn: "! Warning: ", note: "Note: " };
 
 /** Return a sentence of the server with its full stop, and its times as the page shows them. */
@@ -23,6 +25,12 @@ export const problemList = (problems) => h("ul", { class: "problems" }, problems
 /** Return the age of the bookies' disk space figures, if they are not current. */
 export const spaceAge = (age) => age === null || age === undefined ? h("small", null, "not known yet")
   : age >= OLD_S ? h("small", null, `as of ${seconds(age)} ago`) : "";
+
+/** Say how far the search for missing ledgers is, or how old its result, if that is not current. */
+function searchAge(lost) {
+  if (lost === null || !lost.whole || lost.age_s === null) return h("p", { class: "quiet" }, `The search for missing ledgers has not covered all streams, objects and datasets yet (${count(lost === null ? 0 : lost.records)} so far).`);
+  return lost.age_s < SEARCH_OLD_S ? "" : h("p", { class: "quiet" }, `Missing ledgers of streams, objects and datasets: as of ${seconds(lost.age_s)} ago.`);
+}
 
 function keyFigures(data) {
   const { bookies, rates, autorecovery } = data;
@@ -73,7 +81,7 @@ export const overview = {
     const { rates, autorecovery } = data;
     return h("div", null,
       h("section", { class: "current" }, h("h2", null, "What is wrong"), data.problems.length ? problemList(data.problems)
-        : h("p", { class: "alert good" }, "✓ No problems were found")),
+        : h("p", { class: "alert good" }, "✓ No problems were found"), searchAge(data.lost_ledgers)),
       section("Key figures", keyFigures(data),
         h("p", { class: "quiet" }, rates.bookies ? `Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. Latencies are those of the slowest bookie in the last minute or two.`
           : ["No bookie reports its rates. To see them, start the bookies with ", h("code", null, "--http HOST:PORT"), "."])),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.units import are, counted, duration_text, plural, some_of, them, utc_text, verb
 from quire.codec.metadata.underreplication import SwitchedOff
-from quire.http.views.problems.problem import Problem
+from quire.http.views.problems.problem import Problem, follows_from
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.explain.status import switched_off_text
 
@@ -18,12 +18,15 @@ def of_autorecovery(
     *,
     one_machine: bool = False,
     lacking: int | None = 0,
+    lost: Collection[str] = (),
+    without_spare: int = 0,
 ) -> Iterator[Problem]:
     """Yield the problems that an `Overview` as a dictionary shows at this Unix time.
 
     With `one_machine`, all bookies listen on loopback, as on a laptop, where it is usual that no
     process repairs anything. `lacking` is the number of ledgers that lack copies because bookies
-    are lost, or None if bookies are lost and the ledgers are not counted yet.
+    are lost, or None if bookies are lost and the ledgers are not counted yet. `lost` has these
+    bookies, and `without_spare` is the number of these ledgers that no other bookie can take.
     """
     if not found["enabled"]:
         off = found.get("switched_off")
@@ -44,7 +47,7 @@ def of_autorecovery(
         )
     yield from _of_what_cannot_be_read(found)
     if found["failing"]:
-        yield _failing(found, now_ms)
+        yield _failing(found, now_ms, lost, without_spare)
     elif found["marked"]:
         example = found.get("example")
         hinted = tuple(example["replicas"]) if example is not None else ()
@@ -55,7 +58,8 @@ def of_autorecovery(
         yield Problem(
             "warn",
             f"Under-replicated ledgers: {_marked(found)}{such}",
-            "quire autorecovery list",
+            _caused(lost, hinted, "To list the ledgers: quire autorecovery list")
+            or "quire autorecovery list",
             doing=_repairing(found),
             bookies=hinted,
         )
@@ -84,21 +88,41 @@ def _unrepaired(lacking: int | None, until: str) -> str:
     return f"If a bookie or a disk is lost, its copies stay missing until somebody {until}"
 
 
-def _failing(found: Mapping[str, Any], now_ms: int) -> Problem:
+def _caused(lost: Collection[str], replicas: Collection[str], then: str) -> str:
+    """Return what to do if only lost bookies have these missing replicas, or "" otherwise."""
+    if not replicas or not set(replicas) <= set(lost):
+        return ""
+    return f"{follows_from(sorted(set(replicas)))}. {then}"
+
+
+def _such(first: Mapping[str, Any], reason: str) -> str:
+    """Return one of several ledgers with the reason, with a comma before."""
+    return f", such as ledger {first['ledger']}: {reason}"
+
+
+def _failing(
+    found: Mapping[str, Any], now_ms: int, lost: Collection[str], without_spare: int
+) -> Problem:
     """Return the problem of ledgers whose last repair failed, or waits for a writer."""
     known = sorted(found["failures"], key=_only_waits)
     first = known[0] if known else None
     # The failures that are not known may be worse than a wait.
     waits = first is not None and _only_waits(first) and len(known) >= found["failing"]
     number = found["failing"]
-    why = f", such as ledger {first['ledger']}: {first['failure']['reason']}" if first else ""
+    why = "" if first is None else _such(first, first["failure"]["reason"])
+    replicas = {bookie for one in known for bookie in one.get("replicas", ())}
+    look = f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list"
+    after = _caused(lost, replicas, f"To see one of the ledgers: {look}")
+    if first and after and without_spare and not waits:
+        # The error is about racks and ensembles, which are well when these bookies return.
+        why = _such(first, f"no writable bookie can replace {some_of(sorted(replicas))}")
     return Problem(
         "warn" if waits else "bad",
         f"{counted(number, 'under-replicated ledger')} {verb('wait', number)} for a writer before "
         f"autorecovery repairs {them(number)}{why}"
         if waits
         else f"{counted(number, 'ledger')} could not be repaired{why}",
-        f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list",
+        after or look,
         doing="" if first is None else _next_attempt(found, first, now_ms),
     )
 

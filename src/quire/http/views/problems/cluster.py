@@ -55,6 +55,7 @@ def problems(
     """
     own = certificates or OwnCertificates()
     notes = without_lost(damage or {}, bookies)
+    lost_ones = [one["id"] for one in bookies if one["state"] == "gone"]
     writable = sum(one["state"] == "writable" for one in bookies)
     found = [
         *of_data(risk, autorecovery),
@@ -68,10 +69,15 @@ def problems(
         *of_compaction(bookies),
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
-        *of_shape(creatable, writable),
+        *of_shape(creatable, writable, lost_ones),
         *of_places(bookies, autorecovery),
         *of_autorecovery(
-            autorecovery, now_ms, one_machine=_on_loopback(bookies), lacking=_lacking(bookies, risk)
+            autorecovery,
+            now_ms,
+            one_machine=_on_loopback(bookies),
+            lacking=_lacking(bookies, risk),
+            lost=lost_ones,
+            without_spare=0 if risk is None else risk.without_spare,
         ),
     ]
     return worst_first(found)

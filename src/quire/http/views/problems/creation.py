@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from quire._runtime.units import are, counted, does, some_of, them, verb
 from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
-from quire.http.views.problems.problem import Problem
+from quire.http.views.problems.problem import Problem, follows_from
 
 FAIL = (
     "Programs and streams that do not choose a smaller ensemble fail with NotEnoughBookiesError. "
@@ -15,8 +15,13 @@ FAIL = (
 )
 
 
-def of_shape(creatable: Creatable | None, writable: int) -> Iterator[Problem]:
-    """Yield a problem if programs that do not choose a shape cannot create ledgers."""
+def of_shape(
+    creatable: Creatable | None, writable: int, lost: Collection[str] = ()
+) -> Iterator[Problem]:
+    """Yield a problem if programs that do not choose a shape cannot create ledgers.
+
+    `lost` has the bookies that are not registered.
+    """
     if creatable is None or not writable:
         return  # without a writable bookie, another problem says so
     if creatable.default:
@@ -24,11 +29,14 @@ def of_shape(creatable: Creatable | None, writable: int) -> Iterator[Problem]:
             yield _short_of_copies(creatable)
         return
     size, write_quorum, ack_quorum = DEFAULT_SHAPE
+    do = _other_racks(creatable.movable) if creatable.places else _more_bookies(creatable)
     yield Problem(
         "bad",
         f"No ledger with the default ensemble can be created (ensemble {size}, write quorum "
         f"{write_quorum}, ack quorum {ack_quorum}): {creatable.why_not}",
-        _other_racks(creatable.movable) if creatable.places else _more_bookies(creatable),
+        f"{follows_from(lost)}. Otherwise: {do[0].lower()}{do[1:]}"
+        if lost and writable + len(lost) >= size
+        else do,
         FAIL,
     )
 

@@ -7,10 +7,16 @@ from typing import Any
 
 from quire._runtime.units import are, counted, some_of, verb
 from quire.http.views.problems.autorecovery import healing
-from quire.http.views.problems.problem import Bookie, Problem
+from quire.http.views.problems.problem import Bookie, Problem, listed
 from quire.metadata.bookies.start_commands import StartCommand
+from quire.net.knock import Knock
 from quire.replication.explain.at_risk import AtRisk
-from quire.replication.explain.silence import start_command, start_manner
+from quire.replication.explain.silence import (
+    cut_off_advice,
+    knocked_text,
+    start_command,
+    start_manner,
+)
 
 ALONE = "alone"
 """The name of the group of those lost bookies that are not part of a lost location."""
@@ -55,23 +61,46 @@ def of_lost_bookies(
             "doing": healing(autorecovery, names, _lacking(risk, group), now_ms),
         }
         if group != ALONE:
+            knocks = [one.get("knock") for one in bookies if one["id"] in names]
+            state = f": {knocked}" if (knocked := knocked_text(knocks)) else ""
+            check = (
+                "Start the bookies again"
+                if set(knocks) == {Knock.REFUSED}
+                else "Check the power and the network there, and start the bookies again"
+            )
             yield Problem(
                 "bad",
-                f"All bookies of {group} are gone: {some_of(names)}",
-                "Check the power and the network there, and start the bookies again. To restore "
-                "their copies elsewhere now: quire autorecovery trigger",
+                f"All bookies of {group} are gone: {some_of(names)}{state}",
+                f"{check}. To restore their copies elsewhere now: quire autorecovery trigger",
                 **told,
             )
         else:
-            empty = _lacking(risk, group) == 0
-            yield Problem(
-                "note" if empty else "bad",
-                f"{some_of(names)} {are(len(names))} not registered: stopped, or cut off from the "
-                "metadata store",
-                f"{start_again(next(one for one in bookies if one['id'] == names[0]), names)}. "
-                f"{_give_up(names, empty=empty, spare=risk is None or not risk.without_spare)}",
-                **told,
-            )
+            yield _alone(bookies, names, risk, told)
+
+
+def _alone(
+    bookies: Sequence[Bookie], names: Sequence[str], risk: AtRisk | None, told: Mapping[str, Any]
+) -> Problem:
+    """Return the problem of lost bookies that are not part of a lost location."""
+    empty = _lacking(risk, ALONE) == 0
+    knocks = [one.get("knock") for one in bookies if one["id"] in names]
+    first = next(one for one in bookies if one["id"] == names[0])
+    give_up = _give_up(names, empty=empty, spare=risk is None or not risk.without_spare)
+    start = start_again(first, names)
+    if set(knocks) == {Knock.ACCEPTED}:
+        start = cut_off_advice(len(names))
+    elif set(knocks) == {Knock.SILENT}:
+        start = f"Check the machine and the network to it. {start}"
+    state = knocked_text(knocks)
+    each_one = [f"{name}: {knocked_text([knock])}" for name, knock in zip(names, knocks) if knock]
+    return Problem(
+        "note" if empty else "bad",
+        f"{some_of(names)} {are(len(names))} not registered: "
+        f"{state or 'stopped, or cut off from the metadata store'}",
+        f"{start}. {give_up}",
+        items=() if state else listed(each_one),
+        **told,
+    )
 
 
 def _give_up(names: Sequence[str], *, empty: bool, spare: bool) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quire._runtime.units import NAMED_MAX
+from quire._runtime.units import NAMED_MAX, are, some_of, them
 
 Severity = Literal["bad", "warn", "note"]
 """`bad`: data or writing is at stake now. `warn`: it will be. `note`: good to know."""
@@ -35,6 +35,15 @@ class Problem:
 
 Bookie = Mapping[str, Any]
 """A bookie as `bookie_list.bookie_facts` describes it, including its disk space."""
+
+
+def follows_from(lost: Collection[str]) -> str:
+    """Return the sentence that a problem is a consequence of lost bookies, without its period."""
+    those = them(len(lost))
+    return (
+        f"This follows from {some_of(lost)}, which {are(len(lost))} not registered: bring {those} "
+        f"back, as the finding about {those} says"
+    )
 
 
 def listed(items: Iterable[str]) -> tuple[str, ...]:

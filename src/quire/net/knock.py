@@ -1,0 +1,54 @@
+"""What an address answers to a new connection, for bookies that are not registered.
+
+A bookie that is not registered has stopped, or is cut off from the metadata store. Whether
+something listens at its former address tells which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+import socket
+from enum import StrEnum
+from typing import cast
+
+from quire.net.network import Network
+
+
+class Knock(StrEnum):
+    """What an address answers to a new connection."""
+
+    REFUSED = "refused"
+    """Nothing listens there."""
+    ACCEPTED = "accepted"
+    """Something listens there. It need not be the bookie."""
+    SILENT = "silent"
+    """There is no answer: the machine is off, or the network is cut."""
+
+
+class _Visitor(asyncio.Protocol):
+    """The client side of a connection that sends nothing."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+
+async def knock(network: Network, host: str, port: int, timeout_s: float) -> Knock | None:
+    """Return what an address answers to a new connection within `timeout_s`.
+
+    Nothing is sent, and the connection is closed at once. The result is None if the name of the
+    host is unknown. Cancel-safe.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            visitor = cast(_Visitor, await network.connect(host, port, _Visitor))
+    except socket.gaierror:
+        return None
+    except OSError as error:  # a TimeoutError is one
+        # A host name may have several addresses. Then the error names the reason of each.
+        reasons = set(re.findall(r"\[Errno (\d+)\]", str(error)))
+        refused = isinstance(error, ConnectionRefusedError) or reasons == {str(errno.ECONNREFUSED)}
+        return Knock.REFUSED if refused else Knock.SILENT
+    visitor.transport.close()
+    return Knock.ACCEPTED
