@@ -7,7 +7,7 @@ import sys
 def main() -> None:
     """Run the program. It always ends in SystemExit.
 
-    The command line is imported here, so that Ctrl-C ends the program without a traceback already
+    The command line is imported here, so that Ctrl-C ends the program without a traceback even
     during its imports, which take seconds on a busy machine.
     """
     open_standard_streams()

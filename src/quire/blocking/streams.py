@@ -212,7 +212,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Raises:
             StreamExistsError: A topic or a stream has this name, or that of a partition, already.
-            StreamQuotaError: The namespace may not have that many streams more (`streams_max`).
+            StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
             UsageError: The name, the number or a setting is not valid.
         """
         call(self.aio.create_topic(name, partitions, settings=settings))
@@ -1074,8 +1074,8 @@ class Topic(Handle[AsyncTopic]):
         Args:
             assign: The partitions to read. None means all of them.
             start: Where to begin in all partitions: EARLIEST, LATEST, AtTxid, AtTime or AtSequence.
-                Or a place for each partition, such as the result of `positions`. Partitions that it
-                does not name are read from the beginning.
+                It may also be a dictionary with a place for each partition, such as the result of
+                `positions`. Partitions that it does not name are read from the beginning.
             follow: Whether to wait for further records until all partitions are ended.
             on_gap: What to do when records are missing: "raise" raises StreamGapError, "deliver"
                 yields a `Gap` among the batches, and "skip" continues after the gap.
@@ -1129,10 +1129,10 @@ class TopicWriter(ContextHandle[AsyncTopicWriter]):
     """A writer of all partitions of a topic, or of some of them. `Topic.open_writer` opens it.
 
     A record with a key goes to the partition of its key, so the records of one key keep their
-    order. Records without a key go to the assigned partitions in turns.
+    order. Records without a key go to the assigned partitions in turn.
 
     Each partition has its own writer. If another program takes one of them over, appends to that
-    partition raise StreamFencedError, and the others go on.
+    partition raise StreamFencedError. The other partitions can still be written.
 
     Use it with `with`: leaving the block closes the writer, and an exception abandons it.
     """

@@ -1,4 +1,4 @@
-"""What an address answers to a new connection, for bookies that are not registered.
+"""The check of how the address of a bookie that is not registered answers to a connection.
 
 A bookie that is not registered has stopped, or is cut off from the metadata store. Whether
 something listens at its former address tells which.
@@ -17,7 +17,7 @@ from quire.net.network import Network
 
 
 class Knock(StrEnum):
-    """What an address answers to a new connection."""
+    """The answer of an address to a new connection."""
 
     REFUSED = "refused"
     """Nothing listens there."""
@@ -35,7 +35,7 @@ class _Visitor(asyncio.Protocol):
 
 
 async def knock(network: Network, host: str, port: int, timeout_s: float) -> Knock | None:
-    """Return what an address answers to a new connection within `timeout_s`.
+    """Return how an address answers to a new connection within `timeout_s`.
 
     Nothing is sent, and the connection is closed at once. The result is None if the name of the
     host is unknown. Cancel-safe.
@@ -45,8 +45,8 @@ async def knock(network: Network, host: str, port: int, timeout_s: float) -> Kno
             visitor = cast(_Visitor, await network.connect(host, port, _Visitor))
     except socket.gaierror:
         return None
-    except OSError as error:  # a TimeoutError is one
-        # A host name may have several addresses. Then the error names the reason of each.
+    except OSError as error:  # or its subclass TimeoutError
+        # If a host name has several addresses, the error names the reason for each of them.
         reasons = set(re.findall(r"\[Errno (\d+)\]", str(error)))
         refused = isinstance(error, ConnectionRefusedError) or reasons == {str(errno.ECONNREFUSED)}
         return Knock.REFUSED if refused else Knock.SILENT

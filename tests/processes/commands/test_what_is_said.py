@@ -241,10 +241,10 @@ def test_a_disk_fills(tmp_path: Path) -> None:
             said = watched.told(
                 "small is read-only",
                 what=rf"its disk is full: {directory}: [0-9.]+ k?M?B of 67.1 MB free"
-                r"(, less than min_free_bytes \(8.4 MB\))?; [0-9.]+ MB are the log of this bookie, "
-                r"and [0-9.]+ MB other files$",
+                r"(, less than min_free_bytes \(8.4 MB\))?; the log of this bookie takes [0-9.]+ "
+                r"MB, and other files [0-9.]+ MB$",
                 risk="^No stored entry is lost",
-                doing="^Nothing that helps: without the whole log",
+                doing="^Nothing that helps: even if the bookie deleted its whole log",
                 next=f"^quire bookie explain space {directory}. It also says how to find the other",
             )
             listed = json.loads(watched.run("cluster", "bookies", "--json").ok())

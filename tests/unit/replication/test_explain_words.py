@@ -233,9 +233,7 @@ def test_the_verdict_says_whether_a_lost_bookie_is_stopped_or_cut_off() -> None:
     assert "Start b again. If it is lost for good" in stopped
     facts = replace(FACTS, knocks={"b": Knock.ACCEPTED})
     runs = diagnosed(facts).verdict
-    assert (
-        "(its address accepts connections, so it runs, but cut off from the meta" in runs.sentence
-    )
+    assert "(its address accepts connections, so it runs, but is cut off from the " in runs.sentence
     assert "Do not start it again: look in its log" in runs.sentence
     none = diagnosed(replace(facts, spare=0)).verdict
     assert "Do not start it again" in none.sentence

@@ -91,7 +91,10 @@ def _base() -> list[Layer]:
 
 
 def _layer_of(path: Path) -> Layer:
-    """Return the layer of a file. Raises `OSError`, which says if a variable names the file."""
+    """Return the layer of a file.
+
+    Raises `OSError`, whose message says so if an environment variable names the file.
+    """
     try:
         return file_layer(path)
     except OSError as error:

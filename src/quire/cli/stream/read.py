@@ -235,7 +235,7 @@ async def _read_topic(
 
 
 class PartitionsReader:
-    """A reader of a topic in the form that `_print` takes."""
+    """A reader of a topic with the interface that `_print` expects."""
 
     def __init__(self, reader: TopicReader) -> None:
         self._reader = reader

@@ -144,9 +144,10 @@ async def _topics(opened: Namespace, prefix: str) -> dict[str, list[str]]:
 
 
 def _together(name: str, partitions: list[Values]) -> Values:
-    """Return the values of --long of a topic. Positions belong to one partition, so none is shown.
+    """Return the values that --long shows of a topic.
 
-    `partitions` are the values of its partitions.
+    There is no position among them, because a position belongs to one partition. `partitions` has
+    the values of each partition.
     """
 
     def times(key: str) -> list[str]:

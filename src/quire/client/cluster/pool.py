@@ -355,7 +355,7 @@ class BookiePool:
         )
 
     async def knock(self, bookie_id: str, timeout_s: float) -> Knock | None:
-        """Return what the address in a bookie's id answers to a new connection.
+        """Return how the address in a bookie's id answers to a new connection.
 
         The bookie need not be registered. The result is None if its id is no address. Raises no
         QuireError. Cancel-safe.

@@ -22,7 +22,8 @@ the table says otherwise.
 Nothing is repaired while `disable` exists. Java's processes create it empty, and never read it.
 
 Locks and votes of Quire end with a comment, which the text format allows and Java's readers skip.
-It contains the time since when the lock is held, and a tag by which its owner recognises it.
+The comment contains the time at which the lock was acquired, and a tag by which its owner
+recognises it.
 """
 
 from __future__ import annotations

@@ -60,14 +60,14 @@ async def bookie_facts(
         spaces: If given, each description has the free space, and `answers` says whether the bookie
             answered. `answers` is None if the bookie was not asked yet. `silence` says why it did
             not answer, and `certificate_expires_ms` when its certificate expires. `directories` has
-            the data directories of the bookie's cookie, if little space is free, if it reports
-            damage, or if it is one of the first `GONE_NAMED_MAX` whose process does not run. Those
-            also have `start_command`, if it is known with which command they were started.
+            the data directories of the bookie's cookie, if little space is free, or if the bookie
+            reports damage. The first `GONE_NAMED_MAX` bookies whose process does not run have it
+            too, and also `start_command`, if the command that started them is known.
         rates: If given, each description has what the bookie's metrics show: rates, the space of
             each disk, suspended compaction, damage, and the free space that it needs.
         reports: If given, each description has the last report of the bookie as `report`, or None.
         ports: If given, `knock` of the first `GONE_NAMED_MAX` bookies that are not registered says
-            what the address in the bookie's id answers: "refused", "accepted", "silent", or None if
+            how the address in the bookie's id answers: "refused", "accepted", "silent", or None if
             that is not known.
 
     Raises:

@@ -34,19 +34,19 @@ MOVES_NOTHING = (
     "A location applies to ensembles that are chosen after it was set. Copies that exist are not "
     "moved, unless autorecovery runs with repair_placement"
 )
-"""What a corrected location does, and does not do."""
+"""The effect of a corrected location on ensembles and on copies."""
 COPIES_STAY = (
     "Writers use the other racks again as soon as they have writable bookies. Copies that were "
     "written meanwhile are not moved, unless autorecovery runs with repair_placement"
 )
-"""What happens when the bookies of the other racks are writable again."""
+"""The effect of bookies in the other racks that become writable again."""
 MOVE_COPIES = (
     "To let autorecovery move the copies that exist, start each of its processes again with these "
     "settings, in addition to its other options: quire autorecovery start --set "
     "placement_check_interval_s=1d --set repair_placement=true --placement "
     "rack-aware,locations=metadata"
 )
-"""How to move the copies of ledgers that are in too few racks."""
+"""The advice on how to move the copies of ledgers that are in too few racks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _one_rack(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
             "copy of a ledger can be lost with that rack",
             f"If a bookie is really in another rack, say so: quire cluster locations set "
             f"{shlex.quote(writable[0]['id'])} /RACK. Otherwise start a bookie in another rack, "
-            f"and set its location in the same way. {MOVE_COPIES}. To have writers refused rather "
+            f"and set its location in the same way. {MOVE_COPIES}. To make writers fail rather "
             "than put all copies into one rack, start them with this in their environment: "
             "export QUIRE_PLACEMENT=rack-aware,enforce_racks,locations=metadata",
             WRITERS_GO_ON,

@@ -330,7 +330,7 @@ class GonePorts(BackgroundObservation):
         self._found: Mapping[str, Knock | None] = {}
 
     async def of(self, client: Client, bookies: Collection[str]) -> Mapping[str, Knock | None]:
-        """Return what the address in the id of each bookie answers, by bookie id.
+        """Return how the address in the id of each bookie answers, by bookie id.
 
         A bookie that was not asked yet is missing, or has None if its id is no address.
         """

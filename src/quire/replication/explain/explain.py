@@ -133,11 +133,11 @@ class Explained:
     """The commands that started the bookies of the ledger that are gone or do not run, as far as
     they are known."""
     knocks: Mapping[str, Knock] = field(default_factory=dict)
-    """What the addresses of bookies of the ledger that are not registered answer, by bookie, as far
-    as that is known."""
+    """For each bookie of the ledger that is not registered, how its address answers, as far as that
+    is known."""
     damage: Mapping[str, tuple[FoundDamage, ...]] = field(default_factory=dict)
-    """The notes of bookies of the ledger about damage that is not repaired, by bookie, if the
-    ledger may lack entries because of it."""
+    """The notes of each bookie about unrepaired damage because of which the ledger may lack
+    entries."""
 
 
 SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACHABLE)
@@ -613,7 +613,7 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
             _again(facts) if _runs(facts, gone[0]) else _start_command(facts, gone[0]),
         )
     restart = cut_off_advice(1) if _runs(facts, gone[0]) else f"Start {gone[0]} again"
-    again = f"{restart}. If it is lost for good, let what it stored be copied to other bookies"
+    again = f"{restart}. If it is lost for good, copy what it stored to other bookies"
     if waits:
         return Diagnosis(
             f"{what}, and the last segment, which is open, uses "

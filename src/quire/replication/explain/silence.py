@@ -146,7 +146,7 @@ def silent_repair(unrepaired: str, *, down: bool) -> str:
 
 
 def knocked_text(knocks: Sequence[Knock | None]) -> str:
-    """Return what the addresses of bookies that are not registered tell about them.
+    """Return what the answers of addresses tell about bookies that are not registered.
 
     The result is "" if the addresses answer in different ways, or if it is not known how.
     """
@@ -159,9 +159,11 @@ def knocked_text(knocks: Sequence[Knock | None]) -> str:
         case Knock.REFUSED:
             return f"nothing listens at {where}, so {'it is' if one else 'they are'} stopped"
         case Knock.ACCEPTED:
-            accepts, runs = ("accepts", "it runs") if one else ("accept", "they run")
+            accepts, runs = (
+                ("accepts", "it runs, but is") if one else ("accept", "they run, but are")
+            )
             return (
-                f"{where} {accepts} connections, so {runs}, but cut off from the metadata store or "
+                f"{where} {accepts} connections, so {runs} cut off from the metadata store or "
                 "paused"
             )
         case Knock.SILENT:
@@ -174,8 +176,8 @@ def cut_off_advice(number: int) -> str:
     """Return what to do about bookies that run without a session with the metadata store."""
     log, those = ("its log", "It registers") if number == 1 else ("their logs", "They register")
     return (
-        f"Do not start {them(number)} again: look in {log} for the metadata store, check the "
-        f"network to it, and let a paused process continue. {those} again without a restart"
+        f"Do not start {them(number)} again: look in {log} for errors of the metadata store, check "
+        f"the network to it, and let a paused process continue. {those} again without a restart"
     )
 
 

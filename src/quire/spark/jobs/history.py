@@ -172,7 +172,7 @@ def _of_stream(
 ) -> DataFrame:
     with cluster.client() as client:
         plan = call(_planned(client.aio, cluster, namespace, found, start, end, fail_on_data_loss))
-    # What has no column for the date gets it from the time.
+    # Rows without a column for the date get it from the time.
     stored = tuple(dict.fromkeys("time" if name == DATE else name for name in columns))
     frames = []
     if plan.files and _spark_reads(spark, found.store):
@@ -505,7 +505,7 @@ def _spark_reads(spark: SparkSession, store: ArchiveDirectory) -> bool:
 def _by_tasks(
     spark: SparkSession, found: OffloadHistory, plan: _Plan, columns: Sequence[str]
 ) -> DataFrame:
-    """Return the records of the files, which Python tasks read through pyarrow, each one file."""
+    """Return the records of the files. Python tasks read them through pyarrow, one file each."""
     from quire.spark.streams.reader import spark_schema
 
     names = tuple(file.name for file in plan.files)
@@ -518,7 +518,7 @@ def _by_tasks(
 
 @dataclass(frozen=True, slots=True)
 class FileTasks:
-    """Files of the offloaded part, as tasks read them from a store that Spark cannot read."""
+    """The files of the offloaded part, in a store that tasks can read and Spark itself cannot."""
 
     directory: str
     stream: str

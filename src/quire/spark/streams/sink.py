@@ -422,7 +422,8 @@ class StreamTaskOutput:
 # -- on the driver ----------------------------------------------------------------------------
 
 NONE_PLANNED: Mapping[str, StreamBatch] = MappingProxyType({})
-"""The batches of a micro-batch besides those in its messages. Its writer keeps its plan."""
+"""No further batches besides those in the messages. A micro-batch has none: its writer keeps its
+plan."""
 
 
 class Committer:
@@ -442,7 +443,7 @@ class Committer:
         """Publish one stream after another. Each gets all of its rows, or none.
 
         After an error the streams that follow are not published. A repeated commit publishes them.
-        `planned` has the batches of a job, whose plans end here also without rows.
+        `planned` has the batches of a job. Their plans end here, even if no rows were written.
         """
         written = written_by(messages)
         with worker.writing(self._options) as client:

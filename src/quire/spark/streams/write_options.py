@@ -79,7 +79,7 @@ class StreamWriteOptions:
 
     @property
     def divides_rows(self) -> bool:
-        """Whether rows go to several streams, so that a stream may get none of them."""
+        """Whether rows go to several streams. Some of the streams may then get no rows."""
         return self.stream_column is not None or self.topic is not None
 
     @classmethod

@@ -1,7 +1,7 @@
-"""The nodes that permit jobs to publish to a stream, for what must end them or leave them out.
+"""The nodes that permit jobs to publish to a stream: how to find and delete them.
 
-`quire.streams.publish.plans` explains plans. A rename ends those of jobs: their transactions name
-the former life of the stream, so that they could publish nothing after it.
+`quire.streams.publish.plans` explains plans. A rename ends the plans of jobs. Their transactions
+name the former life of the stream, so the jobs could publish nothing after the rename anyway.
 """
 
 from __future__ import annotations

@@ -502,7 +502,7 @@ class Namespace:
 
         Raises:
             StreamExistsError: A topic or a stream has this name, or that of a partition, already.
-            StreamQuotaError: The namespace may not have that many streams more (`streams_max`).
+            StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
             UsageError: The name, the number or a setting is not valid.
         """
         if isinstance(partitions, int):

@@ -151,7 +151,7 @@ class StreamMetadata:
     async def creation(self, more: Mapping[str, bytes] | None = None) -> list[Operation]:
         """Return the operations that create the stream, with the arguments of `create`.
 
-        The nodes above them are created at once. If the transaction fails because a node is
+        The nodes above them are created by this call. If the transaction fails because a node is
         missing, call this again.
         """
         nodes = self.paths.created()

@@ -113,15 +113,15 @@ async def forget_plan(metadata: StreamMetadata, plan: BatchPlan) -> None:
         try:
             await end_job_plans(metadata.tree, [plan.path])
         except QuireError as error:
-            logger.info("the plan %s of a job is left: %s", plan.path, error)
+            logger.info("the plan %s of a job could not be deleted: %s", plan.path, error)
 
 
 async def close_plan(metadata: StreamMetadata, plan: BatchPlan, life: str) -> None:
     """End a plan. No transaction under it succeeds after this call.
 
     `life` is the path of the stream's life when the plan was made. If that life has ended, so has
-    the plan. Another stream may have the name now, and a plan with the same path and version, which
-    is left alone.
+    the plan. Another stream may have the name now, and may have a plan with the same path and
+    version. That plan is left alone.
 
     A later read of the stream's segments sees what was published under the plan. Raises
     MetadataUnavailableError if it is not known whether the plan has ended.

@@ -267,7 +267,7 @@ async def abort(
 
 
 async def withdraw(streams: Namespace, name: str, batch: StreamBatch) -> None:
-    """End a batch for which nothing was built, so that its plan is not left.
+    """End a batch for which nothing was built, so that its plan does not remain.
 
     This is `abort` without its answer, and does nothing for a batch of a writer, whose next batch
     ends it. It raises nothing if the store does not answer, because the plan does no harm.

@@ -156,8 +156,8 @@ class Topic:
         Args:
             assign: The partitions to read. None means all of them.
             start: Where to begin in all partitions: EARLIEST, LATEST, AtTxid, AtTime or AtSequence.
-                Or a place for each partition, such as the result of `positions`. Partitions that it
-                does not name are read from the beginning.
+                It may also be a dictionary with a place for each partition, such as the result of
+                `positions`. Partitions that it does not name are read from the beginning.
             follow: Whether to wait for further records until all partitions are ended.
             on_gap: What to do when records are missing: "raise" raises StreamGapError, "deliver"
                 yields a `Gap` among the batches, and "skip" continues after the gap.

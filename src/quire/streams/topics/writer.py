@@ -19,7 +19,7 @@ from quire.streams.write.pending_entry import Appended
 from quire.streams.write.writer import StreamWriter
 
 STICKY_BYTES = 16 * 1024
-"""The number of bytes of records without a key that one partition gets before the next one does.
+"""The bytes of records without a key that one partition receives before the next one does.
 
 Records of one call therefore share entries instead of being spread one by one.
 """
@@ -69,10 +69,10 @@ class TopicWriter:
     """A writer of all partitions of a topic, or of some of them. `Topic.open_writer` opens it.
 
     A record with a key goes to the partition of its key, so the records of one key keep their
-    order. Records without a key go to the assigned partitions in turns.
+    order. Records without a key go to the assigned partitions in turn.
 
     Each partition has its own writer. If another program takes one of them over, appends to that
-    partition raise StreamFencedError, and the others go on.
+    partition raise StreamFencedError. The other partitions can still be written.
 
     Use it with `async with`: leaving the block closes the writer, and an exception abandons it.
     """

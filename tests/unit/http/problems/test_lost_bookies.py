@@ -161,10 +161,10 @@ def test_the_address_of_a_lost_bookie_tells_whether_it_is_stopped_or_cut_off() -
     assert one.next.startswith("Start it again, with the options that it had: quire bookie start")
     one = knocked(Knock.ACCEPTED)
     assert one.what == (
-        "b0 is not registered: its address accepts connections, so it runs, but cut off from the "
-        "metadata store or paused"
+        "b0 is not registered: its address accepts connections, so it runs, but is cut off from "
+        "the metadata store or paused"
     )
-    assert one.next.startswith("Do not start it again: look in its log for the metadata store")
+    assert one.next.startswith("Do not start it again: look in its log for errors of the")
     assert "bookie start" not in one.next
     one = knocked(Knock.SILENT)
     assert one.what == (
@@ -174,7 +174,7 @@ def test_the_address_of_a_lost_bookie_tells_whether_it_is_stopped_or_cut_off() -
     two = knocked(Knock.REFUSED, Knock.REFUSED)
     assert two.what.endswith("nothing listens at their addresses, so they are stopped")
     two = knocked(Knock.ACCEPTED, Knock.ACCEPTED)
-    assert two.what.endswith("so they run, but cut off from the metadata store or paused")
+    assert two.what.endswith("so they run, but are cut off from the metadata store or paused")
     assert "their logs" in two.next
 
 

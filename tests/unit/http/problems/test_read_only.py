@@ -94,15 +94,15 @@ def test_a_disk_that_other_files_have_filled() -> None:
     one = full("a", 1, min_free_bytes=3 * GB, report=report(1 * GB))
     (found,) = problems([bookie("z"), one], WELL)
     assert found.what.endswith(
-        "min_free_bytes (3.0 GB); 1.0 GB are the log of this bookie, and 98.0 GB other files"
+        "min_free_bytes (3.0 GB); the log of this bookie takes 1.0 GB, and other files 98.0 GB"
     )
-    assert found.doing.startswith("Nothing that helps: without the whole log of the bookie, the")
+    assert found.doing.startswith("Nothing that helps: even if the bookie deleted its whole log")
     assert found.next == (
         "quire bookie explain space /data/1. It also says how to find the other files"
     )
     own = full("a", 1, min_free_bytes=3 * GB, report=report(60 * GB))
     (found,) = problems([bookie("z"), own], WELL)
-    assert found.what.endswith("60.0 GB are the log of this bookie, and 39.0 GB other files")
+    assert found.what.endswith("the log of this bookie takes 60.0 GB, and other files 39.0 GB")
     assert found.doing.startswith("The bookie frees the space of deleted ledgers")
     assert found.next == "quire bookie explain space /data/1"
     (found,) = problems([bookie("z"), one, {**own, "id": "b"}], WELL)
@@ -113,5 +113,5 @@ def test_a_full_disk_of_a_writable_bookie_that_other_files_have_filled() -> None
     one = full("a", 1, min_free_bytes=3 * GB, report=report(1 * GB), state="writable")
     found, *_ = problems([bookie("z"), one], WELL)
     assert found.what.startswith("A disk of a is full: /data/1")
-    assert found.what.endswith("; 1.0 GB are the log of this bookie, and 98.0 GB other files")
+    assert found.what.endswith("; the log of this bookie takes 1.0 GB, and other files 98.0 GB")
     assert found.doing.startswith("Nothing that helps")

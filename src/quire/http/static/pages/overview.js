@@ -26,7 +26,7 @@ export const problemList = (problems) => h("ul", { class: "problems" }, problems
 export const spaceAge = (age) => age === null || age === undefined ? h("small", null, "not known yet")
   : age >= OLD_S ? h("small", null, `as of ${seconds(age)} ago`) : "";
 
-/** Say how far the search for missing ledgers is, or how old its result, if that is not current. */
+/** Say how far the search for missing ledgers has come, or how old its result is if it is not current. */
 function searchAge(lost) {
   if (lost === null || !lost.whole || lost.age_s === null) return h("p", { class: "quiet" }, `The search for missing ledgers has not covered all streams, objects and datasets yet (${count(lost === null ? 0 : lost.records)} so far).`);
   return lost.age_s < SEARCH_OLD_S ? "" : h("p", { class: "quiet" }, `Missing ledgers of streams, objects and datasets: as of ${seconds(lost.age_s)} ago.`);

@@ -114,7 +114,7 @@ def _failing(
     look = f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list"
     after = _caused(lost, replicas, f"To see one of the ledgers: {look}")
     if first and after and without_spare and not waits:
-        # The error is about racks and ensembles, which are well when these bookies return.
+        # The error names racks and ensembles, which need no change if these bookies return.
         why = _such(first, f"no writable bookie can replace {some_of(sorted(replicas))}")
     return Problem(
         "warn" if waits else "bad",

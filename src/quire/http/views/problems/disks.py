@@ -15,8 +15,8 @@ SAME_SHARE = 0.001
 """Two disks of one host with the same size are one disk if their free space differs by at most this
 share of it. Bookies do not measure the space at the same moment."""
 NO_ROOM = (
-    "Nothing that helps: without the whole log of the bookie, the disk would have less free "
-    "than min_free_bytes. The bookie accepts entries again when other files are removed"
+    "Nothing that helps: even if the bookie deleted its whole log, the disk would have less free "
+    "space than min_free_bytes. The bookie accepts entries again when other files are removed"
 )
 """What a bookie does about a full disk that it cannot empty by itself."""
 SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
@@ -189,12 +189,12 @@ def disk_of(bookie: Bookie, directory: str) -> Disk | None:
 
 
 def shares_text(bookie: Bookie, directory: str) -> str:
-    """Return how much of the used space the bookie's log takes, with a semicolon before, or ""."""
+    """Return how much of the used space the bookie's log takes, after a semicolon, or ""."""
     disk, own = disk_of(bookie, directory), own_bytes(bookie, directory)
     if disk is None or own is None:
         return ""
     other = max(0, int(disk.total_bytes - disk.free_bytes) - own)
-    return f"; {size_text(own)} are the log of this bookie, and {size_text(other)} other files"
+    return f"; the log of this bookie takes {size_text(own)}, and other files {size_text(other)}"
 
 
 def has_other_files(bookie: Bookie, directory: str) -> bool:
@@ -216,7 +216,7 @@ def explain_full(bookie: Bookie, directory: str) -> str:
 def cannot_make_room(bookie: Bookie, directory: str) -> bool:
     """Return whether it is certain that a bookie cannot make enough room by itself.
 
-    It cannot if there would be too little free without its log.
+    It cannot if too little space would be free even without its log.
     """
     disk, own = disk_of(bookie, directory), own_bytes(bookie, directory)
     least = bookie.get("min_free_bytes")

@@ -82,7 +82,7 @@ def of_noticed_outages(
 
 
 def together(noticed: Iterable[Outage]) -> list[Outage]:
-    """Return the outages in the order of their time, with those that overlap as one.
+    """Return the outages in the order of time, and merge those that overlap.
 
     Servers notice the same outage of the store at slightly different times.
     """
@@ -101,7 +101,8 @@ def _unsteady(
 ) -> Problem:
     """Return the problem of outages in the last hour.
 
-    `often` says how many, `last` is the last, and `first` is what to look at first.
+    `often` says how many outages there were, and who noticed them. `last` is the last outage, and
+    `more` names the servers. `first` is the advice on what to look at first.
     """
     ago, away = (
         duration_text(max(0, ms) / 1000)

@@ -192,9 +192,9 @@ class Manifest:
     gaps: tuple[Gap, ...] = ()
     """The records that were lost before they could be offloaded."""
     merged: tuple[tuple[str, int], ...] = ()
-    """Each file that was merged into another one, and the time of that in milliseconds since 1970.
+    """Each file that was merged into another one, with the time in milliseconds since 1970.
 
-    The files are kept for readers that planned before.
+    The files are kept for a while, because readers may have planned to read them.
     """
 
     @property
@@ -203,12 +203,12 @@ class Manifest:
         return sum(file.rows for file in self.files)
 
     def kept_names(self) -> set[str]:
-        """Return the names of all data files that must stay, with the merged ones."""
+        """Return the names of all data files that must stay, including those that were merged."""
         return {file.name for file in self.files} | {name for name, _ in self.merged}
 
     @property
     def by_date(self) -> bool:
-        """Whether the newest file is in a directory of a date, and later files will be, too."""
+        """Whether the newest file is in the directory of a date. Later files will be, too."""
         return bool(self.files) and self.files[-1].date is not None
 
     @property
@@ -252,7 +252,8 @@ class Manifest:
             "commit": self.commit,
             "gaps": [[gap.kind, str(gap.first), str(gap.behind)] for gap in self.gaps],
             "files": [file.as_json() for file in self.files],
-            # Versions that do not know these files would remove them under their readers.
+            # Versions that do not know this field refuse the manifest. They would otherwise remove
+            # these files while readers still need them.
             **({"merged": [list(one) for one in self.merged]} if self.merged else {}),
         }
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

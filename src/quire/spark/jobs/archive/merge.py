@@ -27,23 +27,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILES_MIN = 32
-"""The number of small files at the end of an archive that are merged although more will follow."""
+"""The number of small files at the end of an archive that is enough to merge them, although they
+fill no group yet."""
 FULL = 2
 """A merge is full at this multiple of the size below which files are small.
 
-The new file is then rarely small itself. If it is, the next merge with it has more other bytes.
+The new file is then rarely small itself. If it is, its next merge adds more bytes than it has.
 """
 KEEP_MERGED_MS = 24 * 60 * 60 * 1_000
-"""The milliseconds for which a file that was merged stays, for readers that planned before."""
+"""The milliseconds for which merged files are kept. Readers may have planned to read them."""
 
 
 def merges(files: Sequence[HistoryFile], below_bytes: int) -> list[tuple[HistoryFile, ...]]:
     """Return the groups of neighbours, each of at least two small files, to merge into one file.
 
     A group has files of one date. It ends when it is full, or when a file follows that cannot join
-    it. Small files at the end of the archive wait for others, until there are `FILES_MIN`. Those
-    that are larger than all after them together wait longer, so that a record is rewritten only
-    when its file at least doubles.
+    it. Small files at the end of the archive that fill no group are merged only if there are at
+    least `FILES_MIN`. The first of them is left out while it is larger than the others together,
+    so that a record is rewritten only if its file at least doubles.
     """
     groups: list[tuple[HistoryFile, ...]] = []
     group: list[HistoryFile] = []

@@ -24,9 +24,9 @@ class StreamPreview:
     segments: int
     """The number of segments that would be copied, completely or from `start` on."""
     files: int
-    """The largest number of files that would be written, if the dates of records add none.
+    """The largest number of files that would be written. Pieces without records have no file.
 
-    Pieces without records have no file.
+    With a partition by date there may be more, because a file has the records of one date only.
     """
     ledger_bytes: int
     """The bytes of one replica of what would be copied."""
