@@ -16,7 +16,7 @@ from quire.configuration.layers import DEFAULT, Configuration
 from quire.configuration.values import as_toml
 
 HIDDEN = "(hidden)"
-"""What is shown instead of a secret."""
+"""The text that is shown instead of a secret."""
 _SECRET_NAME = re.compile(r"(^|[._])(password|passphrase|token|secret|credentials?)$")
 """The names of keys with a secret. A key that ends in `_file` has only the name of a file."""
 _KEY_CONTENT = re.compile(r"-----BEGIN ")

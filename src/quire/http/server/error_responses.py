@@ -71,7 +71,7 @@ _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
 
 
 class NotFoundError(UsageError):
-    """What the request names does not exist (status 404)."""
+    """The request names something that does not exist (status 404)."""
 
 
 class NotOfferedError(UsageError):

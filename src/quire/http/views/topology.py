@@ -64,7 +64,7 @@ class TopologyWarning:
     bookies: tuple[str, ...] = ()
     """The ids of the bookies that the warning is about."""
     doing: str = ""
-    """What Quire does by itself. Empty if that is not known or does not matter."""
+    """The action that Quire takes by itself. Empty if that is not known or does not matter."""
 
 
 def topology(bookies: Sequence[Bookie]) -> dict[str, Any]:

@@ -172,7 +172,8 @@ class Overview:
     example: WhyNot | None = None
     """One of the marked ledgers, or None if none is marked."""
     switched_off: SwitchedOff | None = None
-    """Who switched autorecovery off and when, as far as it is known. None if it is enabled."""
+    """The process that switched autorecovery off, and the time, as far as they are known. None if
+    it is enabled."""
 
     @property
     def unexamined(self) -> str:

@@ -73,7 +73,7 @@ class GroupChain:
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What the neighbours of an unsealed segment show about its groups."""
+    """The evidence that the neighbours of an unsealed segment give about its groups."""
 
     first: int | None
     """The number of its first group, or None if it is unknown."""

@@ -18,7 +18,7 @@ NO_ROOM = (
     "Nothing that helps: even if the bookie deleted its whole log, the disk would have less free "
     "space than min_free_bytes. The bookie accepts entries again when other files are removed"
 )
-"""What a bookie does about a full disk that it cannot empty by itself."""
+"""The text of `doing` for a full disk on which the bookie cannot make enough room."""
 SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
 RESUME = "/api/v1/bookie/gc/resume_compaction"
 

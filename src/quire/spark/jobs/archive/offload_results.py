@@ -1,4 +1,4 @@
-"""What `offload` has done, or would do, with each stream."""
+"""The results of `offload`: what it has done, or would do, with each stream."""
 
 from __future__ import annotations
 
