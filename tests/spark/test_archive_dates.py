@@ -233,6 +233,23 @@ def test_delta_tables_are_partitioned(
 
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
+def test_a_delta_table_keeps_its_partitioning(
+    streams: Namespace, name: str, target: Path, run: Run
+) -> None:
+    """Files with a date are added to a table without partitions as any other file."""
+    from deltalake import DeltaTable
+
+    write(streams, name, [0, DAY_MS])
+    run(format="delta")
+    write(streams, name, [DAY_MS + 1, 2 * DAY_MS])
+    assert run(format="delta", partition_by="date").files == 2
+    table = DeltaTable(OffloadHistory(str(target), name).store.uri)
+    assert table.metadata().partition_columns == []
+    rows = table.to_pyarrow_table().sort_by("sequence").to_pylist()
+    assert facts_of_rows(rows) == facts(streams, name)
+
+
+@pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
 def test_iceberg_tables_are_partitioned(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, tmp_path: Path,
     target: Path, run: Run,

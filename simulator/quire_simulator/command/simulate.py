@@ -72,7 +72,7 @@ class _Simulate(Program, click.Command):
 )
 @click.option(
     "--workload", default="all", show_default=True, metavar="W[,W...]",
-    help=f"Run these workloads, separated by commas, or '{EVERY}' for all of them.",
+    help=f"Run these workloads, separated by commas, or '{EVERY}' for all that are not on trial.",
 )  # fmt: skip
 @click.option(
     "--trace", type=click.IntRange(0), metavar="SEED", help="Run one seed and show its trace."

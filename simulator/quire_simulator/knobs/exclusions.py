@@ -212,7 +212,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "client.datasets.schema": "SCHEMA_BYTES_MAX PARTITION_COLUMNS_MAX",
         "core.placement.search": "STEPS_MAX",
         "replication.moves.preflight": "SHAPES_MAX SPACE_TIMEOUT_S",
-        "core.placement.values": "LOCATION_CHARACTERS_MAX",
+        "core.placement.values": "ENSEMBLE_MAX LOCATION_CHARACTERS_MAX",
         "metadata.common": "CREATE_ATTEMPTS_MAX NODE_BYTES_MAX",
         "metadata.ledgers.size": "CLOSING_BYTES ENSEMBLE_CHANGES_RESERVED",
         "metadata.tree": "COMMIT_OPERATIONS_MAX COMMIT_BYTES_MAX",

@@ -22,8 +22,9 @@ KNOBS = (
     ),
     # The log thread and the maintenance thread wake although nothing waits for them.
     RareBranch("quire_simulator.machine.worker", "SPURIOUS", 0.0, 0.5),
-    # With less in flight, the entries of the workload `large` take minutes over a slow route.
-    *limits("quire_simulator.machine.transport", WINDOW_BYTES=64 * 1024, HIGH_WATER_BYTES=64),
+    # With less in flight, the entries of the workload `large` take minutes over a slow route, and
+    # other answers may take longer than the shortest read timeout, so that retries pile up.
+    *limits("quire_simulator.machine.transport", WINDOW_BYTES=128 * 1024, HIGH_WATER_BYTES=64),
     Knob(
         "quire_simulator.machine.transport", "MAX_READ_BYTES", 256,
         also=("quire_simulator.invariants.checker", "quire_simulator.invariants.memory",

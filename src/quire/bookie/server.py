@@ -242,7 +242,7 @@ class Bookie:
 
     @property
     def status(self) -> int:
-        """Apache's number for the state: 1 writable, 0 read-only, -1 not registered."""
+        """Apache's number for the state: 1 writable, 0 read-only, -1 not serving clients."""
         return int(self.writable) if self._serving and not self.failed.done() else -1
 
     def hold_readonly(self, held: bool) -> None:

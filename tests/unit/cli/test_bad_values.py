@@ -165,6 +165,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("object", "put", "TMP/file", "n" * 600), "512"),
     (("object", "put", "TMP/file", "a\x01b"), r"a\x01b"),
     (("object", "get", "n", "--range", "5-4"), "5-4"),
+    (("object", "get", "n", "-o", ""), "--output is empty"),
     (("object", "get", "n", "-o", "TMP"), "is a directory"),
     (("object", "get", "n", "-o", "TMP/no/such/file"), "does not exist"),
     # -- namespaces and settings
@@ -252,6 +253,8 @@ def test_a_client_is_not_connected_with_what_cannot_be(bad: dict[str, Any], tmp_
     "bad",
     [
         {"ensemble_size": 2},
+        {"ensemble_size": 5_000_000_000},  # It took 40 GB of memory.
+        {"ensemble_size": 10**23},
         {"ack_quorum": 0},
         {"digest": "md5"},
         {"password": "text"},

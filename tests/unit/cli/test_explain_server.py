@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -58,10 +57,8 @@ def test_the_error_about_the_store_names_the_option_that_asks_a_server(
 ) -> None:
     """Only the help named it, which nobody reads while the metadata store is away."""
 
-    @asynccontextmanager
-    async def lost(*_: object) -> AsyncIterator[None]:
+    def lost(*_: object) -> None:
         raise MetadataUnavailableError("the store is away", remedy="Start it")
-        yield
 
     async def last_known(server: str, as_json: bool) -> None: ...
 

@@ -470,6 +470,17 @@ def ignored_tls_files() -> bool:
     return tls_files.from_properties({tls_files.PROPERTY: later}) == wanted
 
 
+def recovery_off() -> bool:
+    later = b'{"by": "host.1", "since_ms": 5, "later": 1}'
+    return underreplication.SwitchedOff.decode(later) == underreplication.SwitchedOff(
+        "host.1", 5
+    ) and (
+        underreplication.SwitchedOff.decode(b"")
+        == underreplication.SwitchedOff.decode(b"[later]")
+        == underreplication.SwitchedOff()
+    )
+
+
 def switched_off() -> bool:
     return Switch.decode(b'{"format": 2}') == Switch()
 
@@ -481,6 +492,7 @@ IGNORED: dict[str, Callable[[], bool]] = {
     "lock of autorecovery": ignored_lock,
     "TLS files in a registration": ignored_tls_files,
     "switch of the collection": switched_off,
+    "switch of autorecovery": recovery_off,
     "pause of a job": paused,
     "announcement of a job": announced,
     "locations of bookies": kept_locations,

@@ -103,6 +103,9 @@ def test_zero_marks_are_not_reported_as_health_while_nothing_marks(uri: str) -> 
     assert listed.stdout == ""
     assert off in listed.stderr
     assert "`quire autorecovery enable` switches it on" in listed.stderr
+    shell = CliRunner().invoke(cli, ["shell", "--metadata", uri, "listunderreplicated"])
+    assert shell.stdout == "Under replicated ledger count: 0\n", "as Apache prints it"
+    assert off in shell.stderr
     assert unexamined(enabled=True, auditor="healer") == ""
 
 

@@ -8,7 +8,8 @@ docs/internals/replication-rules.md):
 - Before and after listing, it compares the cluster's identity and asks the guard
   (`collection_guard`) whether collection is switched off or the store went back in time.
 - It requires a complete list without a gap, and reads every ledger that is not listed once more.
-- It aborts on any error, with nothing dropped.
+- It aborts on any error, with nothing dropped. Only a ledger whose own metadata cannot be read
+  does not end it, and counts as existing.
 - If it would drop most of the bookie's ledgers at once, a pass one interval later must find the
   same. An operator who sees the event `garbage_waits` in the log has that time to stop the bookie,
   even if passes are requested meanwhile.

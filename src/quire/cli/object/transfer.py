@@ -180,6 +180,8 @@ def _check_output(path: str) -> None:
     """Raise UsageError if the file cannot be created, before anything is read."""
     if path == STANDARD_OUTPUT:
         return
+    if not path:
+        raise click.UsageError("--output is empty: give the name of a file, or - for the output")
     if os.path.isdir(path):
         raise click.UsageError(f"--output {path} is a directory: give the name of a file")
     above = os.path.dirname(os.path.realpath(path))
@@ -237,7 +239,11 @@ def _opened_output(path: str) -> Iterator[int]:
             os.close(descriptor)
         return
     part = f"{path}.{secrets.token_hex(4)}.part"
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except OSError as error:
+        error.filename = path  # The user does not know the name of the temporary file.
+        raise
     try:
         try:
             yield descriptor

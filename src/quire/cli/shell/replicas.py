@@ -126,7 +126,9 @@ async def list_underreplicated(
     count_only: bool,
 ) -> None:
     """List the ledgers that lack replicas."""
-    from quire.replication.explain.status import marked_ledgers
+    from quire.replication.autorecovery.election import auditor_of
+    from quire.replication.explain.status import marked_ledgers, unexamined
+    from quire.replication.marks.marks import ReplicationMarks
 
     count = 0
     async with shell.client() as client:
@@ -145,7 +147,11 @@ async def list_underreplicated(
                 click.echo(f"\tMissingReplica : {replica}")
             if with_workers and one.lock_owner is not None:
                 click.echo(f"\tReplicationWorkerId : {one.lock_owner}")
+        auditor = await auditor_of(client.metadata)
+        enabled = await ReplicationMarks(client.metadata).enabled()
     click.echo(f"Under replicated ledger count: {count}")
+    if why := unexamined(enabled=enabled, auditor=None if auditor is None else auditor.owner):
+        say(why)
 
 
 async def query_status(shell: Shell, verbose: bool) -> None:

@@ -409,7 +409,8 @@ class WriteHandle:
                 raise self._session.failure
             raise UsageError(
                 f"entry {entry_id} of ledger {self.ledger_id} cannot be waited for, because it "
-                "has not been appended yet"
+                "has not been appended yet",
+                remedy="Append it first, and wait for the id that was returned",
             )
         return self._session.wait_for(entry_id)
 

@@ -124,7 +124,8 @@ class DLSN(NamedTuple):
         lssn, entry_id, slot_id = map(int, match.groups())
         if not all(-_INT64_END <= number < _INT64_END for number in (lssn, entry_id, slot_id)):
             raise UsageError(
-                f"{text!r} is not a position (DLSN): one of its numbers has more than 64 bits",
+                f"{text!r} is not a position (DLSN): one of its numbers does not fit into a "
+                "signed 64-bit integer",
                 remedy=_POSITION_REMEDY,
             )
         return cls(lssn, entry_id, slot_id)

@@ -79,7 +79,7 @@ class WrongEntryError(BadEntryError):
 
 
 def max_payload_bytes(digest: DigestType) -> int:
-    """Return the size of the largest payload whose frame every bookie accepts."""
+    """Return the size of the largest payload that fits into a frame of the default size, 5 MiB."""
     return MAX_FRAME_BYTES - RESPONSE_OVERHEAD_BYTES - DIGEST_SIZE_BYTES[digest]
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from quire.errors import UsageError
 
 LOCATION_CHARACTERS_MAX = 255
+ENSEMBLE_MAX = 10_000
+"""The largest number of bookies of an ensemble. The metadata of a ledger has no room for more."""
 
 
 def parse_location(text: str) -> str:
@@ -116,7 +118,13 @@ class Wanted:
         """Return an ensemble of `size` open places.
 
         By default the write quorum is the ensemble size, and the ack quorum is the write quorum.
+        Raises UsageError if the ensemble is larger than `ENSEMBLE_MAX`.
         """
+        if size > ENSEMBLE_MAX:
+            raise UsageError(
+                f"an ensemble of {size} bookies is too large: it has at most {ENSEMBLE_MAX}. "
+                "Nothing was created"
+            )
         write_quorum = write_quorum or size
         return cls((None,) * size, write_quorum, ack_quorum or write_quorum)
 

@@ -639,7 +639,7 @@ def _restart(facts: Explained, bookie: str) -> str:
 
 
 def _registered(facts: Explained, lost: list[str]) -> Diagnosis:
-    """Return the verdict if all bookies that do not answer are registered."""
+    """Return the diagnosis for a ledger whose silent bookies are all registered."""
     known = [one for one in lost if one in facts.silences]
     if not known:
         return Diagnosis(

@@ -174,7 +174,8 @@ class OffloadOptions:
             raise UsageError("the offload options older_than_s and wait_s must not be negative")
         if self.format == "iceberg" and not self.table:
             raise UsageError(
-                "the format iceberg needs the name of a table", remedy="Name it as NAMESPACE.NAME"
+                "the format iceberg needs the name of a table",
+                remedy="Give it with --table NAMESPACE.NAME (table=...)",
             )
 
 

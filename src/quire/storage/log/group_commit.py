@@ -217,9 +217,9 @@ class LogWriter:
         self._end = len(data)
 
     def _take(self) -> tuple[LogSegment, list[LogBatch]] | None:
-        """Remove and return the batches of the next group with their segment, or None.
+        """Remove and return the batches of the next group with their segment.
 
-        All batches of a group are for one segment.
+        All batches of a group are for one segment. The result is None if nothing waits.
         """
         waiting = self._waiting
         try:

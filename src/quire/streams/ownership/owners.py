@@ -115,7 +115,8 @@ async def find_claims(
         client: The client of the cluster.
         ledger_ids: The ledgers.
         scan: Whether to search the records of all datasets and streams for ledgers whose metadata
-            names no owner, or whose owner does not name them.
+            names no owner, or whose owner does not name them. With False, such ledgers get an empty
+            list, which does not prove that they have no owner.
         limit_s: Seconds for that search. What is unknown afterwards becomes a claim with a doubt.
         looked_at: Called with the number of records that were read since the last call.
 

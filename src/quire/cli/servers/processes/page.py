@@ -24,7 +24,7 @@ PATH = "/api/v1/quire/processes"
 
 
 class Service(Protocol):
-    """The part of a supervisor that the page shows."""
+    """The attributes of a supervisor that the HTTP server of the service uses."""
 
     bookies: list[BookieProcess]
     rolling: bool

@@ -362,7 +362,8 @@ def _batches(
             raise StreamGapError(
                 f"segment {part.segment.lssn} of stream {origin.stream} (ledger "
                 f"{part.segment.ledger_id}) was truncated or deleted while it was offloaded",
-                remedy="Run the job again: it continues with the records that still exist",
+                remedy="Run the job again. If records were lost before they were offloaded, it "
+                "says which, and --skip-lost (fail_on_data_loss=False) continues after them",
             ) from None
     if gathered.rows:
         yield gathered.batch()
