@@ -192,8 +192,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamExistsError: There is a stream or a topic with the new name.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
-            UsageError: The stream has too many nodes for one transaction, which is reached at about
-                490 segments, or it is a partition of a topic. Nothing was changed.
+            UsageError: The stream has too many nodes for one transaction (the limit is about 490
+                segments), or it is a partition of a topic. Nothing was changed.
         """
         call(self.aio.rename_stream(name, new_name))
 

@@ -40,7 +40,7 @@ def value_of(key: ConfigKey, given: object) -> Any:
 
 
 def _said(given: object) -> str:
-    """Return a value for a message, as its file has it."""
+    """Return a value in the form in which a configuration file contains it, for a message."""
     if isinstance(given, bool):
         return "true" if given else "false"
     if isinstance(given, date | time):

@@ -181,7 +181,9 @@ def _check_output(path: str) -> None:
     if path == STANDARD_OUTPUT:
         return
     if not path:
-        raise click.UsageError("--output is empty: give the name of a file, or - for the output")
+        raise click.UsageError(
+            "--output is empty: give the name of a file, or - for standard output"
+        )
     if os.path.isdir(path):
         raise click.UsageError(f"--output {path} is a directory: give the name of a file")
     above = os.path.dirname(os.path.realpath(path))

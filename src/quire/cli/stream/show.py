@@ -60,8 +60,8 @@ OLDER_THAN_S = 24 * 3600
 )
 @password_option
 @json_option(
-    "Print one JSON object per stream or topic: name, for a topic partitions (their number), and "
-    "with --long the values that it shows."
+    "Print one JSON object per stream or topic: name, the number of partitions of a topic, and the "
+    "values that --long shows."
 )
 @asynchronous
 async def list_streams(

@@ -485,7 +485,7 @@ def position_not_before(position: DLSN) -> Any:
 def _spark_reads(spark: SparkSession, store: ArchiveDirectory) -> bool:
     """Return whether Spark has a Hadoop file system for the store.
 
-    A session of Spark Connect cannot be asked, so Spark is taken to have it.
+    A session of Spark Connect cannot be asked. It is assumed to have one.
     """
     java = getattr(spark, "_jvm", None)
     if store.is_local or java is None:

@@ -351,7 +351,7 @@ class Namespace:
         try:
             return await metadata.segments()
         except NoSuchStreamError:
-            await self._require(metadata)  # it may be a topic, which the error says then
+            await self._require(metadata)  # if it is a topic, this error says so
             raise
 
     async def delete_stream(self, name: str) -> None:
@@ -396,8 +396,8 @@ class Namespace:
             StreamExistsError: There is a stream or a topic with the new name.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
-            UsageError: The stream has too many nodes for one transaction, which is reached at about
-                490 segments, or it is a partition of a topic. Nothing was changed.
+            UsageError: The stream has too many nodes for one transaction (the limit is about 490
+                segments), or it is a partition of a topic. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         remedy = "Create another topic, and copy the records"

@@ -120,7 +120,10 @@ def _held_by_writer(name: str, key: BatchKey, stamp: str) -> StreamFencedError:
 
 
 def _never_taken(name: str, key: BatchKey | None) -> StreamFencedError:
-    """Return the error for a stream that could not be taken, for the batch of `key` if known."""
+    """Return the error for a stream that other programs kept taking over.
+
+    `key` names the batch that was to be published, or is None while a batch was being planned.
+    """
     what = "a batch was not planned for" if key is None else f"{key} was not published to"
     error = StreamFencedError(
         f"{what} stream {name}: other programs took the stream over during "

@@ -67,7 +67,7 @@ IN_ENVELOPES = ("size", "value", *KEYED_COLUMNS)
 """The columns whose values depend on the envelopes of records, so that envelopes are decoded."""
 ALL_COLUMNS = (*COLUMNS, *KEYED_COLUMNS)
 PARTITION_COLUMN = "partition"
-"""The column that only streams have that are partitions of a topic."""
+"""The column that only the partitions of a topic have."""
 NULLABLE = ("time", *KEYED_COLUMNS)
 
 NO_TIME = -(2**63)
@@ -115,7 +115,7 @@ class Origin:
 
     @property
     def partition(self) -> int:
-        """The number of the partition of a topic that the stream is."""
+        """The number of the partition, for a stream that is a partition of a topic."""
         return int(self.stream.rpartition("/")[2])
 
     def number(self, column: str) -> int:

@@ -101,7 +101,7 @@ class ArchiveDirectory:
         bucket = self._path.partition("/")[0]
         try:
             [info] = self.filesystem.get_file_info([bucket])
-        except OSError:  # Keys for a part of the bucket may not ask for it.
+        except OSError:  # Keys for a part of the bucket may not be allowed to ask this.
             return
         if info.type == fs.FileType.NotFound:
             raise HistoryError(

@@ -202,7 +202,7 @@ def _create_iceberg(catalog: Any, table: str, files: Sequence[HistoryFile], by_d
 
 
 def _require_unpartitioned(table: str, found: Any, stream: str) -> None:
-    """Raise UsageError if the table has partitions, into which files of any dates do not fit."""
+    """Raise UsageError if the table is partitioned: files with several dates do not fit into it."""
     if not found.spec().is_unpartitioned():
         raise UsageError(
             f"the Iceberg table {table} is partitioned, and the archive of stream {stream} is not",
