@@ -351,7 +351,7 @@ class Namespace:
         try:
             return await metadata.segments()
         except NoSuchStreamError:
-            await self._require(metadata)  # if it is a topic, this error says so
+            await self._require(metadata)  # it may be a topic, which the error says then
             raise
 
     async def delete_stream(self, name: str) -> None:
