@@ -519,6 +519,12 @@ def test_no_column_of_rows_for_streams_is_passed_over_silently(streaming: bool) 
         assert all(name in str(caught.value) for name in schema.names)
     with pytest.raises(UsageError, match="The columns are: id bigint, body string"):
         value_of(frame(place=string, id=long, body=string), **several)
+    places = dict.fromkeys(("segment", "ledger", "entry", "slot", "time", "sequence"), long)
+    assert value_of(frame(stream=string, **places, value=binary)) == "value", "a copy"
+    with pytest.raises(UsageError, match="what to do with column 'key'"):
+        value_of(frame(stream=string, **places, value=binary, key=binary))
+    with pytest.raises(UsageError, match="what to do with column 'time'"):
+        value_of(frame(time=long, value=binary))
     one = frame(key=string, n=long, txid=long, value=string)
     for schema, options in (
         (one, {}),

@@ -52,6 +52,24 @@ SWEEP_BEFORE = 1_000
 SWEEP_LEDGERS_MAX = 5_000
 """The number of ledgers that the sweep at the end of a job reads. `sweep_orphans` reads all."""
 
+PLACE_COLUMNS = frozenset(
+    (
+        "stream",
+        "partition",
+        "segment",
+        "ledger",
+        "entry",
+        "slot",
+        "txid",
+        "time",
+        "sequence",
+        "size",
+    )
+)
+"""The columns in which Quire's own source says where a row comes from. A copy has places of its
+own, so these columns are not lost."""
+SOURCE_COLUMNS = frozenset(("ledger", "entry"))
+"""Columns of every row of that source. Without them, a column such as `time` is the user's."""
 ALL_COLUMNS = "To write all columns with their types, set the option 'typed' to 'true'. "
 
 logger = logging.getLogger("quire.spark")
@@ -418,13 +436,16 @@ def check_none_is_lost(
     """Check that no column is left out although no option says so.
 
     Call this if the user has not named the value column. `others` says how to write the other
-    columns.
+    columns. The places of rows that were read from Quire need not be written.
 
     Raises:
         UsageError: There are columns besides the one at `value` and those that are `used`.
     """
     named = {value, *used}
-    lost = [str(name) for at, name in enumerate(schema.names) if at not in named]
+    places = PLACE_COLUMNS if SOURCE_COLUMNS.issubset(schema.names) else ()
+    lost = [
+        str(name) for at, name in enumerate(schema.names) if at not in named and name not in places
+    ]
     if lost:
         name = schema.names[value]
         raise UsageError(

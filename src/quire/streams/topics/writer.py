@@ -256,13 +256,14 @@ class TopicWriter:
             check_type("the argument partition", partition, int)
             self._check_assigned(partition, "")
             return [partition] * len(values)
+        assigned = self.assigned
         chosen = []
         for value, key in zip(values, keys):
             if key is not None:
                 number = partition_of(key, self.partitions)
                 self._check_assigned(number, f", the partition of key {key[:40]!r},")
             else:
-                number = self._next_sticky(len(value))
+                number = self._next_sticky(len(value), assigned)
             chosen.append(number)
         return chosen
 
@@ -281,9 +282,8 @@ class TopicWriter:
             "partitions",
         )
 
-    def _next_sticky(self, size_bytes: int) -> int:
+    def _next_sticky(self, size_bytes: int, assigned: Sequence[int]) -> int:
         """Return the partition of the next record without a key."""
-        assigned = list(self._writers)
         if self._sticky_bytes >= STICKY_BYTES:
             self._sticky, self._sticky_bytes = (self._sticky + 1) % len(assigned), 0
         self._sticky_bytes += size_bytes
