@@ -29,7 +29,12 @@ from quire.streams.namespace import namespace as namespace_module
 from quire.streams.namespace import removal
 from quire.streams.read.records import Gap
 from quire.streams.topics.partitioner import murmur2, partition_of
-from quire.streams.topics.topic_metadata import PARTITIONS_MAX, partition_number
+from quire.streams.topics.topic_metadata import (
+    PARTITIONS_MAX,
+    StoredTopic,
+    TopicMetadata,
+    partition_number,
+)
 from quire.streams.topics.writer import STICKY_BYTES
 from tests.support.streams import Bench, run
 
@@ -126,6 +131,50 @@ def test_a_topic_never_takes_the_name_of_a_stream(taken: str) -> None:
         assert await b.streams.topics() == []
         await b.streams.delete_stream(taken)
         await b.streams.create_topic("clicks", 2)
+
+    run(scene)
+
+
+def test_a_stream_and_a_topic_that_are_created_at_the_same_time_never_share_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("source")
+        whole = TopicMetadata.find
+
+        async def stale(self: TopicMetadata, name: str) -> StoredTopic | None:
+            """Answer as the store did, and then let another client create the topic."""
+            found = await whole(self, name)
+            monkeypatch.undo()
+            await b.streams.create_topic(name, 2)
+            return found
+
+        makers: list[tuple[str, Callable[[str], Awaitable[None]]]] = [
+            ("first", b.streams.create_stream),  # the namespace has no topic yet
+            ("second", b.streams.create_stream),
+            ("third", lambda name: b.streams.rename_stream("source", name)),
+        ]
+        for name, make in makers:
+            monkeypatch.setattr(TopicMetadata, "find", stale)
+            with pytest.raises(StreamExistsError, match=f"topic.*{name}|{name}.*topic"):
+                await make(name)
+            assert not await b.streams.exists(name)
+        assert await b.streams.exists("source")
+
+        await b.streams.delete_topic("first")
+        await b.streams.create_stream("first")
+
+    run(scene)
+
+
+def test_a_partition_never_takes_the_name_of_another_topic() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks/1", 2)
+        with pytest.raises(StreamExistsError, match="its partition clicks/1 would have the name"):
+            await b.streams.create_topic("clicks", 2)
+        assert await b.streams.topics() == ["clicks/1"]
+        assert await b.streams.streams() == ["clicks/1/0", "clicks/1/1"]
+        await b.streams.create_topic("clicks", 1)
 
     run(scene)
 

@@ -60,6 +60,7 @@ from quire.streams.namespace.settings import (
     encode_settings,
 )
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.topic_nodes import no_topic
 from quire.streams.namespace.truncation import (
     free,
     retain,
@@ -402,9 +403,9 @@ class Namespace:
         metadata, target = self.metadata(name), self.metadata(new_name)
         remedy = "Create another topic, and copy the records"
         await self._refuse_partition(name, "renamed", remedy)
-        if (topic := await self._topics.find(target.paths.name)) is not None:
-            raise topic_exists(topic)
         for _ in range(RENAME_ATTEMPTS):
+            if (topic := await self._topics.find(target.paths.name)) is not None:
+                raise topic_exists(topic)
             if await target.exists():
                 raise StreamExistsError(
                     f"stream {name} was not renamed: stream {new_name} already exists",
@@ -441,6 +442,7 @@ class Namespace:
         life = await metadata.life()
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
         creates += await target.lives.begin()
+        creates += await no_topic(self._tree, target.paths)
         return [Delete(life.path, life.version), *creates, *reversed(deletes)]
 
     def _check_size_of_rename(self, name: str, operations: Sequence[Operation]) -> None:

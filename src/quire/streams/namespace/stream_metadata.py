@@ -43,6 +43,7 @@ from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
 from quire.streams.namespace.claim_stamp import sink_stamp
 from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
+from quire.streams.namespace.topic_nodes import no_topic, topic_path
 
 NamedSegments = dict[str, StreamSegment]
 """Segments by the names of their nodes."""
@@ -60,7 +61,8 @@ A writer that has no segment for this time ends anyway.
 CREATE_ATTEMPTS = 5
 """The largest number of attempts to create a stream.
 
-An attempt fails if a stream of the same name is deleted meanwhile.
+An attempt fails if a stream or a topic of the same name is deleted meanwhile, or if the namespace
+gets its first topic.
 """
 REST_ATTEMPTS = 10
 """The largest number of attempts to delete the nodes that a deleted stream has left.
@@ -134,7 +136,7 @@ class StreamMetadata:
         """Create all nodes of the stream in one transaction.
 
         `more` has further nodes, as values by their path below the stream's root. Raises
-        StreamExistsError.
+        StreamExistsError if a stream or a topic has this name.
         """
         for attempt in range(CREATE_ATTEMPTS):
             try:
@@ -144,9 +146,12 @@ class StreamMetadata:
                 if attempt == CREATE_ATTEMPTS - 1:
                     raise
             except KeyExistsError as error:
-                if not await self.tree.exists(self.paths.segments):
+                if await self.exists():
+                    raise self.already_exists() from error
+                if await self.tree.exists(topic_path(self.paths.namespace, self.paths.name)):
+                    raise self._topic_exists() from error
+                if attempt == CREATE_ATTEMPTS - 1:
                     raise
-                raise self.already_exists() from error
 
     async def creation(self, more: Mapping[str, bytes] | None = None) -> list[Operation]:
         """Return the operations that create the stream, with the arguments of `create`.
@@ -157,7 +162,9 @@ class StreamMetadata:
         nodes = self.paths.created()
         nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
         await self.tree.make_path(self.paths.stream)
-        return [*(Create(path, value) for path, value in nodes), *await self.lives.begin()]
+        life = await self.lives.begin()
+        absent = await no_topic(self.tree, self.paths)
+        return [*(Create(path, value) for path, value in nodes), *life, *absent]
 
     def already_exists(self) -> StreamExistsError:
         """Return the error for a new stream whose name is taken."""
@@ -165,6 +172,13 @@ class StreamMetadata:
             f"stream {self.paths.name} already exists in namespace {self.paths.namespace}. It was "
             "not changed",
             remedy="Use this stream, or choose another name",
+        )
+
+    def _topic_exists(self) -> StreamExistsError:
+        return StreamExistsError(
+            f"stream {self.paths.name} was not created in namespace {self.paths.namespace}: a "
+            "topic has this name",
+            remedy="Use the topic, or choose another name",
         )
 
     async def ensure_writable(self) -> None:

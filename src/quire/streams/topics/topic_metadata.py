@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from quire._runtime.tasks import each
 from quire.client import Client
@@ -36,15 +36,14 @@ from quire.errors import (
 from quire.metadata.tree import Create, Delete, Put
 from quire.streams.namespace.stream_life import unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.topic_nodes import topic_path, topics_path
 from quire.streams.topics.partitioner import PARTITIONER
 
-TOPICS = ".quire/topics"
-"""The path below a namespace that holds the nodes of its topics."""
 FORMAT = 1
 PARTITIONS_MAX = 64
 """The largest number of partitions of a topic, because one transaction creates all of them."""
 CREATE_TOPIC_ATTEMPTS = 5
-"""The number of attempts to create a topic while other clients change nodes above its own."""
+"""The number of attempts to create a topic while other clients change nodes that it needs."""
 _NAMES = ("id", "partitions", "partitioner", "ending")
 
 
@@ -91,10 +90,10 @@ class TopicMetadata:
         self._client = client
         self._tree = client.metadata.tree
         self._namespace = namespace
-        self._directory = f"{namespace}/{TOPICS}"
+        self._directory = topics_path(namespace)
 
     def _path(self, name: str) -> str:
-        return f"{self._directory}/{quote(name, safe='')}"
+        return topic_path(self._namespace, name)
 
     def stream(self, name: str) -> StreamMetadata:
         """Return the metadata of a stream of the namespace."""
@@ -133,11 +132,13 @@ class TopicMetadata:
                     raise
             except KeyExistsError as error:
                 await self._refuse_existing(name, streams, error)
+                if attempt == CREATE_TOPIC_ATTEMPTS - 1:
+                    raise
 
     async def _refuse_existing(
         self, name: str, streams: Sequence[StreamMetadata], error: KeyExistsError
     ) -> None:
-        """Raise StreamExistsError if the topic, or a stream with a name of its own, exists."""
+        """Raise StreamExistsError if a topic or a stream has a name that the new topic needs."""
         found = await self.find(name)
         if found is not None:
             raise topic_exists(found) from error
@@ -148,7 +149,12 @@ class TopicMetadata:
                     f"{stream.paths.name} exists already",
                     remedy="Choose another name, or rename that stream",
                 ) from error
-        raise error
+            if await self.find(stream.paths.name) is not None:
+                raise StreamExistsError(
+                    f"topic {name} was not created in namespace {self._namespace}: its partition "
+                    f"{stream.paths.name} would have the name of another topic",
+                    remedy="Choose another name",
+                ) from error
 
     async def find(self, name: str) -> StoredTopic | None:
         """Return the topic with this name, or None if there is none. Raises MetadataError."""
