@@ -111,6 +111,10 @@ def test_the_largest_topic_fits_into_one_transaction() -> None:
         name = "a-name-of-a-topic-that-is-rather-long/" * 3 + "clicks"
         await b.streams.create_topic(name, PARTITIONS_MAX, settings={"retention_s": 60})
         assert len(await b.streams.streams()) == PARTITIONS_MAX
+        long = "long" * 400
+        with pytest.raises(UsageError, match="a name of 1,600 characters 64 of them do not fit"):
+            await b.streams.create_topic(long, PARTITIONS_MAX)
+        assert len(await b.streams.streams()) == PARTITIONS_MAX
         with pytest.raises(UsageError, match=f"has 1 to {PARTITIONS_MAX} partitions, not"):
             await b.streams.create_topic("more", PARTITIONS_MAX + 1)
         with pytest.raises(UsageError, match="partitions, not 0"):

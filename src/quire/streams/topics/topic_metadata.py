@@ -33,7 +33,8 @@ from quire.errors import (
     later_json,
     written_later,
 )
-from quire.metadata.tree import Create, Delete, Put
+from quire.metadata.common import check_operations
+from quire.metadata.tree import Create, Delete, Operation, Put
 from quire.streams.namespace.stream_life import unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.topic_nodes import topic_path, topics_path
@@ -118,14 +119,16 @@ class TopicMetadata:
         for attempt in range(CREATE_TOPIC_ATTEMPTS):
             await self._tree.make_path(self._directory)
             parts = await each(streams, lambda stream: stream.creation(more))
+            operations = [
+                Create(self._path(name), stored.value()),
+                # No stream may have the name of the topic: this fails if there is one.
+                Create(root),
+                Delete(root),
+                *(operation for part in parts for operation in part),
+            ]
+            _check_size(name, partitions, operations)
             try:
-                await self._tree.commit(
-                    Create(self._path(name), stored.value()),
-                    # No stream may have the name of the topic: this fails if there is one.
-                    Create(root),
-                    Delete(root),
-                    *(operation for part in parts for operation in part),
-                )
+                await self._tree.commit(*operations)
                 return
             except NoSuchKeyError:
                 if attempt == CREATE_TOPIC_ATTEMPTS - 1:
@@ -234,6 +237,18 @@ class TopicMetadata:
             await self._tree.commit(Delete(path, marked))
         except (NoSuchKeyError, VersionConflictError):
             pass  # another client has completed the deletion
+
+
+def _check_size(name: str, partitions: int, operations: Sequence[Operation]) -> None:
+    """Raise UsageError if the transaction that creates a topic would be too large."""
+    try:
+        check_operations(operations)
+    except UsageError as error:
+        raise UsageError(
+            f"topic {name} was not created: one transaction creates all partitions, and with a "
+            f"name of {len(name):,} characters {partitions} of them do not fit into it",
+            remedy="Choose a shorter name or fewer partitions",
+        ) from error
 
 
 def topic_exists(topic: StoredTopic) -> StreamExistsError:
