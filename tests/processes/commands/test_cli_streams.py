@@ -91,7 +91,7 @@ def test_a_topic_is_one_stream_for_list_show_and_delete(quire: Quire) -> None:
 
     for command in (("tail",), ("truncate", "--before", "seq:1"), ("end", "--yes")):
         done = quire("stream", command[0], "eu/clicks", *command[1:])
-        done.fails(1, "is a topic of 3 partitions, and not a stream")
+        done.fails(1, "eu/clicks is a topic in namespace")
     part = quire("stream", "delete", "eu/clicks/0", "--yes")
     part.fails(2, "is a partition of topic eu/clicks")
     quire("stream", "create", "eu/clicks").fails(1, "topic eu/clicks already exists")

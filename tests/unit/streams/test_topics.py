@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from quire._runtime.tasks import each
+from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import (
     ArgumentTypeError,
     LaterMetadataError,
@@ -197,6 +198,43 @@ def test_a_stream_never_takes_the_name_of_a_topic() -> None:
             with pytest.raises(StreamExistsError, match="topic clicks already exists, with 2"):
                 await attempt()
         assert await b.streams.streams() == ["clicks/0", "clicks/1", "other"]
+
+    run(scene)
+
+
+async def _calls_of_a_stream(b: Bench, name: str) -> list[Awaitable[Any]]:
+    subscription = b.streams.subscription(name, "billing")
+    return [
+        b.streams.open_reader(name),
+        b.streams.open_writer(name),
+        b.streams.find(name, LATEST),
+        b.streams.segments(name),
+        b.streams.truncate(name, DLSN(1, 0, 0)),
+        b.streams.retain(name),
+        b.streams.configure_stream(name, {"compression": "lz4"}),
+        b.streams.rename_stream(name, "another"),
+        b.streams.subscriptions(name),
+        subscription.position(),
+        subscription.commit(DLSN(1, 0, 0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("clicks", "clicks is a topic in namespace .*Name a partition, such as clicks/0"),
+        ("clicks/2", "topic clicks of namespace .* has no partition 2.*stream show clicks"),
+        ("clicks/02", "has no partition 02"),
+        ("clicks/x", "stream clicks/x does not exist"),
+        ("click", "stream click does not exist"),
+    ],
+)
+def test_a_name_that_is_no_stream_is_explained_by_every_call(name: str, said: str) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 2)
+        for call in await _calls_of_a_stream(b, name):
+            with pytest.raises(NoSuchStreamError, match=said):
+                await call
 
     run(scene)
 

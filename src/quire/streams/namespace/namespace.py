@@ -30,7 +30,6 @@ from quire.errors import (
     MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
-    NoSuchStreamError,
     QuireError,
     StreamEndedError,
     StreamExistsError,
@@ -346,14 +345,7 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment cannot be decoded.
         """
-        return await self._segments(self.metadata(name))
-
-    async def _segments(self, metadata: StreamMetadata) -> list[StreamSegment]:
-        try:
-            return await metadata.segments()
-        except NoSuchStreamError:
-            await self._require(metadata)  # it may be a topic, which the error says then
-            raise
+        return await self.metadata(name).segments()
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and all its ledgers.
@@ -604,7 +596,7 @@ class Namespace:
                 await self.create_stream(name)
             except StreamExistsError:
                 pass
-        await self._require(metadata)
+        await metadata.require()
         if lock is None:
             return await self._open_writer(metadata)
         await metadata.ensure_writable()
@@ -676,26 +668,13 @@ class Namespace:
 
         async def opened() -> StreamReader:
             metadata = self.metadata(name)
-            await self._require(metadata)
+            await metadata.require()
             return StreamReader(
                 self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
                 password=self.password,
             )  # fmt: skip
 
         return OpeningReader(opened, "open_reader")
-
-    async def _require(self, metadata: StreamMetadata) -> None:
-        """Raise NoSuchStreamError unless the stream exists."""
-        if await metadata.exists():
-            return
-        topic = await self._topics.find(metadata.paths.name)
-        if topic is not None:
-            raise NoSuchStreamError(
-                f"{topic.name} is a topic of {topic.partitions} partitions, and not a stream",
-                remedy=f"Name a partition, such as {topic.name}/0. Programs open a topic with "
-                "`topic`",
-            )
-        await metadata.require()
 
     async def find(self, name: str, start: Start) -> DLSN:
         """Return the position at which a reader with this start would begin now.
@@ -714,7 +693,7 @@ class Namespace:
             UsageError: `start` is not a valid start.
         """
         check_start(start)
-        segments = await self._segments(self.metadata(name))
+        segments = await self.metadata(name).segments()
         return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:

@@ -200,7 +200,7 @@ class StreamMetadata:
         except KeyExistsError:
             pass
         except NoSuchKeyError as error:
-            raise self._missing() from error
+            raise await self._missing() from error
 
     async def has_marks(self) -> bool:
         """Return whether producers or fencing tokens may have been used.
@@ -227,7 +227,7 @@ class StreamMetadata:
     async def require(self) -> None:
         """Raise NoSuchStreamError unless the stream exists."""
         if not await self.exists():
-            raise self._missing()
+            raise await self._missing()
 
     async def remove_rest(self) -> None:
         """Delete the nodes that are left of a deleted stream.
@@ -281,10 +281,23 @@ class StreamMetadata:
                 return
             path = path.rpartition("/")[0]
 
-    def _missing(self) -> NoSuchStreamError:
+    async def _missing(self) -> NoSuchStreamError:
+        """Return the error for a stream that does not exist, which says if it is a topic."""
+        namespace, name = self.paths.namespace, self.paths.name
+        if await self.tree.exists(topic_path(namespace, name)):
+            return NoSuchStreamError(
+                f"{name} is a topic in namespace {namespace}, and not a stream",
+                remedy=f"Name a partition, such as {name}/0. Programs open a topic with `topic`",
+            )
+        topic, _, number = name.rpartition("/")
+        if topic and number.isdecimal() and await self.tree.exists(topic_path(namespace, topic)):
+            return NoSuchStreamError(
+                f"topic {topic} of namespace {namespace} has no partition {number}",
+                remedy=f"Name one of its partitions (`quire stream show {topic}` shows them)",
+            )
         return NoSuchStreamError(
-            f"stream {self.paths.name} does not exist in namespace {self.paths.namespace}: it "
-            "was never created, or it was deleted or renamed",
+            f"stream {name} does not exist in namespace {namespace}: it was never created, or it "
+            "was deleted or renamed",
             remedy="Check both names (`quire stream list` shows the streams)",
         )
 
@@ -403,7 +416,7 @@ class StreamMetadata:
         try:
             return await self.tree.children(self.paths.segments)
         except NoSuchKeyError as error:
-            raise self._missing() from error
+            raise await self._missing() from error
 
     async def life(self) -> StreamLife:
         """Return the node that identifies the present stream among all that ever had its name.
@@ -414,7 +427,7 @@ class StreamMetadata:
         try:
             return await self.lives.find()
         except NoSuchKeyError as error:
-            raise self._missing() from error
+            raise await self._missing() from error
 
     async def life_id(self) -> str:
         """Return the id that distinguishes this stream from all others that ever had its name.
@@ -466,7 +479,7 @@ class StreamMetadata:
         try:
             return await self._claim(sink, expected)
         except NoSuchKeyError as error:  # the stream was deleted or renamed just now
-            raise self._missing() from error
+            raise await self._missing() from error
 
     async def _claim(self, sink: str, expected: int | None) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
@@ -523,7 +536,7 @@ class StreamMetadata:
             max_txid = await self.tree.read(self.paths.max_txid)
             allocation = await self.tree.read(self.paths.allocation)
         except NoSuchKeyError as error:
-            raise self._missing() from error
+            raise await self._missing() from error
         return WriterClaim(
             ledgers_version=ledgers.version,
             newest=decode_number(ledgers.value, self.paths.segments),
