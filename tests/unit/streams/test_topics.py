@@ -202,6 +202,25 @@ def test_a_stream_never_takes_the_name_of_a_topic() -> None:
     run(scene)
 
 
+def test_a_stream_and_a_topic_are_not_taken_for_each_other() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 2)
+        await b.streams.create_stream("orders")
+        with pytest.raises(NoSuchStreamError, match=r"orders is a stream in .* and not a topic"):
+            await b.streams.topic("orders")
+        with pytest.raises(NoSuchStreamError, match=r"is a partition of topic clicks.*Open topic"):
+            await b.streams.topic("clicks/1")
+        with pytest.raises(UsageError, match="nothing was deleted: orders is a stream"):
+            await b.streams.delete_topic("orders")
+        with pytest.raises(UsageError, match="nothing was deleted: clicks is a topic"):
+            await b.streams.delete_stream("clicks")
+        assert await b.streams.streams() == ["clicks/0", "clicks/1", "orders"]
+        for delete in (b.streams.delete_stream, b.streams.delete_topic):
+            await delete("neither")
+
+    run(scene)
+
+
 async def _calls_of_a_stream(b: Bench, name: str) -> list[Awaitable[Any]]:
     subscription = b.streams.subscription(name, "billing")
     return [
@@ -294,8 +313,14 @@ def test_a_deletion_that_was_interrupted_is_completed_by_the_next_one(
         assert await b.streams.topics() == ["clicks"]
         with pytest.raises(NoSuchStreamError, match="its deletion was interrupted"):
             await b.streams.topic("clicks")
-        with pytest.raises(StreamExistsError):
-            await b.streams.create_topic("clicks", 3)
+        creations: list[Callable[[], Awaitable[None]]] = [
+            lambda: b.streams.create_topic("clicks", 3),
+            lambda: b.streams.create_stream("clicks"),
+            lambda: b.streams.create_stream("clicks/0"),  # it would be deleted with the rest
+        ]
+        for creation in creations:
+            with pytest.raises(StreamExistsError, match=r"deletion was interrupted.*again"):
+                await creation()
         await b.streams.delete_topic("clicks")
         assert await b.streams.streams() == []
         await b.streams.create_topic("clicks", 1)

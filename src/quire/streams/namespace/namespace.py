@@ -244,7 +244,8 @@ class Namespace:
             settings: The stream's own settings, by name.
 
         Raises:
-            StreamExistsError: A stream or a topic has this name already.
+            StreamExistsError: A stream or a topic has this name already, or a topic that had such a
+                partition is being deleted.
             StreamQuotaError: The namespace has as many streams as `streams_max` allows.
             UsageError: The name or a setting is not valid.
         """
@@ -255,6 +256,9 @@ class Namespace:
         DEFAULTS.with_values({**self._values, **settings})
         if (topic := await self._topics.find(metadata.paths.name)) is not None:
             raise topic_exists(topic)
+        topic = await self._topics.topic_of(metadata.paths.name)
+        if topic is not None and topic.deleting:
+            raise topic_exists(topic)  # the rest of the deletion would delete the stream
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})
 
     async def _check_quota(self, more: int, what: str) -> None:
@@ -359,10 +363,17 @@ class Namespace:
             name: The name of the stream.
 
         Raises:
-            UsageError: The stream is a partition of a topic. Nothing was deleted.
+            UsageError: The name is that of a topic or of a partition. Nothing was deleted.
         """
         await self._refuse_partition(name, "deleted", "Delete the topic")
-        await delete_stream(self.client, self.metadata(name), self.password)
+        metadata = self.metadata(name)
+        if not await metadata.exists() and await self._topics.find(metadata.paths.name) is not None:
+            raise UsageError(
+                f"nothing was deleted: {name} is a topic in namespace {self.path}, and not a "
+                "stream",
+                remedy="Use `delete_topic`",
+            )
+        await delete_stream(self.client, metadata, self.password)
 
     async def _refuse_partition(self, name: str, done: str, remedy: str) -> None:
         """Raise UsageError if a stream is a partition of a topic, which would lose it."""
@@ -547,6 +558,9 @@ class Namespace:
 
         Args:
             name: The name of the topic.
+
+        Raises:
+            UsageError: The name is that of a stream. Nothing was deleted.
         """
 
         async def delete(partition: StreamMetadata) -> None:

@@ -173,6 +173,7 @@ class TopicMetadata:
         name = stream_name(name)
         found = await self.find(name)
         if found is None:
+            await self._refuse_stream(name)
             raise NoSuchStreamError(
                 f"there is no topic {name} in namespace {self._namespace}",
                 remedy=f"Create it: quire stream create {name} --partitions N (in Python, "
@@ -185,6 +186,17 @@ class TopicMetadata:
                 remedy="Delete it again to complete the deletion",
             )
         return found
+
+    async def _refuse_stream(self, name: str) -> None:
+        """Raise NoSuchStreamError if a stream has this name, which a caller took for a topic's."""
+        if not await self.stream(name).exists():
+            return
+        what, remedy = "a stream", "Open it with `open_reader` or `open_writer`"
+        if (topic := await self.topic_of(name)) is not None:
+            what, remedy = f"a partition of topic {topic.name}", f"Open topic {topic.name}"
+        raise NoSuchStreamError(
+            f"{name} is {what} in namespace {self._namespace}, and not a topic", remedy=remedy
+        )
 
     async def require_same(self, known: StoredTopic) -> None:
         """Raise NoSuchStreamError if a topic was deleted, also if another one has its name."""
@@ -215,11 +227,17 @@ class TopicMetadata:
     async def delete(self, name: str, delete: Callable[[StreamMetadata], Awaitable[None]]) -> None:
         """Delete a topic, and each partition with `delete`. It need not exist.
 
-        If this is interrupted, call it again.
+        If this is interrupted, call it again. Raises UsageError if a stream has this name.
         """
         name = stream_name(name)
         known = await self.find(name)
         if known is None:
+            if await self.stream(name).exists():
+                raise UsageError(
+                    f"nothing was deleted: {name} is a stream in namespace {self._namespace}, and "
+                    "not a topic",
+                    remedy="Use `delete_stream`",
+                )
             return
         path, marked = self._path(name), known.version
         if not known.deleting:
@@ -253,6 +271,12 @@ def _check_size(name: str, partitions: int, operations: Sequence[Operation]) -> 
 
 def topic_exists(topic: StoredTopic) -> StreamExistsError:
     """Return the error for a new topic or stream whose name a topic has."""
+    if topic.deleting:
+        return StreamExistsError(
+            f"topic {topic.name} is being deleted, or its deletion was interrupted, so its name "
+            "and those of its partitions cannot be used yet",
+            remedy="Delete the topic again to complete the deletion",
+        )
     return StreamExistsError(
         f"topic {topic.name} already exists, with {topic.partitions} partitions. It was not "
         "changed",
