@@ -101,6 +101,18 @@ def test_a_topic_is_one_stream_for_list_show_and_delete(quire: Quire) -> None:
     assert quire("stream", "list").ok().splitlines() == [b"other"]
 
 
+def test_streams_that_exist_are_made_a_topic(quire: Quire) -> None:
+    for number in range(2):
+        write(quire, f"clicks/{number}", b"%d\n" % number)
+    adopt = ("stream", "create", "clicks", "--adopt")
+    quire(*adopt).fails(2, "--adopt needs --partitions")
+    quire(*adopt, "--partitions", "3").fails(1, "stream clicks/2, which would be its partition")
+    refused = quire("stream", "create", "clicks", "--partitions", "2")
+    refused.fails(1, "quire stream create clicks --partitions N --adopt")
+    quire(*adopt, "--partitions", "2").ok()
+    assert sorted(read(quire, "clicks")) == [b"0", b"1"]
+
+
 def test_a_topic_is_written_and_read_as_one(quire: Quire) -> None:
     quire("stream", "create", "clicks", "--partitions", "3").ok()
     lines = [b"k%d:%d" % (number % 7, number) for number in range(30)]

@@ -202,6 +202,47 @@ def test_a_stream_never_takes_the_name_of_a_topic() -> None:
     run(scene)
 
 
+def test_a_topic_is_made_of_streams_that_exist() -> None:
+    async def scene(b: Bench) -> None:
+        async def adopt(partitions: int, **more: Any) -> None:
+            await b.streams.create_topic("eu/clicks", partitions, adopt=True, **more)
+
+        await b.streams.configure({"streams_max": 3})  # adoption creates no stream
+        with pytest.raises(NoSuchStreamError, match="stream eu/clicks/0, which would be its part"):
+            await adopt(2)
+        for number in range(3):
+            await b.streams.create_stream(f"eu/clicks/{number}", settings={"retention_s": 60})
+        async with b.streams.open_writer("eu/clicks/1") as one:
+            await one.append(b"before")
+        with pytest.raises(UsageError, match="with 2 partitions: stream eu/clicks/2 exists as"):
+            await adopt(2)
+        with pytest.raises(NoSuchStreamError, match="stream eu/clicks/3, which would be its part"):
+            await adopt(4)
+        with pytest.raises(UsageError, match="are adopted keep their settings"):
+            await adopt(3, settings={"retention_s": 1})
+        for wrong in (0, PARTITIONS_MAX + 1):
+            with pytest.raises(UsageError, match="partitions, not"):
+                await adopt(wrong)
+        assert await b.streams.topics() == []
+        await adopt(3)
+        topic = await b.streams.topic("eu/clicks")
+        async with topic.open_writer() as writer:
+            await writer.append(b"after", partition=1)
+        assert [r.value async for r in topic.open_reader()] == [b"before", b"after"]
+        assert (await b.streams.own_stream_settings("eu/clicks/2"))["retention_s"] == 60
+        with pytest.raises(StreamExistsError, match="topic eu/clicks already exists, with 3"):
+            await adopt(3)
+        await b.streams.delete_topic("eu/clicks")
+        assert await b.streams.streams() == []
+
+        await b.streams.create_stream("orders")
+        await b.streams.create_stream("orders/0")
+        with pytest.raises(StreamExistsError, match="stream orders exists already"):
+            await b.streams.create_topic("orders", 1, adopt=True)
+
+    run(scene)
+
+
 def test_a_stream_and_a_topic_are_not_taken_for_each_other() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic("clicks", 2)

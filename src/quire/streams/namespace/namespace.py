@@ -493,7 +493,12 @@ class Namespace:
     # -- topics -------------------------------------------------------------------------------
 
     async def create_topic(
-        self, name: str, partitions: int, *, settings: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        adopt: bool = False,
     ) -> None:
         """Create a topic with several partitions, in one transaction. It is durable on return.
 
@@ -504,12 +509,23 @@ class Namespace:
             name: The name of the topic. It may contain "/".
             partitions: The number of partitions, from 1 to 64.
             settings: The settings of each partition, by name.
+            adopt: Whether the partitions are streams that exist already, such as the copies that
+                replication made of a topic's partitions. They are not changed.
 
         Raises:
             StreamExistsError: A topic or a stream has this name, or that of a partition, already.
+            NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many streams more (`streams_max`).
             UsageError: The name, the number or a setting is not valid.
         """
+        if adopt:
+            if settings:
+                raise UsageError(
+                    f"topic {name} was not created: streams that are adopted keep their settings",
+                    remedy="Leave out the settings, and change those of the streams",
+                )
+            await self._topics.adopt(name, partitions)
+            return
         if isinstance(partitions, int):
             await self._check_quota(partitions, f"topic {name}")
         settings = current_names(settings or {})

@@ -34,7 +34,8 @@ from quire.errors import (
     written_later,
 )
 from quire.metadata.common import check_operations
-from quire.metadata.tree import Create, Delete, Operation, Put
+from quire.metadata.tree import Check, Create, Delete, Operation, Put
+from quire.metadata.values import ANY_VERSION
 from quire.streams.namespace.stream_life import unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.topic_nodes import topic_path, topics_path
@@ -107,25 +108,12 @@ class TopicMetadata:
         StreamExistsError, and UsageError if the number or the name is not valid.
         """
         name = stream_name(name)
-        check_type("the number of partitions", partitions, int)
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise UsageError(
-                f"topic {name} was not created: a topic has 1 to {PARTITIONS_MAX} partitions, not "
-                f"{partitions}"
-            )
-        streams = [self.stream(partition_stream(name, at)) for at in range(partitions)]
-        stored = StoredTopic(name, unique(self._tree), partitions, False, 0)
-        root = self.stream(name).paths.root
+        streams = self._partitions(name, partitions)
+        beginning = self._creation(name, partitions)
         for attempt in range(CREATE_TOPIC_ATTEMPTS):
             await self._tree.make_path(self._directory)
             parts = await each(streams, lambda stream: stream.creation(more))
-            operations = [
-                Create(self._path(name), stored.value()),
-                # No stream may have the name of the topic: this fails if there is one.
-                Create(root),
-                Delete(root),
-                *(operation for part in parts for operation in part),
-            ]
+            operations = [*beginning, *(operation for part in parts for operation in part)]
             _check_size(name, partitions, operations)
             try:
                 await self._tree.commit(*operations)
@@ -137,6 +125,57 @@ class TopicMetadata:
                 await self._refuse_existing(name, streams, error)
                 if attempt == CREATE_TOPIC_ATTEMPTS - 1:
                     raise
+
+    async def adopt(self, name: str, partitions: int) -> None:
+        """Create a topic whose partitions are streams that exist already.
+
+        Raises NoSuchStreamError if one of them does not exist, StreamExistsError, and UsageError if
+        the number or the name is not valid, or if there is a stream for one partition more.
+        """
+        name = stream_name(name)
+        streams = self._partitions(name, partitions)
+        further = self.stream(partition_stream(name, partitions))
+        if await further.exists():
+            raise UsageError(
+                f"topic {name} was not created with {partitions} partitions: stream "
+                f"{further.paths.name} exists as well",
+                remedy="Give the number of partitions that the topic had: with another number, "
+                "most keys would have another one",
+            )
+        await self._tree.make_path(self._directory)
+        checks = [Check(stream.paths.segments, ANY_VERSION) for stream in streams]
+        try:
+            await self._tree.commit(*self._creation(name, partitions), *checks)
+        except KeyExistsError as error:
+            await self._refuse_existing(name, (), error)
+            raise
+        except NoSuchKeyError as error:
+            for stream in streams:
+                if not await stream.exists():
+                    raise NoSuchStreamError(
+                        f"topic {name} was not created in namespace {self._namespace}: stream "
+                        f"{stream.paths.name}, which would be its partition, does not exist",
+                        remedy=f"Adopt {name} when its streams 0 to {partitions - 1} exist",
+                    ) from error
+            raise
+
+    def _partitions(self, name: str, partitions: int) -> list[StreamMetadata]:
+        """Return the streams of a new topic. Raises UsageError."""
+        check_type("the number of partitions", partitions, int)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise UsageError(
+                f"topic {name} was not created: a topic has 1 to {PARTITIONS_MAX} partitions, not "
+                f"{partitions}"
+            )
+        return [self.stream(partition_stream(name, at)) for at in range(partitions)]
+
+    def _creation(self, name: str, partitions: int) -> list[Operation]:
+        """Return the operations that create a topic's node."""
+        stored = StoredTopic(name, unique(self._tree), partitions, False, 0)
+        root = self.stream(name).paths.root
+        # No stream may have the name of the topic: the last two fail if there is one, or if there
+        # is no node above it, which a partition has.
+        return [Create(self._path(name), stored.value()), Create(root), Delete(root)]
 
     async def _refuse_existing(
         self, name: str, streams: Sequence[StreamMetadata], error: KeyExistsError
@@ -150,7 +189,9 @@ class TopicMetadata:
                 raise StreamExistsError(
                     f"topic {name} was not created in namespace {self._namespace}: stream "
                     f"{stream.paths.name} exists already",
-                    remedy="Choose another name, or rename that stream",
+                    remedy="Choose another name, or rename that stream. If all partitions exist, "
+                    f"as in a copy of a topic, `quire stream create {name} --partitions N --adopt` "
+                    "makes them a topic",
                 ) from error
             if await self.find(stream.paths.name) is not None:
                 raise StreamExistsError(
