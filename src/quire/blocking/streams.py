@@ -194,7 +194,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction, which is reached at about
-                490 segments, or it is a partition of a topic. Nothing was changed.
+                490 segments, or it is a topic or a partition of one. Nothing was changed.
         """
         call(self.aio.rename_stream(name, new_name))
 

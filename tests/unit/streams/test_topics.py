@@ -130,8 +130,9 @@ def test_the_largest_topic_fits_into_one_transaction() -> None:
 def test_a_topic_never_takes_the_name_of_a_stream(taken: str) -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream(taken)
-        with pytest.raises(StreamExistsError, match=f"stream {taken} exists already"):
+        with pytest.raises(StreamExistsError, match=f"stream {taken} exists already") as raised:
             await b.streams.create_topic("clicks", 2)
+        assert ("--adopt" in str(raised.value)) == (taken == "clicks/1")
         assert await b.streams.streams() == [taken]
         assert await b.streams.topics() == []
         await b.streams.delete_stream(taken)
@@ -272,7 +273,6 @@ async def _calls_of_a_stream(b: Bench, name: str) -> list[Awaitable[Any]]:
         b.streams.truncate(name, DLSN(1, 0, 0)),
         b.streams.retain(name),
         b.streams.configure_stream(name, {"compression": "lz4"}),
-        b.streams.rename_stream(name, "another"),
         b.streams.subscriptions(name),
         subscription.position(),
         subscription.commit(DLSN(1, 0, 0)),
@@ -305,6 +305,10 @@ def test_partitions_are_deleted_and_renamed_only_with_their_topic() -> None:
         await b.streams.create_stream("clicks/2")  # a stream beside the partitions
         with pytest.raises(UsageError, match="was not deleted: it is a partition of topic clicks"):
             await b.streams.delete_stream("clicks/1")
+        with pytest.raises(UsageError, match=r"clicks was not renamed: it is a topic\."):
+            await b.streams.rename_stream("clicks", "x")
+        with pytest.raises(NoSuchStreamError, match="has no partition 3"):
+            await b.streams.rename_stream("clicks/3", "x")
         with pytest.raises(UsageError, match="was not renamed: it is a partition of topic clicks"):
             await b.streams.rename_stream("/clicks/0", "x")
         await b.streams.rename_stream("clicks/2", "x")

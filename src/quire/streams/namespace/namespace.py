@@ -401,11 +401,13 @@ class Namespace:
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction, which is reached at about
-                490 segments, or it is a partition of a topic. Nothing was changed.
+                490 segments, or it is a topic or a partition of one. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         remedy = "Create another topic, and copy the records"
         await self._refuse_partition(name, "renamed", remedy)
+        if not await metadata.exists() and await self._topics.find(metadata.paths.name) is not None:
+            raise UsageError(f"{name} was not renamed: it is a topic", remedy=remedy)
         for _ in range(RENAME_ATTEMPTS):
             if (topic := await self._topics.find(target.paths.name)) is not None:
                 raise topic_exists(topic)

@@ -184,15 +184,18 @@ class TopicMetadata:
         found = await self.find(name)
         if found is not None:
             raise topic_exists(found) from error
+        remedy = "Choose another name, or rename that stream"
         for stream in (self.stream(name), *streams):
             if await stream.exists():
                 raise StreamExistsError(
                     f"topic {name} was not created in namespace {self._namespace}: stream "
                     f"{stream.paths.name} exists already",
-                    remedy="Choose another name, or rename that stream. If all partitions exist, "
-                    f"as in a copy of a topic, `quire stream create {name} --partitions N --adopt` "
-                    "makes them a topic",
+                    remedy=remedy,
                 ) from error
+            remedy = (
+                "Choose another name, or rename that stream. If all partitions exist, as in a copy "
+                f"of a topic, `quire stream create {name} --partitions N --adopt` makes them one"
+            )
             if await self.find(stream.paths.name) is not None:
                 raise StreamExistsError(
                     f"topic {name} was not created in namespace {self._namespace}: its partition "
