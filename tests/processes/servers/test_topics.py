@@ -116,6 +116,21 @@ async def test_a_deletion_that_was_interrupted_is_completed(
         assert (await team.topic("clicks")).partitions == 2
 
 
+async def test_streams_that_exist_become_a_topic(cluster: LocalCluster) -> None:
+    async with await quire.connect(cluster.uri) as client, await opened(client, "/adopted") as team:
+        for number in range(2):
+            await team.create_stream(f"clicks/{number}")
+        async with team.open_writer("clicks/1") as one:
+            await one.append(b"before")
+        with pytest.raises(NoSuchStreamError, match="stream clicks/2, which would be its"):
+            await team.create_topic("clicks", 3, adopt=True)
+        await team.create_topic("clicks", 2, adopt=True)
+        topic = await team.topic("clicks")
+        assert [(r.partition, r.value) async for r in topic.open_reader()] == [(1, b"before")]
+        with pytest.raises(StreamExistsError, match="topic clicks already exists"):
+            await team.create_topic("clicks", 2, adopt=True)
+
+
 async def test_a_topic_and_a_stream_of_one_name_that_are_created_at_the_same_time(
     cluster: LocalCluster,
 ) -> None:

@@ -235,7 +235,7 @@ class TopicMetadata:
         """Raise NoSuchStreamError if a stream has this name, which a caller took for a topic's."""
         if not await self.stream(name).exists():
             return
-        what, remedy = "a stream", "Open it with `open_reader` or `open_writer`"
+        what, remedy = "a stream", "Open it as a stream (in Spark, with the option 'stream')"
         if (topic := await self.topic_of(name)) is not None:
             what, remedy = f"a partition of topic {topic.name}", f"Open topic {topic.name}"
         raise NoSuchStreamError(
