@@ -98,7 +98,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
             settings: The stream's own settings, by name.
 
         Raises:
-            StreamExistsError: A stream or a topic has this name already.
+            StreamExistsError: A stream or a topic has this name already, or a topic that had such a
+                partition is being deleted.
             StreamQuotaError: The namespace has as many streams as `streams_max` allows.
             UsageError: The name or a setting is not valid.
         """
@@ -173,7 +174,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             name: The name of the stream.
 
         Raises:
-            UsageError: The stream is a partition of a topic. Nothing was deleted.
+            UsageError: The name is that of a topic or of a partition. Nothing was deleted.
         """
         call(self.aio.delete_stream(name))
 
@@ -193,12 +194,17 @@ class Namespace(ContextHandle[AsyncNamespace]):
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
-                segments), or it is a partition of a topic. Nothing was changed.
+                segments), or it is a topic or a partition of one. Nothing was changed.
         """
         call(self.aio.rename_stream(name, new_name))
 
     def create_topic(
-        self, name: str, partitions: int, *, settings: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        adopt: bool = False,
     ) -> None:
         """Create a topic with several partitions, in one transaction. It is durable on return.
 
@@ -209,13 +215,16 @@ class Namespace(ContextHandle[AsyncNamespace]):
             name: The name of the topic. It may contain "/".
             partitions: The number of partitions, from 1 to 64.
             settings: The settings of each partition, by name.
+            adopt: Whether the partitions are streams that exist already, such as the copies that
+                replication made of a topic's partitions. They are not changed.
 
         Raises:
             StreamExistsError: A topic or a stream has this name, or that of a partition, already.
+            NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
             UsageError: The name, the number or a setting is not valid.
         """
-        call(self.aio.create_topic(name, partitions, settings=settings))
+        call(self.aio.create_topic(name, partitions, settings=settings, adopt=adopt))
 
     def topics(self, prefix: str = "") -> list[str]:
         """Return the names of the topics in this namespace, sorted.
@@ -256,6 +265,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Args:
             name: The name of the topic.
+
+        Raises:
+            UsageError: The name is that of a stream. Nothing was deleted.
         """
         call(self.aio.delete_topic(name))
 

@@ -207,6 +207,9 @@ def test_the_shell_completes_ids_and_names(quire: Quire) -> None:
     quire("stream", "write", "completion-1", "--create", stdin=b"one\n").ok()
     assert completed(quire, "quire stream read comp") == ["completion-1"]
     assert completed(quire, "quire stream read -n /str") == ["/streams"]
+    quire("stream", "create", "topic-4", "--partitions", "2").ok()
+    topic = ["topic-4", "topic-4/0", "topic-4/1"]
+    assert completed(quire, "quire stream write top") == topic
     quire("object", "put", "-", "completion/2", stdin=b"one").ok()
     assert completed(quire, "quire object get completion/") == ["completion/2"]
     with blocking.connect(quire.uri) as client:

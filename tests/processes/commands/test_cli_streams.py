@@ -91,7 +91,7 @@ def test_a_topic_is_one_stream_for_list_show_and_delete(quire: Quire) -> None:
 
     for command in (("tail",), ("truncate", "--before", "seq:1"), ("end", "--yes")):
         done = quire("stream", command[0], "eu/clicks", *command[1:])
-        done.fails(1, "is a topic of 3 partitions, and not a stream")
+        done.fails(1, "eu/clicks is a topic in namespace")
     part = quire("stream", "delete", "eu/clicks/0", "--yes")
     part.fails(2, "is a partition of topic eu/clicks")
     quire("stream", "create", "eu/clicks").fails(1, "topic eu/clicks already exists")
@@ -99,6 +99,18 @@ def test_a_topic_is_one_stream_for_list_show_and_delete(quire: Quire) -> None:
     assert "topic eu/clicks (all its partitions) would be deleted" in planned.err
     assert "topic eu/clicks deleted" in quire("stream", "delete", "eu/clicks", "--yes").err
     assert quire("stream", "list").ok().splitlines() == [b"other"]
+
+
+def test_streams_that_exist_are_made_a_topic(quire: Quire) -> None:
+    for number in range(2):
+        write(quire, f"clicks/{number}", b"%d\n" % number)
+    adopt = ("stream", "create", "clicks", "--adopt")
+    quire(*adopt).fails(2, "--adopt needs --partitions")
+    quire(*adopt, "--partitions", "3").fails(1, "stream clicks/2, which would be its partition")
+    refused = quire("stream", "create", "clicks", "--partitions", "2")
+    refused.fails(1, "quire stream create clicks --partitions N --adopt")
+    quire(*adopt, "--partitions", "2").ok()
+    assert sorted(read(quire, "clicks")) == [b"0", b"1"]
 
 
 def test_a_topic_is_written_and_read_as_one(quire: Quire) -> None:

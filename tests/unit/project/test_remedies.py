@@ -27,6 +27,7 @@ MAKERS = ("give_up", "_remove_remedy", "_without")
 
 ASKED_FOR = {
     "streams/topics/topic_metadata.py:TopicMetadata.read": "a user has begun to delete the topic",
+    "streams/topics/topic_metadata.py:topic_exists": "a user has begun to delete the topic",
     "cli/bookie/init.py:_Erasing.__init__": "the caller formats a directory",
     "cli/bookie/init.py:_the_one_cookie": "the caller formats directories",
     "cli/cluster/metadata.py:check_erasable": "the caller erases a cluster",

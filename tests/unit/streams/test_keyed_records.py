@@ -200,7 +200,8 @@ def test_published_batches_and_copies_keep_envelopes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"key": 7}, "the key of a record must be bytes"),
+        ({"key": 7}, r"the key of a record must be bytes or a text, not int\..*: str\(number\)$"),
+        ({"key": [b"a"]}, "must be bytes or a text, not list. Nothing was appended$"),
         ({"key": "\ud800"}, "the key of a record cannot be encoded in UTF-8"),
         ({"headers": [("a", b"")]}, "headers of a record must be a dictionary, not list"),
         ({"headers": {1: b""}}, "name of a header must be str, not int"),

@@ -26,6 +26,7 @@ from quire.errors import (
     QuireError,
     StreamDamagedError,
     StreamDivergedError,
+    StreamExistsError,
     StreamFencedError,
     StreamGapError,
     UnauthorizedError,
@@ -468,6 +469,17 @@ def test_a_stream_that_no_replication_made_is_not_touched() -> None:
         with pytest.raises(StreamDivergedError, match="was not made by replication"):
             await s.once()
         assert await s.target.segments(NAME) == []
+
+    scene(play)
+
+
+def test_a_stream_is_not_copied_to_the_name_of_a_topic() -> None:
+    async def play(s: Scene) -> None:
+        await s.write(1)
+        await s.target.create_topic(NAME, 2)
+        with pytest.raises(StreamExistsError, match="a topic has this name"):
+            await s.once()
+        assert not await s.target.exists(NAME)
 
     scene(play)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from quire._runtime.tasks import each
+from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import (
     ArgumentTypeError,
     LaterMetadataError,
@@ -29,7 +30,12 @@ from quire.streams.namespace import namespace as namespace_module
 from quire.streams.namespace import removal
 from quire.streams.read.records import Gap
 from quire.streams.topics.partitioner import murmur2, partition_of
-from quire.streams.topics.topic_metadata import PARTITIONS_MAX, partition_number
+from quire.streams.topics.topic_metadata import (
+    PARTITIONS_MAX,
+    StoredTopic,
+    TopicMetadata,
+    partition_number,
+)
 from quire.streams.topics.writer import STICKY_BYTES
 from tests.support.streams import Bench, run
 
@@ -106,6 +112,10 @@ def test_the_largest_topic_fits_into_one_transaction() -> None:
         name = "a-name-of-a-topic-that-is-rather-long/" * 3 + "clicks"
         await b.streams.create_topic(name, PARTITIONS_MAX, settings={"retention_s": 60})
         assert len(await b.streams.streams()) == PARTITIONS_MAX
+        long = "long" * 400
+        with pytest.raises(UsageError, match="a name of 1,600 characters 64 of them do not fit"):
+            await b.streams.create_topic(long, PARTITIONS_MAX)
+        assert len(await b.streams.streams()) == PARTITIONS_MAX
         with pytest.raises(UsageError, match=f"has 1 to {PARTITIONS_MAX} partitions, not"):
             await b.streams.create_topic("more", PARTITIONS_MAX + 1)
         with pytest.raises(UsageError, match="partitions, not 0"):
@@ -120,12 +130,57 @@ def test_the_largest_topic_fits_into_one_transaction() -> None:
 def test_a_topic_never_takes_the_name_of_a_stream(taken: str) -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream(taken)
-        with pytest.raises(StreamExistsError, match=f"stream {taken} exists already"):
+        with pytest.raises(StreamExistsError, match=f"stream {taken} exists already") as raised:
             await b.streams.create_topic("clicks", 2)
+        assert ("--adopt" in str(raised.value)) == (taken == "clicks/1")
         assert await b.streams.streams() == [taken]
         assert await b.streams.topics() == []
         await b.streams.delete_stream(taken)
         await b.streams.create_topic("clicks", 2)
+
+    run(scene)
+
+
+def test_a_stream_and_a_topic_that_are_created_at_the_same_time_never_share_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("source")
+        whole = TopicMetadata.find
+
+        async def stale(self: TopicMetadata, name: str) -> StoredTopic | None:
+            """Answer as the store did, and then let another client create the topic."""
+            found = await whole(self, name)
+            monkeypatch.undo()
+            await b.streams.create_topic(name, 2)
+            return found
+
+        makers: list[tuple[str, Callable[[str], Awaitable[None]]]] = [
+            ("first", b.streams.create_stream),  # the namespace has no topic yet
+            ("second", b.streams.create_stream),
+            ("third", lambda name: b.streams.rename_stream("source", name)),
+        ]
+        for name, make in makers:
+            monkeypatch.setattr(TopicMetadata, "find", stale)
+            with pytest.raises(StreamExistsError, match=f"topic.*{name}|{name}.*topic"):
+                await make(name)
+            assert not await b.streams.exists(name)
+        assert await b.streams.exists("source")
+
+        await b.streams.delete_topic("first")
+        await b.streams.create_stream("first")
+
+    run(scene)
+
+
+def test_a_partition_never_takes_the_name_of_another_topic() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks/1", 2)
+        with pytest.raises(StreamExistsError, match="its partition clicks/1 would have the name"):
+            await b.streams.create_topic("clicks", 2)
+        assert await b.streams.topics() == ["clicks/1"]
+        assert await b.streams.streams() == ["clicks/1/0", "clicks/1/1"]
+        await b.streams.create_topic("clicks", 1)
 
     run(scene)
 
@@ -148,12 +203,112 @@ def test_a_stream_never_takes_the_name_of_a_topic() -> None:
     run(scene)
 
 
+def test_a_topic_is_made_of_streams_that_exist() -> None:
+    async def scene(b: Bench) -> None:
+        async def adopt(partitions: int, **more: Any) -> None:
+            await b.streams.create_topic("eu/clicks", partitions, adopt=True, **more)
+
+        await b.streams.configure({"streams_max": 3})  # adoption creates no stream
+        with pytest.raises(NoSuchStreamError, match="stream eu/clicks/0, which would be its part"):
+            await adopt(2)
+        for number in range(3):
+            await b.streams.create_stream(f"eu/clicks/{number}", settings={"retention_s": 60})
+        async with b.streams.open_writer("eu/clicks/1") as one:
+            await one.append(b"before")
+        with pytest.raises(UsageError, match="with 2 partitions: stream eu/clicks/2 exists as"):
+            await adopt(2)
+        with pytest.raises(NoSuchStreamError, match="stream eu/clicks/3, which would be its part"):
+            await adopt(4)
+        with pytest.raises(UsageError, match="are adopted keep their settings"):
+            await adopt(3, settings={"retention_s": 1})
+        for wrong in (0, PARTITIONS_MAX + 1):
+            with pytest.raises(UsageError, match="partitions, not"):
+                await adopt(wrong)
+        assert await b.streams.topics() == []
+        await adopt(3)
+        topic = await b.streams.topic("eu/clicks")
+        async with topic.open_writer() as writer:
+            await writer.append(b"after", partition=1)
+        assert [r.value async for r in topic.open_reader()] == [b"before", b"after"]
+        assert (await b.streams.own_stream_settings("eu/clicks/2"))["retention_s"] == 60
+        with pytest.raises(StreamExistsError, match="topic eu/clicks already exists, with 3"):
+            await adopt(3)
+        await b.streams.delete_topic("eu/clicks")
+        assert await b.streams.streams() == []
+
+        await b.streams.create_stream("orders")
+        await b.streams.create_stream("orders/0")
+        with pytest.raises(StreamExistsError, match="stream orders exists already"):
+            await b.streams.create_topic("orders", 1, adopt=True)
+
+    run(scene)
+
+
+def test_a_stream_and_a_topic_are_not_taken_for_each_other() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 2)
+        await b.streams.create_stream("orders")
+        with pytest.raises(NoSuchStreamError, match=r"orders is a stream in .* and not a topic"):
+            await b.streams.topic("orders")
+        with pytest.raises(NoSuchStreamError, match=r"is a partition of topic clicks.*Open topic"):
+            await b.streams.topic("clicks/1")
+        with pytest.raises(UsageError, match="nothing was deleted: orders is a stream"):
+            await b.streams.delete_topic("orders")
+        with pytest.raises(UsageError, match="nothing was deleted: clicks is a topic"):
+            await b.streams.delete_stream("clicks")
+        assert await b.streams.streams() == ["clicks/0", "clicks/1", "orders"]
+        for delete in (b.streams.delete_stream, b.streams.delete_topic):
+            await delete("neither")
+
+    run(scene)
+
+
+async def _calls_of_a_stream(b: Bench, name: str) -> list[Awaitable[Any]]:
+    subscription = b.streams.subscription(name, "billing")
+    return [
+        b.streams.open_reader(name),
+        b.streams.open_writer(name),
+        b.streams.find(name, LATEST),
+        b.streams.segments(name),
+        b.streams.truncate(name, DLSN(1, 0, 0)),
+        b.streams.retain(name),
+        b.streams.configure_stream(name, {"compression": "lz4"}),
+        b.streams.subscriptions(name),
+        subscription.position(),
+        subscription.commit(DLSN(1, 0, 0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("clicks", "clicks is a topic in namespace .*Name a partition, such as clicks/0"),
+        ("clicks/2", "topic clicks of namespace .* has no partition 2.*stream show clicks"),
+        ("clicks/02", "has no partition 02"),
+        ("clicks/x", "stream clicks/x does not exist"),
+        ("click", "stream click does not exist"),
+    ],
+)
+def test_a_name_that_is_no_stream_is_explained_by_every_call(name: str, said: str) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 2)
+        for call in await _calls_of_a_stream(b, name):
+            with pytest.raises(NoSuchStreamError, match=said):
+                await call
+
+    run(scene)
+
+
 def test_partitions_are_deleted_and_renamed_only_with_their_topic() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic("clicks", 2)
         await b.streams.create_stream("clicks/2")  # a stream beside the partitions
         with pytest.raises(UsageError, match="was not deleted: it is a partition of topic clicks"):
             await b.streams.delete_stream("clicks/1")
+        with pytest.raises(UsageError, match=r"clicks was not renamed: it is a topic\."):
+            await b.streams.rename_stream("clicks", "x")
+        with pytest.raises(NoSuchStreamError, match="has no partition 3"):
+            await b.streams.rename_stream("clicks/3", "x")
         with pytest.raises(UsageError, match="was not renamed: it is a partition of topic clicks"):
             await b.streams.rename_stream("/clicks/0", "x")
         await b.streams.rename_stream("clicks/2", "x")
@@ -203,8 +358,14 @@ def test_a_deletion_that_was_interrupted_is_completed_by_the_next_one(
         assert await b.streams.topics() == ["clicks"]
         with pytest.raises(NoSuchStreamError, match="its deletion was interrupted"):
             await b.streams.topic("clicks")
-        with pytest.raises(StreamExistsError):
-            await b.streams.create_topic("clicks", 3)
+        creations: list[Callable[[], Awaitable[None]]] = [
+            lambda: b.streams.create_topic("clicks", 3),
+            lambda: b.streams.create_stream("clicks"),
+            lambda: b.streams.create_stream("clicks/0"),  # it would be deleted with the rest
+        ]
+        for creation in creations:
+            with pytest.raises(StreamExistsError, match=r"deletion was interrupted.*again"):
+                await creation()
         await b.streams.delete_topic("clicks")
         assert await b.streams.streams() == []
         await b.streams.create_topic("clicks", 1)
@@ -490,6 +651,9 @@ def test_a_reader_resumes_at_its_positions() -> None:
         assert sorted([record async for record in reader]) == sorted(rest)
         with pytest.raises(UsageError):
             await topic.commit("billing", {9: stored[0]})
+        for wrong in (stored[0], [stored[0]]):  # a position is a tuple of numbers
+            with pytest.raises(ArgumentTypeError, match="must be a dictionary with the position"):
+                await topic.commit("billing", wrong)
         await topic.commit("billing", {})
 
     with_topic(scene)
@@ -575,7 +739,9 @@ def test_gaps_are_reported_with_their_partition() -> None:
         for wrong in ({"on_gap": "no"}, {"assign": [7]}, {"start": {7: EARLIEST}}):
             with pytest.raises(UsageError):
                 topic.open_reader(**wrong)
-        with pytest.raises(UsageError, match="a position belongs to one partition"):
+        with pytest.raises(
+            UsageError, match=r"a position belongs to one partition.*such as clicks/0"
+        ):
             topic.open_reader(start=before)
 
     with_topic(scene)

@@ -106,6 +106,8 @@ async def _streams(client: Client, context: click.Context) -> AsyncIterator[str]
     from quire.streams.namespace.namespace import open_namespace
 
     async with await open_namespace(client, context.params.get("path") or "/streams") as opened:
+        for name in await opened.topics():  # before the many partitions that they may have
+            yield name
         for name in await opened.streams():
             yield name
 

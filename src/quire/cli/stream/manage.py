@@ -55,19 +55,24 @@ if TYPE_CHECKING:
     help="Create a topic: N streams, NAME/0 and so on, which are written and read as one. The "
     "number cannot be changed later. [default: one stream, and no topic]",
 )
+@flag("--adopt", "Make a topic of the streams NAME/0 and so on that exist already.")
 @asynchronous
-async def create(uri: str, path: str, name: str, values: Values, partitions: int | None) -> None:
+async def create(
+    uri: str, path: str, name: str, values: Values, partitions: int | None, adopt: bool
+) -> None:
     """Create a stream, or with --partitions a topic.
 
     Settings that are not given with --set are inherited from the namespace. The default namespace,
     /streams, is created with its first stream; create others with `quire namespace create`.
     """
 
-    async with namespace(uri, path, make=True) as opened:
+    if adopt and partitions is None:
+        raise click.UsageError("--adopt needs --partitions, the number of streams to adopt")
+    async with namespace(uri, path, make=not adopt) as opened:
         if partitions is None:
             await opened.create_stream(name, settings=values)
         else:
-            await opened.create_topic(name, partitions, settings=values)
+            await opened.create_topic(name, partitions, settings=values, adopt=adopt)
     if partitions is None:
         say(f"stream {name} created")
     else:

@@ -62,8 +62,8 @@ async def prepare_target(
 ) -> None:
     """Create the copy, still empty, unless it exists.
 
-    Raises StreamDivergedError if the existing stream is not a copy of this source, and
-    MetadataError if its marker cannot be decoded.
+    Raises StreamDivergedError if the existing stream is not a copy of this source,
+    StreamExistsError if a topic has its name, and MetadataError if its marker cannot be decoded.
     """
     metadata = target.metadata(name)
     more = {MARKER: json.dumps(origin).encode()}
@@ -74,7 +74,9 @@ async def prepare_target(
             await metadata.create(more)
             return
         except StreamExistsError:
-            pass  # it was created just now, perhaps by another run of `replicate`
+            if not await metadata.exists():
+                raise  # a topic has this name
+            # It was created just now, perhaps by another run of `replicate`.
     await check_origin(metadata, origin)
 
 

@@ -30,7 +30,6 @@ from quire.errors import (
     MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
-    NoSuchStreamError,
     QuireError,
     StreamEndedError,
     StreamExistsError,
@@ -60,6 +59,7 @@ from quire.streams.namespace.settings import (
     encode_settings,
 )
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.topic_nodes import no_topic
 from quire.streams.namespace.truncation import (
     free,
     retain,
@@ -244,7 +244,8 @@ class Namespace:
             settings: The stream's own settings, by name.
 
         Raises:
-            StreamExistsError: A stream or a topic has this name already.
+            StreamExistsError: A stream or a topic has this name already, or a topic that had such a
+                partition is being deleted.
             StreamQuotaError: The namespace has as many streams as `streams_max` allows.
             UsageError: The name or a setting is not valid.
         """
@@ -255,6 +256,9 @@ class Namespace:
         DEFAULTS.with_values({**self._values, **settings})
         if (topic := await self._topics.find(metadata.paths.name)) is not None:
             raise topic_exists(topic)
+        topic = await self._topics.topic_of(metadata.paths.name)
+        if topic is not None and topic.deleting:
+            raise topic_exists(topic)  # the rest of the deletion would delete the stream
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})
 
     async def _check_quota(self, more: int, what: str) -> None:
@@ -345,14 +349,7 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment cannot be decoded.
         """
-        return await self._segments(self.metadata(name))
-
-    async def _segments(self, metadata: StreamMetadata) -> list[StreamSegment]:
-        try:
-            return await metadata.segments()
-        except NoSuchStreamError:
-            await self._require(metadata)  # it may be a topic, which the error says then
-            raise
+        return await self.metadata(name).segments()
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and all its ledgers.
@@ -366,10 +363,17 @@ class Namespace:
             name: The name of the stream.
 
         Raises:
-            UsageError: The stream is a partition of a topic. Nothing was deleted.
+            UsageError: The name is that of a topic or of a partition. Nothing was deleted.
         """
         await self._refuse_partition(name, "deleted", "Delete the topic")
-        await delete_stream(self.client, self.metadata(name), self.password)
+        metadata = self.metadata(name)
+        if not await metadata.exists() and await self._topics.find(metadata.paths.name) is not None:
+            raise UsageError(
+                f"nothing was deleted: {name} is a topic in namespace {self.path}, and not a "
+                "stream",
+                remedy="Use `delete_topic`",
+            )
+        await delete_stream(self.client, metadata, self.password)
 
     async def _refuse_partition(self, name: str, done: str, remedy: str) -> None:
         """Raise UsageError if a stream is a partition of a topic, which would lose it."""
@@ -397,14 +401,16 @@ class Namespace:
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
-                segments), or it is a partition of a topic. Nothing was changed.
+                segments), or it is a topic or a partition of one. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         remedy = "Create another topic, and copy the records"
         await self._refuse_partition(name, "renamed", remedy)
-        if (topic := await self._topics.find(target.paths.name)) is not None:
-            raise topic_exists(topic)
+        if not await metadata.exists() and await self._topics.find(metadata.paths.name) is not None:
+            raise UsageError(f"{name} was not renamed: it is a topic", remedy=remedy)
         for _ in range(RENAME_ATTEMPTS):
+            if (topic := await self._topics.find(target.paths.name)) is not None:
+                raise topic_exists(topic)
             if await target.exists():
                 raise StreamExistsError(
                     f"stream {name} was not renamed: stream {new_name} already exists",
@@ -441,6 +447,7 @@ class Namespace:
         life = await metadata.life()
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
         creates += await target.lives.begin()
+        creates += await no_topic(self._tree, target.paths)
         return [Delete(life.path, life.version), *creates, *reversed(deletes)]
 
     def _check_size_of_rename(self, name: str, operations: Sequence[Operation]) -> None:
@@ -488,7 +495,12 @@ class Namespace:
     # -- topics -------------------------------------------------------------------------------
 
     async def create_topic(
-        self, name: str, partitions: int, *, settings: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        adopt: bool = False,
     ) -> None:
         """Create a topic with several partitions, in one transaction. It is durable on return.
 
@@ -499,12 +511,23 @@ class Namespace:
             name: The name of the topic. It may contain "/".
             partitions: The number of partitions, from 1 to 64.
             settings: The settings of each partition, by name.
+            adopt: Whether the partitions are streams that exist already, such as the copies that
+                replication made of a topic's partitions. They are not changed.
 
         Raises:
             StreamExistsError: A topic or a stream has this name, or that of a partition, already.
+            NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
             UsageError: The name, the number or a setting is not valid.
         """
+        if adopt:
+            if settings:
+                raise UsageError(
+                    f"topic {name} was not created: streams that are adopted keep their settings",
+                    remedy="Leave out the settings, and change those of the streams",
+                )
+            await self._topics.adopt(name, partitions)
+            return
         if isinstance(partitions, int):
             await self._check_quota(partitions, f"topic {name}")
         settings = current_names(settings or {})
@@ -553,6 +576,9 @@ class Namespace:
 
         Args:
             name: The name of the topic.
+
+        Raises:
+            UsageError: The name is that of a stream. Nothing was deleted.
         """
 
         async def delete(partition: StreamMetadata) -> None:
@@ -602,7 +628,7 @@ class Namespace:
                 await self.create_stream(name)
             except StreamExistsError:
                 pass
-        await self._require(metadata)
+        await metadata.require()
         if lock is None:
             return await self._open_writer(metadata)
         await metadata.ensure_writable()
@@ -674,26 +700,13 @@ class Namespace:
 
         async def opened() -> StreamReader:
             metadata = self.metadata(name)
-            await self._require(metadata)
+            await metadata.require()
             return StreamReader(
                 self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
                 password=self.password,
             )  # fmt: skip
 
         return OpeningReader(opened, "open_reader")
-
-    async def _require(self, metadata: StreamMetadata) -> None:
-        """Raise NoSuchStreamError unless the stream exists."""
-        if await metadata.exists():
-            return
-        topic = await self._topics.find(metadata.paths.name)
-        if topic is not None:
-            raise NoSuchStreamError(
-                f"{topic.name} is a topic of {topic.partitions} partitions, and not a stream",
-                remedy=f"Name a partition, such as {topic.name}/0. Programs open a topic with "
-                "`topic`",
-            )
-        await metadata.require()
 
     async def find(self, name: str, start: Start) -> DLSN:
         """Return the position at which a reader with this start would begin now.
@@ -712,7 +725,7 @@ class Namespace:
             UsageError: `start` is not a valid start.
         """
         check_start(start)
-        segments = await self._segments(self.metadata(name))
+        segments = await self.metadata(name).segments()
         return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:

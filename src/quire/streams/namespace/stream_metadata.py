@@ -43,6 +43,7 @@ from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
 from quire.streams.namespace.claim_stamp import sink_stamp
 from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
+from quire.streams.namespace.topic_nodes import no_topic, topic_path
 
 NamedSegments = dict[str, StreamSegment]
 """Segments by the names of their nodes."""
@@ -60,7 +61,8 @@ A writer that has no segment for this time ends anyway.
 CREATE_ATTEMPTS = 5
 """The largest number of attempts to create a stream.
 
-An attempt fails if a stream of the same name is deleted meanwhile.
+An attempt fails if a stream or a topic of the same name is deleted meanwhile, or if the namespace
+gets its first topic.
 """
 REST_ATTEMPTS = 10
 """The largest number of attempts to delete the nodes that a deleted stream has left.
@@ -134,7 +136,7 @@ class StreamMetadata:
         """Create all nodes of the stream in one transaction.
 
         `more` has further nodes, as values by their path below the stream's root. Raises
-        StreamExistsError.
+        StreamExistsError if a stream or a topic has this name.
         """
         for attempt in range(CREATE_ATTEMPTS):
             try:
@@ -144,9 +146,12 @@ class StreamMetadata:
                 if attempt == CREATE_ATTEMPTS - 1:
                     raise
             except KeyExistsError as error:
-                if not await self.tree.exists(self.paths.segments):
+                if await self.exists():
+                    raise self.already_exists() from error
+                if await self.tree.exists(topic_path(self.paths.namespace, self.paths.name)):
+                    raise self._topic_exists() from error
+                if attempt == CREATE_ATTEMPTS - 1:
                     raise
-                raise self.already_exists() from error
 
     async def creation(self, more: Mapping[str, bytes] | None = None) -> list[Operation]:
         """Return the operations that create the stream, with the arguments of `create`.
@@ -157,7 +162,9 @@ class StreamMetadata:
         nodes = self.paths.created()
         nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
         await self.tree.make_path(self.paths.stream)
-        return [*(Create(path, value) for path, value in nodes), *await self.lives.begin()]
+        life = await self.lives.begin()
+        absent = await no_topic(self.tree, self.paths)
+        return [*(Create(path, value) for path, value in nodes), *life, *absent]
 
     def already_exists(self) -> StreamExistsError:
         """Return the error for a new stream whose name is taken."""
@@ -165,6 +172,13 @@ class StreamMetadata:
             f"stream {self.paths.name} already exists in namespace {self.paths.namespace}. It was "
             "not changed",
             remedy="Use this stream, or choose another name",
+        )
+
+    def _topic_exists(self) -> StreamExistsError:
+        return StreamExistsError(
+            f"stream {self.paths.name} was not created in namespace {self.paths.namespace}: a "
+            "topic has this name",
+            remedy="Use the topic, or choose another name",
         )
 
     async def ensure_writable(self) -> None:
@@ -186,7 +200,7 @@ class StreamMetadata:
         except KeyExistsError:
             pass
         except NoSuchKeyError as error:
-            raise self._missing() from error
+            raise await self._missing() from error
 
     async def has_marks(self) -> bool:
         """Return whether producers or fencing tokens may have been used.
@@ -213,7 +227,7 @@ class StreamMetadata:
     async def require(self) -> None:
         """Raise NoSuchStreamError unless the stream exists."""
         if not await self.exists():
-            raise self._missing()
+            raise await self._missing()
 
     async def remove_rest(self) -> None:
         """Delete the nodes that are left of a deleted stream.
@@ -267,10 +281,23 @@ class StreamMetadata:
                 return
             path = path.rpartition("/")[0]
 
-    def _missing(self) -> NoSuchStreamError:
+    async def _missing(self) -> NoSuchStreamError:
+        """Return the error for a stream that does not exist, which says if it is a topic."""
+        namespace, name = self.paths.namespace, self.paths.name
+        if await self.tree.exists(topic_path(namespace, name)):
+            return NoSuchStreamError(
+                f"{name} is a topic in namespace {namespace}, and not a stream",
+                remedy=f"Name a partition, such as {name}/0. Programs open a topic with `topic`",
+            )
+        topic, _, number = name.rpartition("/")
+        if topic and number.isdecimal() and await self.tree.exists(topic_path(namespace, topic)):
+            return NoSuchStreamError(
+                f"topic {topic} of namespace {namespace} has no partition {number}",
+                remedy=f"Name one of its partitions (`quire stream show {topic}` shows them)",
+            )
         return NoSuchStreamError(
-            f"stream {self.paths.name} does not exist in namespace {self.paths.namespace}: it "
-            "was never created, or it was deleted or renamed",
+            f"stream {name} does not exist in namespace {namespace}: it was never created, or it "
+            "was deleted or renamed",
             remedy="Check both names (`quire stream list` shows the streams)",
         )
 
@@ -389,7 +416,7 @@ class StreamMetadata:
         try:
             return await self.tree.children(self.paths.segments)
         except NoSuchKeyError as error:
-            raise self._missing() from error
+            raise await self._missing() from error
 
     async def life(self) -> StreamLife:
         """Return the node that identifies the present stream among all that ever had its name.
@@ -400,7 +427,7 @@ class StreamMetadata:
         try:
             return await self.lives.find()
         except NoSuchKeyError as error:
-            raise self._missing() from error
+            raise await self._missing() from error
 
     async def life_id(self) -> str:
         """Return the id that distinguishes this stream from all others that ever had its name.
@@ -452,7 +479,7 @@ class StreamMetadata:
         try:
             return await self._claim(sink, expected)
         except NoSuchKeyError as error:  # the stream was deleted or renamed just now
-            raise self._missing() from error
+            raise await self._missing() from error
 
     async def _claim(self, sink: str, expected: int | None) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
@@ -509,7 +536,7 @@ class StreamMetadata:
             max_txid = await self.tree.read(self.paths.max_txid)
             allocation = await self.tree.read(self.paths.allocation)
         except NoSuchKeyError as error:
-            raise self._missing() from error
+            raise await self._missing() from error
         return WriterClaim(
             ledgers_version=ledgers.version,
             newest=decode_number(ledgers.value, self.paths.segments),

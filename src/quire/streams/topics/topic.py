@@ -172,7 +172,8 @@ class Topic:
             raise UsageError(
                 f"a position belongs to one partition, so topic {self.name} cannot be read from "
                 f"{start} in all of them",
-                remedy="Pass a dictionary with the position of each partition",
+                remedy=f"Read one partition, such as {self.name}/0 (in Python, pass a dictionary "
+                "with the position of each partition)",
             )
         if isinstance(start, Mapping):
             self._assigned(start or None)  # refuse partitions that do not exist
@@ -226,6 +227,12 @@ class Topic:
             UsageError: The name of the reader, or a partition, is not valid.
             NoSuchStreamError: The topic was deleted.
         """
+        if not isinstance(positions, Mapping):
+            raise ArgumentTypeError(
+                "the positions to commit must be a dictionary with the position of each partition, "
+                f"not {type(positions).__name__}",
+                remedy="Pass `TopicReader.positions`",
+            )
         if positions:
             self._assigned(positions)
 

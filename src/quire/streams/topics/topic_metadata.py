@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from quire._runtime.tasks import each
 from quire.client import Client
@@ -33,18 +33,19 @@ from quire.errors import (
     later_json,
     written_later,
 )
-from quire.metadata.tree import Create, Delete, Put
+from quire.metadata.common import check_operations
+from quire.metadata.tree import Check, Create, Delete, Operation, Put
+from quire.metadata.values import ANY_VERSION
 from quire.streams.namespace.stream_life import unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.topic_nodes import topic_path, topics_path
 from quire.streams.topics.partitioner import PARTITIONER
 
-TOPICS = ".quire/topics"
-"""The path below a namespace that holds the nodes of its topics."""
 FORMAT = 1
 PARTITIONS_MAX = 64
 """The largest number of partitions of a topic, because one transaction creates all of them."""
 CREATE_TOPIC_ATTEMPTS = 5
-"""The number of attempts to create a topic while other clients change nodes above its own."""
+"""The number of attempts to create a topic while other clients change nodes that it needs."""
 _NAMES = ("id", "partitions", "partitioner", "ending")
 
 
@@ -91,10 +92,10 @@ class TopicMetadata:
         self._client = client
         self._tree = client.metadata.tree
         self._namespace = namespace
-        self._directory = f"{namespace}/{TOPICS}"
+        self._directory = topics_path(namespace)
 
     def _path(self, name: str) -> str:
-        return f"{self._directory}/{quote(name, safe='')}"
+        return topic_path(self._namespace, name)
 
     def stream(self, name: str) -> StreamMetadata:
         """Return the metadata of a stream of the namespace."""
@@ -107,48 +108,100 @@ class TopicMetadata:
         StreamExistsError, and UsageError if the number or the name is not valid.
         """
         name = stream_name(name)
-        check_type("the number of partitions", partitions, int)
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise UsageError(
-                f"topic {name} was not created: a topic has 1 to {PARTITIONS_MAX} partitions, not "
-                f"{partitions}"
-            )
-        streams = [self.stream(partition_stream(name, at)) for at in range(partitions)]
-        stored = StoredTopic(name, unique(self._tree), partitions, False, 0)
-        root = self.stream(name).paths.root
+        streams = self._partitions(name, partitions)
+        beginning = self._creation(name, partitions)
         for attempt in range(CREATE_TOPIC_ATTEMPTS):
             await self._tree.make_path(self._directory)
             parts = await each(streams, lambda stream: stream.creation(more))
+            operations = [*beginning, *(operation for part in parts for operation in part)]
+            _check_size(name, partitions, operations)
             try:
-                await self._tree.commit(
-                    Create(self._path(name), stored.value()),
-                    # No stream may have the name of the topic: this fails if there is one.
-                    Create(root),
-                    Delete(root),
-                    *(operation for part in parts for operation in part),
-                )
+                await self._tree.commit(*operations)
                 return
             except NoSuchKeyError:
                 if attempt == CREATE_TOPIC_ATTEMPTS - 1:
                     raise
             except KeyExistsError as error:
                 await self._refuse_existing(name, streams, error)
+                if attempt == CREATE_TOPIC_ATTEMPTS - 1:
+                    raise
+
+    async def adopt(self, name: str, partitions: int) -> None:
+        """Create a topic whose partitions are streams that exist already.
+
+        Raises NoSuchStreamError if one of them does not exist, StreamExistsError, and UsageError if
+        the number or the name is not valid, or if there is a stream for one partition more.
+        """
+        name = stream_name(name)
+        streams = self._partitions(name, partitions)
+        further = self.stream(partition_stream(name, partitions))
+        if await further.exists():
+            raise UsageError(
+                f"topic {name} was not created with {partitions} partitions: stream "
+                f"{further.paths.name} exists as well",
+                remedy="Give the number of partitions that the topic had: with another number, "
+                "most keys would have another one",
+            )
+        await self._tree.make_path(self._directory)
+        checks = [Check(stream.paths.segments, ANY_VERSION) for stream in streams]
+        try:
+            await self._tree.commit(*self._creation(name, partitions), *checks)
+        except KeyExistsError as error:
+            await self._refuse_existing(name, (), error)
+            raise
+        except NoSuchKeyError as error:
+            for stream in streams:
+                if not await stream.exists():
+                    raise NoSuchStreamError(
+                        f"topic {name} was not created in namespace {self._namespace}: stream "
+                        f"{stream.paths.name}, which would be its partition, does not exist",
+                        remedy=f"Adopt {name} when its streams 0 to {partitions - 1} exist",
+                    ) from error
+            raise
+
+    def _partitions(self, name: str, partitions: int) -> list[StreamMetadata]:
+        """Return the streams of a new topic. Raises UsageError."""
+        check_type("the number of partitions", partitions, int)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise UsageError(
+                f"topic {name} was not created: a topic has 1 to {PARTITIONS_MAX} partitions, not "
+                f"{partitions}"
+            )
+        return [self.stream(partition_stream(name, at)) for at in range(partitions)]
+
+    def _creation(self, name: str, partitions: int) -> list[Operation]:
+        """Return the operations that create a topic's node."""
+        stored = StoredTopic(name, unique(self._tree), partitions, False, 0)
+        root = self.stream(name).paths.root
+        # No stream may have the name of the topic: the last two fail if there is one, or if there
+        # is no node above it, which a partition has.
+        return [Create(self._path(name), stored.value()), Create(root), Delete(root)]
 
     async def _refuse_existing(
         self, name: str, streams: Sequence[StreamMetadata], error: KeyExistsError
     ) -> None:
-        """Raise StreamExistsError if the topic, or a stream with a name of its own, exists."""
+        """Raise StreamExistsError if a topic or a stream has a name that the new topic needs."""
         found = await self.find(name)
         if found is not None:
             raise topic_exists(found) from error
+        remedy = "Choose another name, or rename that stream"
         for stream in (self.stream(name), *streams):
             if await stream.exists():
                 raise StreamExistsError(
                     f"topic {name} was not created in namespace {self._namespace}: stream "
                     f"{stream.paths.name} exists already",
-                    remedy="Choose another name, or rename that stream",
+                    remedy=remedy,
                 ) from error
-        raise error
+            remedy = (
+                "Choose another name, or rename that stream. If all partitions exist, as in a copy "
+                f"of a topic, `quire stream create {name} --partitions N --adopt` makes them one"
+            )
+            if await self.find(stream.paths.name) is not None:
+                raise StreamExistsError(
+                    f"topic {name} was not created in namespace {self._namespace}: its partition "
+                    f"{stream.paths.name} would have the name of another topic",
+                    remedy="Choose another name",
+                ) from error
 
     async def find(self, name: str) -> StoredTopic | None:
         """Return the topic with this name, or None if there is none. Raises MetadataError."""
@@ -164,6 +217,7 @@ class TopicMetadata:
         name = stream_name(name)
         found = await self.find(name)
         if found is None:
+            await self._refuse_stream(name)
             raise NoSuchStreamError(
                 f"there is no topic {name} in namespace {self._namespace}",
                 remedy=f"Create it: quire stream create {name} --partitions N (in Python, "
@@ -176,6 +230,17 @@ class TopicMetadata:
                 remedy="Delete it again to complete the deletion",
             )
         return found
+
+    async def _refuse_stream(self, name: str) -> None:
+        """Raise NoSuchStreamError if a stream has this name, which a caller took for a topic's."""
+        if not await self.stream(name).exists():
+            return
+        what, remedy = "a stream", "Open it as a stream (in Spark, with the option 'stream')"
+        if (topic := await self.topic_of(name)) is not None:
+            what, remedy = f"a partition of topic {topic.name}", f"Open topic {topic.name}"
+        raise NoSuchStreamError(
+            f"{name} is {what} in namespace {self._namespace}, and not a topic", remedy=remedy
+        )
 
     async def require_same(self, known: StoredTopic) -> None:
         """Raise NoSuchStreamError if a topic was deleted, also if another one has its name."""
@@ -206,11 +271,17 @@ class TopicMetadata:
     async def delete(self, name: str, delete: Callable[[StreamMetadata], Awaitable[None]]) -> None:
         """Delete a topic, and each partition with `delete`. It need not exist.
 
-        If this is interrupted, call it again.
+        If this is interrupted, call it again. Raises UsageError if a stream has this name.
         """
         name = stream_name(name)
         known = await self.find(name)
         if known is None:
+            if await self.stream(name).exists():
+                raise UsageError(
+                    f"nothing was deleted: {name} is a stream in namespace {self._namespace}, and "
+                    "not a topic",
+                    remedy="Use `delete_stream`",
+                )
             return
         path, marked = self._path(name), known.version
         if not known.deleting:
@@ -230,8 +301,26 @@ class TopicMetadata:
             pass  # another client has completed the deletion
 
 
+def _check_size(name: str, partitions: int, operations: Sequence[Operation]) -> None:
+    """Raise UsageError if the transaction that creates a topic would be too large."""
+    try:
+        check_operations(operations)
+    except UsageError as error:
+        raise UsageError(
+            f"topic {name} was not created: one transaction creates all partitions, and with a "
+            f"name of {len(name):,} characters {partitions} of them do not fit into it",
+            remedy="Choose a shorter name or fewer partitions",
+        ) from error
+
+
 def topic_exists(topic: StoredTopic) -> StreamExistsError:
     """Return the error for a new topic or stream whose name a topic has."""
+    if topic.deleting:
+        return StreamExistsError(
+            f"topic {topic.name} is being deleted, or its deletion was interrupted, so its name "
+            "and those of its partitions cannot be used yet",
+            remedy="Delete the topic again to complete the deletion",
+        )
     return StreamExistsError(
         f"topic {topic.name} already exists, with {topic.partitions} partitions. It was not "
         "changed",

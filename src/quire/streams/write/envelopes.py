@@ -107,7 +107,13 @@ def text_bytes(given: Text, what: str) -> bytes:
     Raises ArgumentTypeError and UsageError.
     """
     if not isinstance(given, str):
-        return payload_bytes(given, what)
+        try:
+            return payload_bytes(given, what)
+        except ArgumentTypeError:
+            raise ArgumentTypeError(
+                f"{what} must be bytes or a text, not {type(given).__name__}. Nothing was appended",
+                remedy="Pass a number as text: str(number)" if isinstance(given, int) else None,
+            ) from None
     try:
         return given.encode()
     except UnicodeEncodeError:
