@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quire.client.write.writer import payload_bytes
 from quire.codec.distributedlog.record_envelope import EPOCH, encode_envelope
@@ -101,7 +101,7 @@ def each_given(name: str, given: Sequence[T | None] | None, count: int) -> Seque
     return given
 
 
-def text_bytes(given: Text, what: str) -> bytes:
+def text_bytes(given: Any, what: str) -> bytes:
     """Return bytes, or a text in UTF-8. `what` is the name of the value for the error.
 
     Raises ArgumentTypeError and UsageError.
