@@ -84,22 +84,33 @@ async def test_a_candidate_reads_no_vote_of_another(
     Only a candidate whose call was not answered looks for its vote among all of them.
     """
     read: list[str] = []
-    real = store.tree.read
+    answered: list[str] = []
+    real, commit = store.tree.read, store.tree.commit
 
     async def counted(path: str) -> Versioned[bytes]:
         read.append(path)
         return await real(path)
 
+    async def counted_commit(*operations: Operation) -> list[Result]:
+        results = await commit(*operations)
+        answered.append("")
+        return results
+
+    async def answers() -> int:
+        return len(answered)
+
     monkeypatch.setattr(store.tree, "read", counted)
+    monkeypatch.setattr(store.tree, "commit", counted_commit)
     async with asyncio.timeout(LIMIT_S), election(store, "first").won():
         waiting = [asyncio.ensure_future(_win(election(store, f"x{n}"))) for n in range(5)]
+        # The vote of a candidate that is cancelled before its answer would be in doubt.
+        await until(answers, right=lambda count: count >= 6)
         await votes_of(store, 6)
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
         await votes_of(store, 1)
         assert read == []
-        commit = store.tree.commit
 
         async def unanswered(*operations: Operation) -> list[Result]:
             await commit(*operations)

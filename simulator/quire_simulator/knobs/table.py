@@ -16,11 +16,12 @@ ROOMS = (shared, storage, bookie, client, rare, replication, streams, rare)
 def knobs() -> Mapping[str, Knob]:
     """Return all knobs, and import every module that they change.
 
-    A module that was first imported during a run would bind a drawn number and keep it.
+    A module that was first imported during a run would bind a drawn number and keep it. The
+    defaults are read now, because a test may change them later.
     """
     found = {knob.key: knob for room in ROOMS for knob in room.KNOBS}
     for knob in found.values():
-        import_module(knob.module)
+        assert knob.default is not None
         for place in knob.also:
             import_module(place)
         for parameter in knob.parameters:

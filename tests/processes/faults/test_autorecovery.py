@@ -196,4 +196,4 @@ async def test_bookies_do_it_themselves(tmp_path: Path) -> None:
                 return await auditor() not in (None, first) and not await naming(client, lost.id)
 
             await seen(healed, f"no ledger names {lost.id}")
-        assert b"lack replicas" in command("autorecovery", "status").ok()
+        assert b"marked as lacking replicas" in command("autorecovery", "status").ok()
