@@ -103,6 +103,19 @@ def test_executors_that_are_sent_the_package(
     assert SECRET not in events
 
 
+def test_executors_that_come_and_go(
+    cluster: LocalCluster, client: blocking.Client, tmp_path: Path
+) -> None:
+    """With dynamic allocation, no executor outlives its work, and none is missed."""
+    for name in ("where", "copy"):
+        forget(client, name)
+    found, _ = in_its_own_process("dynamic", cluster, tmp_path, {"PYSPARK_PYTHON": sys.executable})
+    busy, idle = found["counts"][::2], found["counts"][1::2]
+    assert all(busy), found["counts"]
+    assert not any(idle), found["counts"]
+    assert found["numbers"] == list(range(2 * RECORDS))
+
+
 def forget(client: blocking.Client, stream: str) -> None:
     """Delete the stream of a former test that used the same name on this cluster."""
     with client.namespace("/streams", password=SECRET.encode(), create=True) as streams:

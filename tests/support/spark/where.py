@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from quire.spark.jobs.tasks import run_pieces
 
 RECORDS = 300
 KEYS = 7
+WAIT_S = 120.0
+"""The longest time that executors may take to go."""
 
 
 def main(arguments: dict[str, Any]) -> None:
-    mode = {"connect": connect, "executors": executors}[arguments["mode"]]
+    mode = {"connect": connect, "executors": executors, "dynamic": dynamic}[arguments["mode"]]
     print(json.dumps(mode(arguments)), flush=True)
 
 
@@ -61,6 +64,58 @@ def executors(arguments: dict[str, Any]) -> dict[str, Any]:
     spark.stop()
     found["events"] = [str(path) for path in events.rglob("*") if path.is_file()]
     return found
+
+
+def dynamic(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Write and follow a stream while executors come when they are needed, and go when idle."""
+    spark = local_session(
+        "where",
+        master="local-cluster[2,1,1024]",
+        settings={
+            "spark.local.dir": arguments["scratch"],
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.sql.warehouse.dir": arguments["scratch"],
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+            "spark.dynamicAllocation.minExecutors": "0",
+            "spark.dynamicAllocation.maxExecutors": "2",
+            "spark.dynamicAllocation.executorIdleTimeout": "1s",
+        },
+    )
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    counts: list[int] = []
+
+    def executors_now() -> int:
+        return len(tracker.getExecutorInfos()) - 1  # One of them is the driver.
+
+    def wait_until_idle() -> None:
+        counts.append(executors_now())
+        limit_s = time.monotonic() + WAIT_S
+        while executors_now() and time.monotonic() < limit_s:
+            time.sleep(0.1)
+        counts.append(executors_now())
+
+    cluster = ClusterOptions(arguments["metadata"], arguments["password"].encode())
+    options = cluster.options()
+    target = IngestTarget("where", create=True, order_by="number")
+    for first in (0, RECORDS):
+        frame = spark.range(first, first + RECORDS, 1, 3).selectExpr("id AS number")
+        ingest(spark, cluster, frame, target)
+        wait_until_idle()
+        source = spark.readStream.format("quire").options(**options, stream="where").load()
+        query = (
+            source.select("value").writeStream.format("quire")
+            .options(**options, stream="copy", createStream="true", writerId="where",
+                     checkpointLocation=str(Path(arguments["scratch"], "checkpoint")))
+            .trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination(WAIT_S)
+        wait_until_idle()
+    copied = spark.read.format("quire").options(**options, stream="copy").load()
+    values = [bytes(row.value).decode() for row in copied.select("value").collect()]
+    spark.stop()
+    return {"counts": counts, "numbers": [json.loads(value)["number"] for value in values]}
 
 
 def pythons_with_quire(spark: Any) -> list[str]:
