@@ -46,7 +46,11 @@ def test_what_was_promised_holds_after_every_loss_of_power(
     assert (counts.full > 100) == (script is FILLS)
 
 
-@pytest.mark.parametrize("one", DEFECTS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "one",
+    [pytest.param(one, marks=pytest.mark.long if at % 3 else ()) for at, one in enumerate(DEFECTS)],
+    ids=lambda one: one.name,
+)
 def test_the_sweep_finds(one: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
     one.apply(monkeypatch)
     with pytest.raises(BrokenPromiseError) as found:

@@ -582,6 +582,7 @@ class Driver:
         self._log.close()
 
 
+@pytest.mark.long
 def test_followed_while_everything_dies(
     here: Side, there: Side, path: str, run: Callable[..., ReplicateResult], tmp_path: Path
 ) -> None:
