@@ -18,17 +18,18 @@ from quire.spark.jobs import ClusterOptions, history, offload
 from quire.spark.jobs.archive import manifest as manifests
 from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
 from quire.spark.jobs.history import check_history
-from quire.spark.jobs.offload import OffloadResult
 from quire.streams import DLSN
 from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, TIME_MAX_MS
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import (
     NAMESPACE,
+    Run,
     counted_files,
     data_files,
     facts,
     facts_of_rows,
     offloaded,
+    offloader,
 )
 from tests.support.spark.streams import numbered
 
@@ -40,7 +41,6 @@ FIRST_MS = (FIRST - datetime.date(1970, 1, 1)).days * DAY_MS
 MIDNIGHT = (DAY_MS - 1, DAY_MS)
 """The last and the first millisecond of two days."""
 
-Run = Callable[..., OffloadResult]
 Read = Callable[..., DataFrame]
 
 
@@ -77,11 +77,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(spark: SparkSession, cluster: LocalCluster, name: str, target: Path) -> Run:
-    def done(**options: Any) -> OffloadResult:
-        given = {"wait_s": 0.0, **options}
-        return offload(spark, ClusterOptions(cluster.uri), NAMESPACE, name, str(target), **given)
-
-    return done
+    return offloader(spark, cluster.uri, name, target)
 
 
 @pytest.fixture

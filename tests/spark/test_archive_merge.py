@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from quire.blocking import Namespace
 from quire.errors import JobError, QuireError, UsageError
-from quire.spark.jobs import ClusterOptions, history, offload, preview_offload
+from quire.spark.jobs import ClusterOptions, history, preview_offload
 from quire.spark.jobs.archive import merge, tables
 from quire.spark.jobs.archive.manifest import (
     DATA,
@@ -28,22 +28,22 @@ from quire.spark.jobs.archive.manifest import (
 )
 from quire.spark.jobs.archive.merge import FILES_MIN, KEEP_MERGED_MS, merges, without_expired
 from quire.spark.jobs.history import check_history
-from quire.spark.jobs.offload import OffloadResult
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import (
     NAMESPACE,
+    Run,
     counted_files,
     data_files,
     facts,
     facts_of_rows,
     offloaded,
+    offloader,
 )
 from tests.support.spark.streams import append, numbered
 
 pytestmark = pytest.mark.spark
 
-Run = Callable[..., OffloadResult]
 BIG = 1024 * 1024
 
 
@@ -54,11 +54,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(spark: SparkSession, cluster: LocalCluster, name: str, target: Path) -> Run:
-    def done(**options: Any) -> OffloadResult:
-        given = {"wait_s": 0.0, "file_bytes": 1_000, **options}
-        return offload(spark, ClusterOptions(cluster.uri), NAMESPACE, name, str(target), **given)
-
-    return done
+    return offloader(spark, cluster.uri, name, target, file_bytes=1_000)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from quire.errors import (
     StreamLockedError,
     UsageError,
 )
-from quire.spark.jobs import ClusterOptions, history, offload, preview_offload
+from quire.spark.jobs import ClusterOptions, history, preview_offload
 from quire.spark.jobs.archive import manifest as manifests
 from quire.spark.jobs.archive.manifest import (
     DATA,
@@ -47,17 +47,17 @@ from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import (
     NAMESPACE,
+    Run,
     counted_files,
     data_files,
     facts,
     facts_of_rows,
     offloaded,
+    offloader,
 )
 from tests.support.spark.streams import append, numbered
 
 pytestmark = pytest.mark.spark
-
-Run = Callable[..., OffloadResult]
 
 
 @pytest.fixture
@@ -67,12 +67,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(spark: SparkSession, cluster: LocalCluster, name: str, target: Path) -> Run:
-    def done(**options: Any) -> OffloadResult:
-        given: dict[str, Any] = {"wait_s": 0.0, **options}
-        names = given.pop("streams", name)
-        return offload(spark, ClusterOptions(cluster.uri), NAMESPACE, names, str(target), **given)
-
-    return done
+    return offloader(spark, cluster.uri, name, target)
 
 
 def manifest_of(target: Path, name: str) -> Manifest:

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from quire.blocking import Namespace
-from quire.spark.jobs import ClusterOptions
+from quire.spark.jobs import ClusterOptions, offload
 from quire.spark.jobs.archive.manifest import DATA, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file
+from quire.spark.jobs.offload import OffloadResult
 from quire.streams import DLSN
 
 NAMESPACE = "/spark/offload"
 
 Fact = tuple[DLSN, int, int, bytes]
 """The position, txid, sequence id and payload of a record."""
+Run = Callable[..., OffloadResult]
+"""A function that offloads to the directory of a test, with these options."""
+
+
+def offloader(spark: SparkSession, uri: str, name: str, target: Path, **always: Any) -> Run:
+    """Return a function that offloads a stream, or those in its option `streams`.
+
+    `always` are options of every run. None waits for another job.
+    """
+
+    def done(**options: Any) -> OffloadResult:
+        given: dict[str, Any] = {"wait_s": 0.0, **always, **options}
+        names = given.pop("streams", name)
+        return offload(spark, ClusterOptions(uri), NAMESPACE, names, str(target), **given)
+
+    return done
 
 
 def facts(streams: Namespace, name: str, **how: Any) -> list[Fact]:

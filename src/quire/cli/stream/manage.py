@@ -25,6 +25,7 @@ from quire.cli.stream.options import (
     change_arguments,
     changes,
     end_if_beyond,
+    is_topic,
     name_argument,
     namespace,
     namespace_option,
@@ -132,7 +133,7 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
     """
 
     async with namespace(uri, path) as opened:
-        topic = name in await opened.topics(name)
+        topic = await is_topic(opened, name)
         if topic:
             what, held = f"topic {name}", "all its partitions"
         else:

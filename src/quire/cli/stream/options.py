@@ -300,3 +300,8 @@ async def namespace(
             opened = await open_namespace(client, path, password=password)
         async with opened:
             yield opened
+
+
+async def is_topic(opened: Namespace, name: str) -> bool:
+    """Return whether a name is that of a topic, also of one whose deletion was interrupted."""
+    return name in await opened.topics(name)

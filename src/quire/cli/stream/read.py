@@ -33,6 +33,7 @@ from quire.cli.stream.options import (
     PLACES,
     delimiter_option,
     end_if_beyond,
+    is_topic,
     key_separator_option,
     name_argument,
     namespace,
@@ -168,7 +169,7 @@ async def read(
     wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter, separator)
     said = from_place
     async with namespace(uri, path, password) as opened:
-        if name in await opened.topics(name):
+        if await is_topic(opened, name):
             if to_place is not None:
                 raise click.UsageError("--to cannot be used for a topic. Read one partition of it")
             return await _read_topic(
@@ -192,12 +193,8 @@ async def read(
         with _terminated() as terminated:
             commit = None if subscribed is None else subscribed.commit
             async with _committed(commit) as done:
-                try:
+                with terminated.ending():
                     printed = await _print(reader, wanted, done)
-                except asyncio.CancelledError:
-                    if not terminated:
-                        raise
-                    terminated.uncancel()
         if not (follow or printed or limit == 0 or terminated):
             await _say_why_nothing(opened, name, said, from_place, end)
         return EXIT_TERMINATED if terminated else 0
@@ -225,12 +222,8 @@ async def _read_topic(
                 printed[reader.partition] = position
                 done(dict(printed))
 
-            try:
+            with terminated.ending():
                 await _print(reader, wanted, done_in_partition)
-            except asyncio.CancelledError:
-                if not terminated:
-                    raise
-                terminated.uncancel()
     return EXIT_TERMINATED if terminated else 0
 
 
@@ -527,5 +520,12 @@ class _Terminated:
             self._happened = True
             self._task.cancel()
 
-    def uncancel(self) -> None:
-        self._task.uncancel()
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Leave the block without an error if the signal has cancelled the task in it."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._happened:
+                raise
+            self._task.uncancel()

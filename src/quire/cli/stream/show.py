@@ -24,6 +24,7 @@ from quire.cli.common.tls import connect, tls_options
 from quire.cli.stream.options import (
     Values,
     columns,
+    is_topic,
     name_argument,
     namespace,
     namespace_option,
@@ -187,7 +188,7 @@ async def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -
     behind the end of the stream.
     """
     async with namespace(uri, path, password) as opened:
-        if name in await opened.topics(name):
+        if await is_topic(opened, name):
             topic = await _topic_described(opened, path, name, password)
             if as_json:
                 print_json(topic)

@@ -31,6 +31,7 @@ from quire.cli.stream.options import (
     Values,
     delimiter_option,
     headers_option,
+    is_topic,
     key_option,
     key_separator_option,
     name_argument,
@@ -154,7 +155,7 @@ async def write(
     async with namespace(uri, path, password, make=create) as opened:
         if create:
             await _create(opened, name, values)
-        topic = await opened.topic(name) if name in await opened.topics(name) else None
+        topic = await opened.topic(name) if await is_topic(opened, name) else None
         if topic is not None and token:
             raise click.UsageError(
                 "each partition of a topic has a fencing token of its own, so --token cannot be "

@@ -42,6 +42,7 @@ from quire.spark.ledgers.typed_schema import (
     spark_schema,
 )
 from quire.spark.options import WriteOptions
+from quire.streams.read.arrow import COLUMNS, PARTITION_COLUMN
 
 PARTITION_KEY = "quire.partition"
 ATTEMPT_KEY = "quire.attempt"
@@ -52,20 +53,7 @@ SWEEP_BEFORE = 1_000
 SWEEP_LEDGERS_MAX = 5_000
 """The number of ledgers that the sweep at the end of a job reads. `sweep_orphans` reads all."""
 
-PLACE_COLUMNS = frozenset(
-    (
-        "stream",
-        "partition",
-        "segment",
-        "ledger",
-        "entry",
-        "slot",
-        "txid",
-        "time",
-        "sequence",
-        "size",
-    )
-)
+PLACE_COLUMNS = frozenset((*COLUMNS, PARTITION_COLUMN)) - {"value"}
 """The columns in which Quire's own source says where a row comes from. A copy has places of its
 own, so these columns are not lost."""
 SOURCE_COLUMNS = frozenset(("ledger", "entry"))
