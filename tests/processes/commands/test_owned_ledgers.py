@@ -136,16 +136,15 @@ def test_http_names_the_owners_in_lists(http: Http, segment: int) -> None:
         page = http.get(f"/api/v1/quire/ledgers?after={segment - 1}&limit=1")
         return page["ledgers"][0]["owners"]  # type: ignore[no-any-return]
 
-    # A ledger that is younger than the last search is named by its own metadata.
-    [owner] = owners()
-    assert (owner["kind"], owner["name"], owner["place"]) == (
-        "stream",
-        "test_http_names_the_owners_in_lists",
-        NAMESPACE,
-    )
-    assert http.get(f"/api/v1/quire/ledgers/{segment}")["owners"] == [owner]
-    explained = http.get(f"/api/v1/quire/ledgers/{segment}/explain")
-    assert explained["metadata"]["owners"] == [owner]
+    name = "test_http_names_the_owners_in_lists"
+    expected = {"kind": "stream", "name": name, "place": NAMESPACE, "part": ""}
+    explained = http.get(f"/api/v1/quire/ledgers/{segment}/explain")["metadata"]["owners"]
+    for found in (owners(), http.get(f"/api/v1/quire/ledgers/{segment}")["owners"], explained):
+        # A ledger that is younger than the last search is named by its own metadata, with a doubt,
+        # and a search can end between two of these requests.
+        [owner] = found
+        assert owner.pop("doubt") in ("", "its record was not read yet")
+        assert owner == expected
 
 
 def test_http(http: Http, client: quire.blocking.Client, segment: int) -> None:

@@ -31,14 +31,17 @@ WITH_CHILD = "sleep 1000 & echo $! > {child}; wait"
 
 
 @pytest.fixture
-def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
-    """Makes a `spark-submit` of the given lines of shell, and returns where it writes its pid."""
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """Makes a `spark-submit` of the given lines of shell, and returns where it writes its pid.
+
+    A test waits for the pid before it sends a signal, so the trap is set before the pid is written.
+    """
     pid = tmp_path / "pid"
 
-    def made(lines: str) -> Path:
+    def made(lines: str, trap: str = "") -> Path:
         script = tmp_path / "bin" / "spark-submit"
         script.parent.mkdir()
-        script.write_text(f"#!/bin/sh\necho $$ > {pid}.new; mv {pid}.new {pid}\n{lines}\n")
+        script.write_text(f"#!/bin/sh\n{trap}\necho $$ > {pid}.new; mv {pid}.new {pid}\n{lines}\n")
         script.chmod(0o755)
         return pid
 
@@ -79,7 +82,7 @@ def start(processes: JavaProcesses) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_of_a_start_that_a_signal_ends(
-    submit: Callable[[str], Path], tmp_path: Path, number: int
+    submit: Callable[..., Path], tmp_path: Path, number: int
 ) -> None:
     """PySpark has removed the directory in which Java would have written its port by then, so that
     Java would never end.
@@ -99,10 +102,10 @@ def test_nothing_is_left_of_a_start_that_a_signal_ends(
 
 
 def test_one_that_does_not_end_is_killed(
-    submit: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    submit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "END_LIMIT_S", 0.05)
-    pid = submit("trap '' TERM; while :; do sleep 0.05; done")
+    pid = submit("while :; do sleep 0.05; done", trap="trap '' TERM")
     sender = send(signal.SIGINT, pid.exists)
     with pytest.raises(KeyboardInterrupt):
         start(JavaProcesses())
@@ -111,11 +114,11 @@ def test_one_that_does_not_end_is_killed(
 
 
 def test_a_second_signal_does_not_wait(
-    submit: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    submit: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "END_LIMIT_S", 1_000.0)
     told = tmp_path / "told"
-    pid = submit(f"trap 'echo > {told}' TERM; while :; do sleep 0.05; done")
+    pid = submit("while :; do sleep 0.05; done", trap=f"trap 'echo > {told}' TERM")
     senders = [send(signal.SIGINT, pid.exists), send(signal.SIGINT, told.exists)]
     with pytest.raises(KeyboardInterrupt):
         start(JavaProcesses())
@@ -124,7 +127,7 @@ def test_a_second_signal_does_not_wait(
     assert not alive(int(pid.read_text()))
 
 
-def test_a_start_that_fails_leaves_nothing(submit: Callable[[str], Path]) -> None:
+def test_a_start_that_fails_leaves_nothing(submit: Callable[..., Path]) -> None:
     submit("exit 3")
     processes = JavaProcesses()
     with pytest.raises(Exception, match="JAVA_GATEWAY_EXITED"):
@@ -132,7 +135,7 @@ def test_a_start_that_fails_leaves_nothing(submit: Callable[[str], Path]) -> Non
     assert not processes
 
 
-def test_a_started_process_ends_with_its_standard_input(submit: Callable[[str], Path]) -> None:
+def test_a_started_process_ends_with_its_standard_input(submit: Callable[..., Path]) -> None:
     """PySpark takes the port from the file of the process."""
     pid = submit("cat > /dev/null")
     processes = JavaProcesses()
