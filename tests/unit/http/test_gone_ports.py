@@ -8,7 +8,7 @@ import pytest
 
 from quire.http.watch import observations
 from quire.http.watch.observations import GONE_PORTS_INTERVAL_S, GonePorts
-from quire.net.knock import Knock
+from quire.net.port_probe import ProbeResult
 
 
 async def test_they_are_asked_again_after_a_while_and_for_a_new_bookie(
@@ -18,22 +18,22 @@ async def test_they_are_asked_again_after_a_while_and_for_a_new_bookie(
     now_s = 100.0
 
     class Pool:
-        async def knock(self, bookie: str, timeout_s: float) -> Knock | None:
+        async def probe_port(self, bookie: str, timeout_s: float) -> ProbeResult | None:
             asked.append(bookie)
-            return None if bookie == "name" else Knock.REFUSED
+            return None if bookie == "name" else ProbeResult.REFUSED
 
     monkeypatch.setattr(observations, "pool_of", lambda client: Pool())
     ports, client = GonePorts(lambda: now_s, 20.0), object()
     some: Any = client
-    assert await ports.of(some, ["b:1"]) == {"b:1": Knock.REFUSED}
+    assert await ports.of(some, ["b:1"]) == {"b:1": ProbeResult.REFUSED}
     now_s += GONE_PORTS_INTERVAL_S - 1
-    assert await ports.of(some, ["b:1"]) == {"b:1": Knock.REFUSED}
+    assert await ports.of(some, ["b:1"]) == {"b:1": ProbeResult.REFUSED}
     assert asked == ["b:1"]
-    assert await ports.of(some, ["b:1", "name"]) == {"b:1": Knock.REFUSED, "name": None}
+    assert await ports.of(some, ["b:1", "name"]) == {"b:1": ProbeResult.REFUSED, "name": None}
     assert asked == ["b:1", "b:1", "name"]
-    assert await ports.of(some, ["b:1"]) == {"b:1": Knock.REFUSED}
+    assert await ports.of(some, ["b:1"]) == {"b:1": ProbeResult.REFUSED}
     now_s += GONE_PORTS_INTERVAL_S
-    assert await ports.of(some, ["b:1"]) == {"b:1": Knock.REFUSED}
+    assert await ports.of(some, ["b:1"]) == {"b:1": ProbeResult.REFUSED}
     assert asked[3:] == ["b:1"]
     assert await ports.of(some, []) == {}
     await ports.close()

@@ -117,7 +117,7 @@ WAITS_ONLY = {
     "handshake.py": "the inner one is about the system's handshake",
     "kazoo_adapter.py": "no bookie is asked",
     "location_files.py": "UsageError is meant",
-    "knock.py": "only the network is asked, which raises none of ours",
+    "port_probe.py": "only the network is asked, which raises none of ours",
     "lock.py": "no bookie is asked",
     "locks.py": "decoding; NoSuchKeyError is meant",
     "main.py": "stopping a bookie raises none of ours",

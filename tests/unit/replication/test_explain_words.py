@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.metadata.bookies.damage_notes import FoundDamage
 from quire.metadata.bookies.start_commands import StartCommand
-from quire.net.knock import Knock
+from quire.net.port_probe import ProbeResult
 from quire.replication.explain.explain import (
     Diagnosis,
     Explained,
@@ -228,10 +228,10 @@ def test_damage_that_a_bookie_reports_is_not_nothing() -> None:
 
 
 def test_the_verdict_says_whether_a_lost_bookie_is_stopped_or_cut_off() -> None:
-    stopped = said(knocks={"b": Knock.REFUSED})
+    stopped = said(probes={"b": ProbeResult.REFUSED})
     assert stopped.startswith("b does not answer (nothing listens at its address, so it is stopped")
     assert "Start b again. If it is lost for good" in stopped
-    facts = replace(FACTS, knocks={"b": Knock.ACCEPTED})
+    facts = replace(FACTS, probes={"b": ProbeResult.ACCEPTED})
     runs = diagnosed(facts).verdict
     assert "(its address accepts connections, so it runs, but is cut off from the " in runs.sentence
     assert "Do not start it again: look in its log" in runs.sentence

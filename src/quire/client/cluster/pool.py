@@ -32,9 +32,9 @@ from quire.net.certificates import CertificateFile
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
 from quire.net.handshake import Dialer
-from quire.net.knock import Knock, knock
 from quire.net.link import CLOSE_DRAIN_S, Link
 from quire.net.network import Network
+from quire.net.port_probe import ProbeResult, probe_port
 
 L = TypeVar("L", bound=Link)
 T = TypeVar("T")
@@ -354,7 +354,7 @@ class BookiePool:
             bookie_id, address.host, address.port, timeout_s
         )
 
-    async def knock(self, bookie_id: str, timeout_s: float) -> Knock | None:
+    async def probe_port(self, bookie_id: str, timeout_s: float) -> ProbeResult | None:
         """Return how the address in a bookie's id answers to a new connection.
 
         The bookie need not be registered. The result is None if its id is no address. Raises no
@@ -363,7 +363,7 @@ class BookiePool:
         host, _, port = bookie_id.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             return None
-        return await knock(self._network, host, int(port), timeout_s)
+        return await probe_port(self._network, host, int(port), timeout_s)
 
     def certificates(self) -> tuple[CertificateFile, ...]:
         """Return the expiry dates of the certificates in the client's TLS files, if there are any.

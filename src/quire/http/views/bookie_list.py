@@ -66,7 +66,7 @@ async def bookie_facts(
         rates: If given, each description has what the bookie's metrics show: rates, the space of
             each disk, suspended compaction, damage, and the free space that it needs.
         reports: If given, each description has the last report of the bookie as `report`, or None.
-        ports: If given, `knock` of the first `GONE_NAMED_MAX` bookies that are not registered says
+        ports: If given, `probe` of the first `GONE_NAMED_MAX` bookies that are not registered says
             how the address in the bookie's id answers: "refused", "accepted", "silent", or None if
             that is not known.
 
@@ -79,7 +79,7 @@ async def bookie_facts(
     names = {*registered, *(await client.metadata.list_cookies() if gone else ())}
     # All may wait for an observation, so they wait at the same time.
     gone_ones = sorted(names - registered.keys())[:GONE_NAMED_MAX]
-    space, current, known, knocks = await asyncio.gather(
+    space, current, known, probes = await asyncio.gather(
         spaces.of(client, registered) if spaces is not None else _nothing(),
         rates.of(registered) if rates is not None else _nothing(),
         reports.of(registered) if reports is not None else _nothing(),
@@ -116,7 +116,7 @@ async def bookie_facts(
         if reports is not None:
             described["report"] = known.get(name)
         if ports is not None:
-            described["knock"] = knocks.get(name)
+            described["probe"] = probes.get(name)
         listed.append(described)
     if spaces is not None:
         away = [one for one in listed if _is_down(one)][:GONE_NAMED_MAX]

@@ -15,7 +15,7 @@ from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.errors import MetadataError, QuireError
-from quire.net.knock import Knock
+from quire.net.port_probe import ProbeResult
 from quire.replication.explain.at_risk import AtRisk, at_risk
 from quire.replication.explain.silence import Silence, ask_anew
 from quire.replication.explain.status import MarkCount, count_marks
@@ -327,9 +327,11 @@ class GonePorts(BackgroundObservation):
 
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, GONE_PORTS_INTERVAL_S, wait_s)
-        self._found: Mapping[str, Knock | None] = {}
+        self._found: Mapping[str, ProbeResult | None] = {}
 
-    async def of(self, client: Client, bookies: Collection[str]) -> Mapping[str, Knock | None]:
+    async def of(
+        self, client: Client, bookies: Collection[str]
+    ) -> Mapping[str, ProbeResult | None]:
         """Return how the address in the id of each bookie answers, by bookie id.
 
         A bookie that was not asked yet is missing, or has None if its id is no address.
@@ -338,12 +340,14 @@ class GonePorts(BackgroundObservation):
         if not self._found.keys() >= set(names):
             self.forget()
         if names:
-            await self.refresh(lambda: self._knock(client, names))
+            await self.refresh(lambda: self._probe(client, names))
         return {name: self._found[name] for name in names if name in self._found}
 
-    async def _knock(self, client: Client, names: list[str]) -> None:
+    async def _probe(self, client: Client, names: list[str]) -> None:
         pool = pool_of(client)
-        answers = await each(names, lambda one: pool.knock(one, SPACE_TIMEOUT_S), BOOKIES_AT_ONCE)
+        answers = await each(
+            names, lambda one: pool.probe_port(one, SPACE_TIMEOUT_S), BOOKIES_AT_ONCE
+        )
         self._found = dict(zip(names, answers, strict=True))
 
 

@@ -34,7 +34,7 @@ from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.bookies.start_commands import StartCommand, read_start_command
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE
-from quire.net.knock import Knock
+from quire.net.port_probe import ProbeResult
 from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
@@ -44,7 +44,7 @@ from quire.replication.explain.silence import (
     ask_anew,
     cut_off_advice,
     data_directories,
-    knocked_text,
+    probed_text,
     renewal,
     silent_repair,
     start_command,
@@ -132,7 +132,7 @@ class Explained:
     started: Mapping[str, StartCommand] = field(default_factory=dict)
     """The commands that started the bookies of the ledger that are gone or do not run, as far as
     they are known."""
-    knocks: Mapping[str, Knock] = field(default_factory=dict)
+    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
     """For each bookie of the ledger that is not registered, how its address answers, as far as that
     is known."""
     damage: Mapping[str, tuple[FoundDamage, ...]] = field(default_factory=dict)
@@ -205,7 +205,7 @@ async def _with_reasons(client: Client, facts: Explained, bookies: Bookies) -> E
     ]  # fmt: skip
     gone = [name for name in down if lost[name] == "gone"]
     answered = await each(
-        gone, lambda one: pool_of(client).knock(one, client.config.read_timeout_s)
+        gone, lambda one: pool_of(client).probe_port(one, client.config.read_timeout_s)
     )
     found = await each(down, lambda one: data_directories(client.metadata, one))
     commands = await each(down, lambda one: read_start_command(client.metadata, one))
@@ -214,7 +214,7 @@ async def _with_reasons(client: Client, facts: Explained, bookies: Bookies) -> E
         silences=silences,
         directories=dict(zip(down, found)),
         started={name: one for name, one in zip(down, commands) if one is not None},
-        knocks={name: one for name, one in zip(gone, answered) if one is not None},
+        probes={name: one for name, one in zip(gone, answered) if one is not None},
     )
 
 
@@ -602,7 +602,7 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     waits = bool(written) and not newest.closed
     gone = _gone(facts)
     what = f"{some_of(lost)} {does(len(lost))} not answer"
-    if state := knocked_text([facts.knocks.get(one) for one in lost]):
+    if state := probed_text([facts.probes.get(one) for one in lost]):
         what = f"{what} ({state})"
     if not gone:
         return _registered(facts, lost)
@@ -627,7 +627,7 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
 
 def _runs(facts: Explained, bookie: str) -> bool:
     """Return whether a bookie that is not registered accepts connections all the same."""
-    return facts.knocks.get(bookie) is Knock.ACCEPTED
+    return facts.probes.get(bookie) is ProbeResult.ACCEPTED
 
 
 def _restart(facts: Explained, bookie: str) -> str:

@@ -18,7 +18,7 @@ from quire.metadata.bookies.start_commands import StartCommand
 from quire.metadata.interface import MetadataStore
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.handshake import is_expired
-from quire.net.knock import Knock
+from quire.net.port_probe import ProbeResult
 
 DEFAULT_PORT = 3181
 """The port of a bookie that was started without `--port`."""
@@ -145,20 +145,20 @@ def silent_repair(unrepaired: str, *, down: bool) -> str:
     )
 
 
-def knocked_text(knocks: Sequence[Knock | None]) -> str:
+def probed_text(probes: Sequence[ProbeResult | None]) -> str:
     """Return what the answers of addresses tell about bookies that are not registered.
 
     The result is "" if the addresses answer in different ways, or if it is not known how.
     """
-    found = set(knocks)
+    found = set(probes)
     if len(found) != 1:
         return ""
-    one = len(knocks) == 1
+    one = len(probes) == 1
     where = "its address" if one else "their addresses"
     match found.pop():
-        case Knock.REFUSED:
+        case ProbeResult.REFUSED:
             return f"nothing listens at {where}, so {'it is' if one else 'they are'} stopped"
-        case Knock.ACCEPTED:
+        case ProbeResult.ACCEPTED:
             accepts, runs = (
                 ("accepts", "it runs, but is") if one else ("accept", "they run, but are")
             )
@@ -166,9 +166,9 @@ def knocked_text(knocks: Sequence[Knock | None]) -> str:
                 f"{where} {accepts} connections, so {runs} cut off from the metadata store or "
                 "paused"
             )
-        case Knock.SILENT:
+        case ProbeResult.SILENT:
             machines = "its machine is" if one else "their machines are"
-            return f"{where} {does(len(knocks))} not answer, so {machines} off or cut off"
+            return f"{where} {does(len(probes))} not answer, so {machines} off or cut off"
     return ""
 
 

@@ -9,7 +9,7 @@ from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
 from quire.http.views.problems.problem import Problem
 from quire.metadata.bookies.start_commands import StartCommand
-from quire.net.knock import Knock
+from quire.net.port_probe import ProbeResult
 from quire.replication.explain.at_risk import AtRisk
 from tests.support.http.problems import WELL, bookie, said
 
@@ -148,53 +148,53 @@ def test_groups_of_lost_bookies() -> None:
     assert lost_groups(bookies) == {"/r2": ["b", "c"], ALONE: ["d", "e", "f"]}
 
 
-def knocked(*knocks: Knock | None, rack: str | None = None) -> Problem:
+def probed(*probes: ProbeResult | None, rack: str | None = None) -> Problem:
     """Return the problem of lost bookies whose addresses answer in these ways."""
-    lost = [{**bookie(f"b{n}", "gone", rack), "knock": one} for n, one in enumerate(knocks)]
+    lost = [{**bookie(f"b{n}", "gone", rack), "probe": one} for n, one in enumerate(probes)]
     return next(one for one in problems([bookie("z"), *lost], WELL) if "b0" in one.what)
 
 
 def test_the_address_of_a_lost_bookie_tells_whether_it_is_stopped_or_cut_off() -> None:
     """The finding said "stopped, or cut off", and the person connected to the port by hand."""
-    one = knocked(Knock.REFUSED)
+    one = probed(ProbeResult.REFUSED)
     assert one.what == "b0 is not registered: nothing listens at its address, so it is stopped"
     assert one.next.startswith("Start it again, with the options that it had: quire bookie start")
-    one = knocked(Knock.ACCEPTED)
+    one = probed(ProbeResult.ACCEPTED)
     assert one.what == (
         "b0 is not registered: its address accepts connections, so it runs, but is cut off from "
         "the metadata store or paused"
     )
     assert one.next.startswith("Do not start it again: look in its log for errors of the")
     assert "bookie start" not in one.next
-    one = knocked(Knock.SILENT)
+    one = probed(ProbeResult.SILENT)
     assert one.what == (
         "b0 is not registered: its address does not answer, so its machine is off or cut off"
     )
     assert one.next.startswith("Check the machine and the network to it. Start it again, with")
-    two = knocked(Knock.REFUSED, Knock.REFUSED)
+    two = probed(ProbeResult.REFUSED, ProbeResult.REFUSED)
     assert two.what.endswith("nothing listens at their addresses, so they are stopped")
-    two = knocked(Knock.ACCEPTED, Knock.ACCEPTED)
+    two = probed(ProbeResult.ACCEPTED, ProbeResult.ACCEPTED)
     assert two.what.endswith("so they run, but are cut off from the metadata store or paused")
     assert "their logs" in two.next
 
 
 def test_lost_bookies_whose_addresses_answer_differently_are_listed() -> None:
-    one = knocked(Knock.REFUSED, Knock.SILENT, None)
+    one = probed(ProbeResult.REFUSED, ProbeResult.SILENT, None)
     assert one.what.endswith("are not registered: stopped, or cut off from the metadata store")
     assert one.items == (
         "b0: nothing listens at its address, so it is stopped",
         "b1: its address does not answer, so its machine is off or cut off",
     )
-    assert knocked(None).items == ()
+    assert probed(None).items == ()
 
 
 def test_the_addresses_of_a_lost_rack_tell_whether_its_machines_are_on() -> None:
-    one = knocked(Knock.REFUSED, Knock.REFUSED, rack="/r1")
+    one = probed(ProbeResult.REFUSED, ProbeResult.REFUSED, rack="/r1")
     assert one.what == (
         "All bookies of /r1 are gone: b0, b1: nothing listens at their addresses, so they are "
         "stopped"
     )
     assert one.next.startswith("Start the bookies again.")
-    one = knocked(Knock.SILENT, Knock.SILENT, rack="/r1")
+    one = probed(ProbeResult.SILENT, ProbeResult.SILENT, rack="/r1")
     assert one.what.endswith("their addresses do not answer, so their machines are off or cut off")
     assert one.next.startswith("Check the power and the network there")

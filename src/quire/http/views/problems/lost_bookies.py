@@ -9,11 +9,11 @@ from quire._runtime.units import are, counted, some_of, verb
 from quire.http.views.problems.autorecovery import healing
 from quire.http.views.problems.problem import Bookie, Problem, listed
 from quire.metadata.bookies.start_commands import StartCommand
-from quire.net.knock import Knock
+from quire.net.port_probe import ProbeResult
 from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.silence import (
     cut_off_advice,
-    knocked_text,
+    probed_text,
     start_command,
     start_manner,
 )
@@ -61,11 +61,11 @@ def of_lost_bookies(
             "doing": healing(autorecovery, names, _lacking(risk, group), now_ms),
         }
         if group != ALONE:
-            knocks = [one.get("knock") for one in bookies if one["id"] in names]
-            state = f": {knocked}" if (knocked := knocked_text(knocks)) else ""
+            probes = [one.get("probe") for one in bookies if one["id"] in names]
+            state = f": {probed}" if (probed := probed_text(probes)) else ""
             check = (
                 "Start the bookies again"
-                if set(knocks) == {Knock.REFUSED}
+                if set(probes) == {ProbeResult.REFUSED}
                 else "Check the power and the network there, and start the bookies again"
             )
             yield Problem(
@@ -83,16 +83,16 @@ def _alone(
 ) -> Problem:
     """Return the problem of lost bookies that are not part of a lost location."""
     empty = _lacking(risk, ALONE) == 0
-    knocks = [one.get("knock") for one in bookies if one["id"] in names]
+    probes = [one.get("probe") for one in bookies if one["id"] in names]
     first = next(one for one in bookies if one["id"] == names[0])
     give_up = _give_up(names, empty=empty, spare=risk is None or not risk.without_spare)
     start = start_again(first, names)
-    if set(knocks) == {Knock.ACCEPTED}:
+    if set(probes) == {ProbeResult.ACCEPTED}:
         start = cut_off_advice(len(names))
-    elif set(knocks) == {Knock.SILENT}:
+    elif set(probes) == {ProbeResult.SILENT}:
         start = f"Check the machine and the network to it. {start}"
-    state = knocked_text(knocks)
-    each_one = [f"{name}: {knocked_text([knock])}" for name, knock in zip(names, knocks) if knock]
+    state = probed_text(probes)
+    each_one = [f"{name}: {probed_text([one])}" for name, one in zip(names, probes) if one]
     return Problem(
         "note" if empty else "bad",
         f"{some_of(names)} {are(len(names))} not registered: "

@@ -1,4 +1,4 @@
-"""The check of how the address of a bookie that is not registered answers to a connection.
+"""The probe of how the address of a bookie that is not registered answers to a connection.
 
 A bookie that is not registered has stopped, or is cut off from the metadata store. Whether
 something listens at its former address tells which.
@@ -16,7 +16,7 @@ from typing import cast
 from quire.net.network import Network
 
 
-class Knock(StrEnum):
+class ProbeResult(StrEnum):
     """The answer of an address to a new connection."""
 
     REFUSED = "refused"
@@ -27,14 +27,16 @@ class Knock(StrEnum):
     """There is no answer: the machine is off, or the network is cut."""
 
 
-class _Visitor(asyncio.Protocol):
+class _Client(asyncio.Protocol):
     """The client side of a connection that sends nothing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
 
 
-async def knock(network: Network, host: str, port: int, timeout_s: float) -> Knock | None:
+async def probe_port(
+    network: Network, host: str, port: int, timeout_s: float
+) -> ProbeResult | None:
     """Return how an address answers to a new connection within `timeout_s`.
 
     Nothing is sent, and the connection is closed at once. The result is None if the name of the
@@ -42,13 +44,13 @@ async def knock(network: Network, host: str, port: int, timeout_s: float) -> Kno
     """
     try:
         async with asyncio.timeout(timeout_s):
-            visitor = cast(_Visitor, await network.connect(host, port, _Visitor))
+            client = cast(_Client, await network.connect(host, port, _Client))
     except socket.gaierror:
         return None
     except OSError as error:  # or its subclass TimeoutError
         # If a host name has several addresses, the error names the reason for each of them.
         reasons = set(re.findall(r"\[Errno (\d+)\]", str(error)))
         refused = isinstance(error, ConnectionRefusedError) or reasons == {str(errno.ECONNREFUSED)}
-        return Knock.REFUSED if refused else Knock.SILENT
-    visitor.transport.close()
-    return Knock.ACCEPTED
+        return ProbeResult.REFUSED if refused else ProbeResult.SILENT
+    client.transport.close()
+    return ProbeResult.ACCEPTED

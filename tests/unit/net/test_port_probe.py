@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from quire.net.knock import Knock, knock
 from quire.net.network import AsyncioNetwork, ProtocolFactory
+from quire.net.port_probe import ProbeResult, probe_port
 
 LIMIT_S = 20.0
 
@@ -37,23 +37,26 @@ async def test_a_port_that_listens_and_one_that_does_not() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Server, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    assert await knock(AsyncioNetwork(), "127.0.0.1", port, LIMIT_S) is Knock.ACCEPTED
+    assert await probe_port(AsyncioNetwork(), "127.0.0.1", port, LIMIT_S) is ProbeResult.ACCEPTED
     async with asyncio.timeout(LIMIT_S):
         await ended.wait()
     server.close()
     await server.wait_closed()
-    assert await knock(AsyncioNetwork(), "127.0.0.1", port, LIMIT_S) is Knock.REFUSED
+    assert await probe_port(AsyncioNetwork(), "127.0.0.1", port, LIMIT_S) is ProbeResult.REFUSED
 
 
 async def test_the_reasons_of_several_addresses() -> None:
     refused = "[Errno 111] Connect call failed ('::1', 1), [Errno 111] Connect call failed"
     both = OSError(f"Multiple exceptions: {refused}")
-    assert await knock(Failing(both), "host", 1, LIMIT_S) is Knock.REFUSED
+    assert await probe_port(Failing(both), "host", 1, LIMIT_S) is ProbeResult.REFUSED
     one = OSError(f"Multiple exceptions: {refused}, [Errno 113] No route to host")
-    assert await knock(Failing(one), "host", 1, LIMIT_S) is Knock.SILENT
+    assert await probe_port(Failing(one), "host", 1, LIMIT_S) is ProbeResult.SILENT
 
 
 async def test_an_address_without_an_answer_and_an_unknown_name() -> None:
-    assert await knock(Failing(None), "10.0.0.1", 1, 0.01) is Knock.SILENT
-    assert await knock(Failing(OSError(113, "No route")), "10.0.0.1", 1, LIMIT_S) is Knock.SILENT
-    assert await knock(Failing(socket.gaierror(-2, "unknown")), "b", 1, LIMIT_S) is None
+    assert await probe_port(Failing(None), "10.0.0.1", 1, 0.01) is ProbeResult.SILENT
+    assert (
+        await probe_port(Failing(OSError(113, "No route")), "10.0.0.1", 1, LIMIT_S)
+        is ProbeResult.SILENT
+    )
+    assert await probe_port(Failing(socket.gaierror(-2, "unknown")), "b", 1, LIMIT_S) is None
