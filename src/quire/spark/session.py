@@ -173,9 +173,9 @@ def _no_provider(choose: Callable[..., Any]) -> Callable[..., Any]:
 def _given_options(writer: Any, format: str | None) -> dict[str, str] | None:
     """Return the options of a `DataFrameWriter`, or None if its format is another one.
 
-    They are in Spark's JVM. (Spark Connect has a class of its own, which is left as it is.) The
-    result is also None if a later Spark keeps them elsewhere: no write of another format may fail
-    because of this check.
+    They are in Spark's JVM. Spark Connect has a class of its own, which is left as it is. The
+    result is also None if a later Spark keeps them elsewhere, because no write of another format
+    may fail in this check.
     """
     from py4j.protocol import Py4JError
 

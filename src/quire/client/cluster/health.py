@@ -4,9 +4,9 @@ It decides the order in which bookies are asked and chosen, and what is reported
 whether data is valid. A bookie in quarantine is still asked if no other one is left.
 
     errors        `quarantine_errors` errors within `quarantine_window_s` lead to quarantine,
-                  as with Apache's option `bookieHealthCheckEnabled`
-    slow          a speculative read of another bookie overtook the bookie
-    misbehaviour  an answer was wrong, as its digest or the other replicas show
+                  as with Apache's option `bookieHealthCheckEnabled`.
+    slow          A speculative read of another bookie overtook the bookie.
+    misbehaviour  An answer was wrong, as its digest or the other replicas show.
 
 A replica that lacks an entry is not always at fault. An entry of a closed ledger is on an ack
 quorum of its write set, not on all of it (rule 40), so a member that was away when it was written

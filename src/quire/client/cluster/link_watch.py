@@ -4,10 +4,10 @@ A connection dies silently if a firewall forgets it, if a bookie comes back at a
 if a machine loses its power. It stays open on this side, but no data arrives over it any more. TCP
 notices that only after many minutes.
 
-    no data for `silent_link_s` after a request         the connection is examined
-    no data for `idle_link_s`                           it is examined before it is used again
-    the bookie registers again                          it is examined
-    the bookie registers at another address             it is given up at once
+    no data for `silent_link_s` after a request         The connection is examined.
+    no data for `idle_link_s`                           It is examined before it is used again.
+    the bookie registers again                          It is examined.
+    the bookie registers at another address             It is given up at once.
 
 An examination sends one cheap request (`Link.probe`). If no data at all arrives within
 `probe_timeout_s`, a second connection is made and probed. The old one is given up only if the new

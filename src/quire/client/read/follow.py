@@ -1,7 +1,7 @@
 """Followers of a ledger that is being written. The followers in one client share a feed.
 
-    Feed            polls the bookies once for all, reads new entries, and keeps them for a while
-    LedgerFollower  one reader's position: it takes kept entries from the feed, and reads the rest
+    Feed            It polls the bookies once for all, reads new entries, and keeps them a while.
+    LedgerFollower  One reader's position. It takes kept entries from the feed, and reads the rest.
 
 No task works for the feed alone. The first follower that has delivered all known entries and has to
 wait *drives* the feed: it polls and reads. The others are woken when there is something new. If the

@@ -37,9 +37,12 @@ OF_CLUSTER = (
     "bookies",
     "bookies_writable",
 )
-"""The names of the values of the cluster in a sample: sums of rates, the latencies of the slowest
-bookie, the used share of all disks and of the fullest bookie, and the numbers of under-replicated
-ledgers and of bookies."""
+"""The names of the values of the cluster in a sample.
+
+Rates are sums, and latencies are those of the slowest bookie. `disk_used` is the used share of all
+disks, and `disk_used_max` that of the fullest bookie. The last three are numbers of ledgers and of
+bookies.
+"""
 
 Values = Mapping[str, float | None]
 

@@ -3,9 +3,9 @@
 Pieces and answers are JSON values, so that any machine can execute any piece. They contain no
 passwords.
 
-    look     reads which ledgers exist, and what each bookie should have of them
-    read     reads one bookie's parts of some ledgers: returns problems, and sums over good entries
-    compare  compares blocks of one ledger whose sums differ, entry by entry
+    look      Read which ledgers exist, and what each bookie should have of them.
+    read      Read one bookie's parts of some ledgers. Return problems, and sums over good entries.
+    compare   Compare blocks of one ledger whose sums differ, entry by entry.
 """
 
 from __future__ import annotations

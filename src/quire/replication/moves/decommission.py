@@ -4,13 +4,13 @@ The bookie gets no new ledgers, its entries are copied to others, and when no me
 more, its cookie is removed. If the metadata of a ledger cannot be read, the ledger may name the
 bookie. Then everything else is done, and the cookie stays.
 
-    order DRAIN          the bookie makes itself read-only, so that no client places a ledger on it
-                         and writers replace it; a stopped bookie reads the order when it starts
-    copies               are made ledger by ledger, also from the bookie if it is running
-    another pass         checks all ledgers again from the beginning, after the last copy
-    order RETIRED        makes the job irrevocable
-    cookie               is removed, unless the bookie was created again since the beginning; the
-                         bookie notices that and ends; then the order is withdrawn
+    order DRAIN     The bookie makes itself read-only, so that no client places a ledger on it and
+                    writers replace it. A stopped bookie reads the order when it starts.
+    copies          They are made ledger by ledger, also from the bookie if it is running.
+    another pass    All ledgers are checked again from the beginning, after the last copy.
+    order RETIRED   From here on, the job cannot be cancelled.
+    cookie          It is removed, unless the bookie was created again since the beginning. The
+                    bookie notices that and ends. Then the order is withdrawn.
 
 The metadata store shows which step was reached, so a job that was interrupted at any moment
 continues there.

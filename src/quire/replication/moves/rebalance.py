@@ -136,8 +136,9 @@ async def rebalance(
     Errors of single moves are in the result.
 
     Raises MetadataError. With `options.check`, a job that cannot succeed raises JobRefusedError, as
-    does its dry run: there are fewer than two writable bookies, no replica can be moved although
-    the bookies are not balanced, or a bookie has too little space for the plan.
+    does its dry run. It cannot succeed if there are fewer than two writable bookies, if no replica
+    can be moved although the bookies are not balanced, or if a bookie has too little space for the
+    plan.
     """
     progress, unread = progress or NoProgress(), Unread()
     plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)

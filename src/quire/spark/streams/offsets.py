@@ -12,7 +12,7 @@ has another one. `ledger` is the ledger of the position's segment, and `sequence
 records before the position. Each of the three is missing if it was not known.
 
 The offsets at which a query begins at `latest` also have `"begins": true`. Spark does not store the
-offsets at which a query begins, so the first micro-batch of such a query only stores the place: it
+offsets at which a query begins, so the first micro-batch of such a query only stores the place. It
 reads no records, and its end is the same offsets without `begins`.
 
 Checkpoints that were written before `life` existed lack it. A query that continues from one takes

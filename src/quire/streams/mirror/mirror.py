@@ -2,10 +2,10 @@
 
 The copy has the same segments, and the ledger of each segment has the same entries.
 
-    completed segments    the caller's function copies their ledgers (in Spark's tasks), and one
-                          transaction names them, in order
-    segment in progress   its entries are followed and written to a ledger that the copy's segment
-                          in progress names, so that the copy's readers see them as they come
+    completed segments    The caller's function copies their ledgers (in Spark's tasks), and one
+                          transaction names them, in order.
+    segment in progress   Its entries are followed and written to a ledger that the copy's segment
+                          in progress names, so that the copy's readers see them as they come.
 
 The process that runs a `Mirror` (the driver) claims the copy as any writer claims a stream. Another
 writer that opens the copy therefore ends the replication, and a former driver cannot publish any

@@ -1,7 +1,7 @@
 """The plan of a batch: the permission to publish the batch once, as a node of the stream.
 
-    quire-plans/w-NAME        one node for each writer; a new plan changes its version
-    quire-plans/j-TIME-ID     one node for each job that is running; its end deletes it
+    quire-plans/w-NAME        One node for each writer. A new plan changes its version.
+    quire-plans/j-TIME-ID     One node for each job that is running. The end of the job deletes it.
 
 The transaction that publishes a batch checks the node of its plan. A publication can therefore be
 tried again, after what other sinks have published, and can still be ended reliably: an abort, or

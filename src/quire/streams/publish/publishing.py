@@ -408,10 +408,10 @@ def _check_token(name: str, end: StreamEnd, token: str) -> None:
 class _Publication:
     """One call of `publish`, which tries the transaction until it is known to be done or refused.
 
-        the batch is recorded as published       done
-        a writer took over                       refused, unless it may be fenced
-        another sink published in between        again, after what it published
-        the plan has ended                       refused
+        the batch is recorded as published    The call returns.
+        a writer took over                    The call is refused, unless the writer may be fenced.
+        another sink published in between     The call tries again, after what it published.
+        the plan has ended                    The call is refused.
 
     The ledgers that this call makes are named by its own transactions only. A transaction that was
     refused cannot succeed later, because a version that it checks has changed.
