@@ -17,6 +17,7 @@ from quire._runtime.names.former_names import in_seconds_now, was_in_millisecond
 from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.units import parse_duration, parse_size
 from quire.codec.entry.digest import DigestType
+from quire.core.placement.values import ENSEMBLE_MAX
 from quire.errors import (
     ArgumentTypeError,
     LaterMetadataError,
@@ -160,6 +161,8 @@ def check_value(name: str, value: Any) -> None:
         raise UsageError(
             f"setting {name} must be 0 or at least {TIME_MIN_S:g} seconds, not {value:g}"
         )
+    if name == "ensemble_size" and value > ENSEMBLE_MAX:
+        raise UsageError(f"setting {name} must be at most {ENSEMBLE_MAX:,} bookies, not {value}")
     if name in AT_LEAST_1 and value < 1:
         raise UsageError(f"setting {name} must be at least 1, not {value}")
     if name in NOT_NEGATIVE and value < 0:
