@@ -178,11 +178,13 @@ class _Replica(Generic[ResultT]):
         await self._tasks.close()
 
     async def _close(self) -> None:
-        await self._end(
-            StreamClosedError(f"state machine {self.name} is closed", remedy="Open it again")
-        )
-        if self.owns_streams:
-            await self._streams.close()
+        try:
+            await self._end(
+                StreamClosedError(f"state machine {self.name} is closed", remedy="Open it again")
+            )
+        finally:
+            if self.owns_streams:
+                await self._streams.close()
 
     async def _restore(self) -> None:
         for attempt in range(RESTORE_ATTEMPTS):
@@ -399,8 +401,10 @@ class Leader(_Replica[ResultT]):
 
     async def _end(self, error: QuireError) -> None:
         error.outcome_known = False  # commands in progress may or may not be in the log
-        await super()._end(error)
-        self._fail(error)
+        try:
+            await super()._end(error)
+        finally:
+            self._fail(error)
 
     async def _submit(self, command: bytes) -> ResultT | None:
         appended = await self._writer.submit_many((command,))
@@ -561,8 +565,10 @@ class Follower(_Replica[ResultT]):
         await self._close()
 
     async def _end(self, error: QuireError) -> None:
-        await super()._end(error)
-        await self._tell()
+        try:
+            await super()._end(error)
+        finally:
+            await self._tell()
 
     async def __aenter__(self) -> Self:
         return self
