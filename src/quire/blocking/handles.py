@@ -172,7 +172,12 @@ class ReadableFile(Protocol):
     """A file that is open for reading bytes."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Read at most `size` bytes."""
+        """Read at most `size` bytes.
+
+        Returns:
+            The bytes, which are empty at the end of the file. None means that a file in
+            non-blocking mode has no bytes now.
+        """
         ...
 
 
@@ -201,9 +206,17 @@ def pieces_of(source: Source) -> Buffer | AsyncGenerator[Buffer, None]:
 async def _pieces_of_file(file: ReadableFile) -> AsyncGenerator[bytes, None]:
     while piece := await asyncio.to_thread(file.read, FILE_READ_BYTES):
         yield piece
+    if piece is None:  # not the end, which is an empty piece
+        raise UsageError(
+            "the file for an object is in non-blocking mode and has no bytes now, so its end is "
+            "not known. The object was not stored",
+            remedy="Call os.set_blocking(file.fileno(), True), and put the object again from the "
+            "beginning of the file",
+        )
 
 
 async def _pieces_of_iterable(source: Iterable[Buffer]) -> AsyncGenerator[Buffer, None]:
     upcoming = iter(source)
-    while (piece := await asyncio.to_thread(next, upcoming, None)) is not None:
+    # None is no sign of the end: it may be a piece, which `put` refuses.
+    while not isinstance(piece := await asyncio.to_thread(next, upcoming, _END), _End):
         yield piece

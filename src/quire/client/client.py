@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
 from weakref import WeakValueDictionary
@@ -577,22 +578,22 @@ class LedgerClient:
 
         Open writers are abandoned: their ledgers stay open until they are recovered. Everything
         else that was opened from the client ends as well, and calls that wait raise
-        ClientClosedError. Calling this again does nothing.
+        ClientClosedError. Calling this again does nothing. If the call is cancelled, it does not
+        wait for the connections, and nothing stays open.
         """
         if self._closed:
             return
         self._closed = True
-        try:
-            for _, handle in sorted(self._handles.items(), reverse=True):
-                await handle._client_closed(
-                    ClientClosedError("the client is closed", remedy="Connect again")
-                )
-        finally:
-            await self._pool.close()
-            self._end_metrics()
-            self._feeds.interrupt()
-            await self._tasks.close()
-            await self.metadata.close()
+        # Each step is carried out even if an earlier one fails or is cancelled.
+        async with AsyncExitStack() as last_first:
+            last_first.push_async_callback(self.metadata.close)
+            last_first.push_async_callback(self._tasks.close)
+            last_first.callback(self._feeds.interrupt)
+            last_first.callback(self._end_metrics)
+            last_first.push_async_callback(self._pool.close)
+            for _, handle in sorted(self._handles.items()):
+                error = ClientClosedError("the client is closed", remedy="Connect again")
+                last_first.push_async_callback(handle._client_closed, error)
 
     async def __aenter__(self) -> Self:
         return self

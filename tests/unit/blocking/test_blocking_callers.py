@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import linecache
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from quire import blocking
-from quire.errors import ArgumentTypeError
+from quire.errors import ArgumentTypeError, UsageError
 
 SETTINGS = {"retention_ms": 86_400_000}
 Use = Callable[[blocking.Client, blocking.Namespace], Any]
@@ -42,6 +43,28 @@ def test_the_source_of_an_object_is_checked(client: blocking.Client) -> None:
         ArgumentTypeError, match="the source of an object yielded str, but it must yield"
     ):
         client.objects().put("o", ["text"])  # type: ignore[list-item]
+
+
+def test_a_source_that_pauses_is_not_taken_for_one_that_ended(client: blocking.Client) -> None:
+    """An object of the pieces before the pause would be a part of what the caller meant."""
+    objects = client.objects()
+    with pytest.raises(ArgumentTypeError, match="yielded NoneType"):
+        objects.put("pieces", [b"first", None, b"last"])  # type: ignore[list-item]
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    for buffering in (0, -1):
+        os.write(write_end, b"first")
+        with (
+            open(read_end, "rb", buffering, closefd=False) as file,
+            pytest.raises(UsageError, match="non-blocking mode and has no bytes now"),
+        ):
+            objects.put("file", file)
+    os.write(write_end, b"last")
+    os.close(write_end)
+    with open(read_end, "rb", 0) as file:
+        assert objects.put("ended", file).size_bytes == 4
+    assert [info.name for info in objects.list()] == ["ended"]
+    assert objects.sweep(0) == []
 
 
 def test_a_blocking_handle_is_shown_as_its_asyncio_one(client: blocking.Client) -> None:

@@ -8,12 +8,18 @@ import json
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.errors import MetadataError, StreamDamagedError, StreamFencedError, UsageError
+from quire.errors import (
+    MetadataError,
+    StreamClosedError,
+    StreamDamagedError,
+    StreamFencedError,
+    UsageError,
+)
 from quire.statemachine import Dictionary
 from quire.streams.objects.objects import Objects
 from quire.streams.statemachine.durable_dict import open_dict
 from quire.streams.statemachine.snapshot_info import snapshot_info
-from quire.streams.statemachine.state_machine import BUCKET, follow, lead
+from quire.streams.statemachine.state_machine import BUCKET, Follower, follow, lead
 from tests.support.streams import Bench, run
 
 
@@ -240,6 +246,90 @@ def test_errors_of_the_machine_go_to_the_caller_and_stop_nothing() -> None:
         again = Picky()
         async with await lead(b.streams, "sum", again) as leader:
             assert (again.sum, leader.applied) == (12, 3)
+
+    run(scene)
+
+
+class Commands:
+    """A machine that keeps its commands, and whose calls can be replaced by the test."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+
+    def apply(self, command: bytes) -> int:
+        self.commands.append(command.decode())
+        if command == b"empty":
+            next(iter(()))
+        return len(self.commands)
+
+    def snapshot(self) -> bytes:
+        return json.dumps(self.commands).encode()
+
+    def restore(self, state: bytes) -> None:
+        self.commands = json.loads(state)
+
+
+def test_a_machine_that_raises_stop_iteration_stops_nothing() -> None:
+    """A future cannot hold it, so this and all later commands waited for ever."""
+
+    async def scene(b: Bench) -> None:
+        async with asyncio.timeout(60), await lead(b.streams, "m", Commands()) as leader:
+            with pytest.raises(RuntimeError, match="apply raised StopIteration") as raised:
+                await leader.execute(b"empty")
+            assert isinstance(raised.value.__cause__, StopIteration)
+            assert await leader.execute(b"next") == 2
+        again = Commands()
+        async with await lead(b.streams, "m", again):
+            assert again.commands == ["empty", "next"]
+
+    run(scene)
+
+
+def test_a_machine_whose_snapshot_raises_is_asked_again_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each command tried again, and the log of the event loop got a stack each time."""
+    tried: list[int] = []
+
+    class Unsaved(Commands):
+        def snapshot(self) -> bytes:
+            tried.append(len(self.commands))
+            raise TypeError("not serializable")
+
+    async def scene(b: Bench) -> None:
+        async with await lead(b.streams, "m", Unsaved(), snapshot_every=20) as leader:
+            for k in range(26):
+                await leader.execute(b"%d" % k)
+
+    run(scene)
+    assert len(tried) <= 1 + 6 // 2  # of the 6 further commands, every second one tries again
+    said = [one for one in caplog.records if getattr(one, "event", "") == "snapshot_failed"]
+    assert [one.getMessage() for one in said] == [
+        "no snapshot of state machine m was taken: TypeError('not serializable')"
+    ] * len(tried)
+
+
+def test_a_follower_whose_machine_cannot_be_restored_says_so() -> None:
+    """Its task ended, and callers of `wait_applied` waited for ever."""
+
+    class Unread(Commands):
+        def restore(self, state: bytes) -> None:
+            raise ValueError("unknown state")
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("m", settings={"roll_bytes": 500, "entry_bytes": 1_024})
+        async with (
+            asyncio.timeout(60),
+            Follower(b.streams, "m", Unread()) as follower,
+            await lead(b.streams, "m", Commands()) as leader,
+        ):
+            for k in range(40):
+                await leader.execute(b"%d" % k)
+            await leader.snapshot()
+            # The follower was opened before the snapshot, and begins to read after it.
+            follower._tasks.start(follower._run())
+            with pytest.raises(StreamClosedError, match=r"restored .*: ValueError\('unknown"):
+                await follower.wait_applied(1)
 
     run(scene)
 

@@ -204,7 +204,9 @@ class BookiePool:
         self.placement.policy.check(size, wanted.write_quorum, wanted.ack_quorum)
         chosen = await self.pick(wanted)
         if len(chosen) < size:
-            raise self.placement.too_few(wanted)
+            error = self.placement.too_few(wanted)
+            error.outcome_known = True  # unlike that of a writer's appends: nothing was created
+            raise error
         return tuple(chosen[index] for index in range(size))
 
     def any_index(self, count: int) -> int:

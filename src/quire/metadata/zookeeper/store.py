@@ -155,11 +155,13 @@ class ZooKeeperStore:
         if self._closed:
             return
         self._closed = True
-        await self._tasks.close()
-        for registration in self._registrations.values():
-            registration.abandon()
-        self.tree.close()
-        await self._zk.close()
+        try:
+            await self._tasks.close()
+        finally:  # also if the call is cancelled: the session would stay
+            for registration in self._registrations.values():
+                registration.abandon()
+            self.tree.close()
+            await self._zk.close()
 
     def on_outage(self, ended: Callable[[float], None]) -> Watch:
         self._check_open()

@@ -218,8 +218,10 @@ class Namespace:
         writers = dict(self._writers)
         for writer in writers:
             writer._abandon(error)
-        await each([lock for lock in writers.values() if lock], StreamLock.release)
-        await self._tasks.close()
+        try:
+            await each([lock for lock in writers.values() if lock], StreamLock.release)
+        finally:
+            await self._tasks.close()
 
     async def __aenter__(self) -> Namespace:
         return self

@@ -178,11 +178,13 @@ class _Replica(Generic[ResultT]):
         await self._tasks.close()
 
     async def _close(self) -> None:
-        await self._end(
-            StreamClosedError(f"state machine {self.name} is closed", remedy="Open it again")
-        )
-        if self.owns_streams:
-            await self._streams.close()
+        try:
+            await self._end(
+                StreamClosedError(f"state machine {self.name} is closed", remedy="Open it again")
+            )
+        finally:
+            if self.owns_streams:
+                await self._streams.close()
 
     async def _restore(self) -> None:
         for attempt in range(RESTORE_ATTEMPTS):
@@ -399,8 +401,10 @@ class Leader(_Replica[ResultT]):
 
     async def _end(self, error: QuireError) -> None:
         error.outcome_known = False  # commands in progress may or may not be in the log
-        await super()._end(error)
-        self._fail(error)
+        try:
+            await super()._end(error)
+        finally:
+            self._fail(error)
 
     async def _submit(self, command: bytes) -> ResultT | None:
         appended = await self._writer.submit_many((command,))
@@ -436,6 +440,11 @@ class Leader(_Replica[ResultT]):
         self.applied += 1
         try:
             result.set_result(self.machine.apply(command))
+        except StopIteration as error:  # a future refuses it, as a coroutine does (PEP 479)
+            failure = RuntimeError("the machine's apply raised StopIteration")
+            failure.__cause__ = error
+            result.set_exception(failure)
+            result.exception()
         except Exception as error:  # noqa: BLE001 - it belongs to the caller of `execute`
             result.set_exception(error)
             result.exception()
@@ -453,14 +462,13 @@ class Leader(_Replica[ResultT]):
     async def _snapshot_quietly(self) -> None:
         try:
             await self.snapshot()
-        except QuireError as error:
+        except Exception as error:  # noqa: BLE001 - the machine's `snapshot` may raise anything
             # The log is complete without a snapshot. A later command tries again.
             self._due_at = self.applied + max(1, self._snapshot_every // TRIES_BETWEEN_SNAPSHOTS)
+            said = str(error) if isinstance(error, QuireError) else repr(error)
             logger.warning(
-                "no snapshot of state machine %s was taken: %s", self.name, error,
-                extra={
-                    "event": "snapshot_failed", "state_machine": self.name, "error": str(error),
-                },
+                "no snapshot of state machine %s was taken: %s", self.name, said,
+                extra={"event": "snapshot_failed", "state_machine": self.name, "error": said},
             )  # fmt: skip
 
 
@@ -497,6 +505,8 @@ class Follower(_Replica[ResultT]):
                 await self._tell()
             except QuireError as error:
                 self.failure = error
+            except Exception as error:  # noqa: BLE001 - a defect must not make callers wait forever
+                self.failure = self._broken(error)
         await self._tell()
 
     async def _catch_up(self) -> None:
@@ -513,6 +523,19 @@ class Follower(_Replica[ResultT]):
                 )
         except QuireError as error:
             self.failure = error
+        except Exception as error:  # noqa: BLE001 - the machine's `restore` may raise anything
+            self.failure = self._broken(error)
+
+    def _broken(self, error: Exception) -> QuireError:
+        """Return the error that ends the follower after one that is not Quire's own."""
+        failure = StreamClosedError(
+            f"the follower of state machine {self.name} has ended, because a newer snapshot could "
+            f"not be restored or a command could not be read: {error!r}",
+            remedy="Correct the machine's restore if it raised this error, and follow again with "
+            "a new machine",
+        )
+        failure.__cause__ = error
+        return failure
 
     async def _tell(self) -> None:
         async with self._moved:
@@ -542,8 +565,10 @@ class Follower(_Replica[ResultT]):
         await self._close()
 
     async def _end(self, error: QuireError) -> None:
-        await super()._end(error)
-        await self._tell()
+        try:
+            await super()._end(error)
+        finally:
+            await self._tell()
 
     async def __aenter__(self) -> Self:
         return self
