@@ -320,6 +320,58 @@ def test_a_deletion_that_is_logged_again_spares_what_came_after_it() -> None:
         assert box.store.ledgers[1].fenced
 
 
+FORMER_LAC, NEW_LAC = ((1).to_bytes(8, "big") + lac.to_bytes(8, "big") for lac in (900, 5))
+"""Packets of explicit LACs of ledger 1."""
+
+
+def live_twice(box: StoreOnDisk, *, cached: bool, fenced: bool) -> None:
+    """Fence and delete ledger 1, and create it again. The segment with the deletion is removed.
+
+    The older segment with the fence and the explicit LAC stays, because of ledger 2. With `cached`,
+    an index cache covers it. With `fenced`, the new ledger has a fence and an explicit LAC too.
+    """
+    box.append(entries(1, 0, 3))
+    box.store.write_explicit_lac(1, FORMER_LAC, lambda error: None)
+    box.fence(1)
+    fill_segments(box, 2, 1)
+    if cached:
+        box.close()
+        box.open()
+        box.idle()
+    fill_segments(box, 3, 1)
+    box.drop([1])
+    fill_segments(box, 4, 1)
+    box.clock.ms += TOMBSTONE_TTL_MS
+    box.append(entries(1, 7, 1))
+    if fenced:
+        box.store.write_explicit_lac(1, NEW_LAC, lambda error: None)
+        box.fence(1)
+    fill_segments(box, 5, 1)
+    before = box.store.stats().segments_removed
+    box.drop([3, 4])
+    box.idle()
+    assert box.store.stats().segments_removed > before
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_ledger_that_was_created_again_has_nothing_of_its_former_life(
+    cached: bool, fenced: bool
+) -> None:
+    """Neither the fence, which would end its writer, nor the LAC, which readers would believe."""
+    box = opened()
+    live_twice(box, cached=cached, fenced=fenced)
+    for restart in range(2):
+        disk_of(box).crash()
+        assert box.open().index_cache.startswith("used") is cached, restart
+        box.idle()
+        info = box.store.ledgers[1]
+        assert run(box.store.entry_ranges(1)) == [(7, 7)]
+        assert (info.fenced, info.fence_queued, info.fence_durable) == (fenced, fenced, fenced)
+        assert info.explicit_lac == (NEW_LAC if fenced else None)
+        assert info.last_add_confirmed < 900
+
+
 def test_a_deletion_that_is_logged_twice_again_spares_what_came_after_it() -> None:
     """It concerns what was before its first record, and not what was before its second one."""
     box = opened()
