@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.log.state_records import RecordKind, StateRecord
+from quire.codec.log.state_records import Deleted, RecordKind, StateRecord
 from quire.errors import DiskFullError, UsageError
 from quire.storage.background.sealer import mentions_of
 from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.recovery.scan import scan_groups
-from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS, Catalogue
 from quire.storage.segment.segment import SegmentState, segment_name
 from quire_simulator.machine.disk import PowerLossError, SimDisk
 from tests.support.storage.storage import (
@@ -370,6 +370,25 @@ def test_a_ledger_that_was_created_again_has_nothing_of_its_former_life(
         assert (info.fenced, info.fence_queued, info.fence_durable) == (fenced, fenced, fenced)
         assert info.explicit_lac == (NEW_LAC if fenced else None)
         assert info.last_add_confirmed < 900
+
+
+def test_a_deletion_that_is_logged_again_spares_a_ledger_of_its_first_segment() -> None:
+    """A crash may leave that segment beside the new record: the ledger is in no other one."""
+    catalogue = Catalogue()
+
+    def log(kind: RecordKind, value: bytes, number: int) -> None:
+        catalogue.apply_record(StateRecord(kind, 1, value), number)
+
+    log(RecordKind.MASTER_KEY, b"former", 3)
+    log(RecordKind.DELETED, Deleted(0, False).encode(), 5)
+    log(RecordKind.MASTER_KEY, b"new", 5)
+    log(RecordKind.FENCE, b"", 5)
+    log(RecordKind.EXPLICIT_LAC, NEW_LAC, 5)
+    log(RecordKind.DELETED, Deleted(0, False, 5).encode(), 9)
+    info = catalogue.ledgers[1]
+    assert (info.master_key, info.fenced, info.explicit_lac) == (b"new", True, NEW_LAC)
+    log(RecordKind.DELETED, Deleted(0, False, 6).encode(), 9)
+    assert 1 not in catalogue.ledgers
 
 
 def test_a_deletion_that_is_logged_twice_again_spares_what_came_after_it() -> None:
