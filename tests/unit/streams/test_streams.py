@@ -830,6 +830,31 @@ def test_writers_apply_retention_and_quotas_as_they_roll() -> None:
     run(scene)
 
 
+def test_the_quota_counts_the_segments_that_are_completed_while_it_is_counted() -> None:
+    async def scene(b: Bench) -> None:
+        real, counting, goes_on = b.client.ledger_metadata, asyncio.Event(), asyncio.Event()
+
+        async def ledger_metadata(ledger_id: int) -> Any:
+            counting.set()
+            await goes_on.wait()
+            return await real(ledger_id)
+
+        b.client.ledger_metadata = ledger_metadata  # type: ignore[method-assign]
+        await b.streams.create_stream("q", settings={"roll_bytes": 2_000, "bytes_max": 8_000})
+        async with await b.streams.open_writer("q") as writer:
+            for number in range(15):
+                await writer.append(bytes(500))
+                if number == 5:
+                    await counting.wait()
+            assert len(await b.streams.segments("q")) > 2
+            goes_on.set()
+            await asyncio.sleep(1)
+            with pytest.raises(StreamQuotaError):
+                await writer.append(bytes(500))
+
+    run(scene)
+
+
 def test_a_token_may_come_before_the_first_record() -> None:
     """The segment was begun as if the stream ended with it."""
 
