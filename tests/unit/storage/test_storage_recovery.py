@@ -9,7 +9,7 @@ import pytest
 
 from quire.codec.log.group import GROUP_HEADER_BYTES, GROUP_MAGIC
 from quire.codec.log.segment_header import CleanMark
-from quire.errors import DamagedError, StorageError
+from quire.errors import DamagedError, DiskFullError, StorageError
 from quire.storage.directory import write_small_file
 from quire.storage.inspect.space_report import look
 from quire.storage.read.read_exceptions import NoEntry
@@ -132,6 +132,26 @@ def test_a_repair_that_could_not_be_recorded_is_not_reported_as_recorded() -> No
     assert isinstance(error, StorageError)
     disk_of(box).crash()
     assert box.open().negatives_unknown
+
+
+def test_groups_that_are_lost_are_not_overwritten_by_a_repair_that_is_not_recorded() -> None:
+    """The footer would take their place, and they may become readable again."""
+    box = opened()
+    lose_a_group(box)
+    box.open()
+    lossy = [one.number for one in box.store.usage() if "lost" in one.why]
+    done: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(*_: object, **how: object) -> None:
+            raise DiskFullError("the log of the bookie is full")
+
+        patch.setattr(box.store._appender, "admit", full)
+        box.store.create_ledger(9, key_of(9))
+        box.store.mark_repaired(done.append)
+        box.idle()
+    assert [type(one) for one in done] == [DiskFullError]
+    assert [one.state for one in box.store.usage() if one.number in lossy] == ["closed"]
 
 
 def test_a_repair_before_a_segment_is_prepared_is_recorded_later() -> None:
