@@ -13,6 +13,7 @@ from quire.errors import DamagedError, DiskFullError, StorageError
 from quire.storage.directory import write_small_file
 from quire.storage.inspect.space_report import look
 from quire.storage.read.read_exceptions import NoEntry
+from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment.segment import number_of, segment_name
 from quire_simulator.machine.disk import PowerLossError, SimDisk
@@ -662,6 +663,16 @@ def test_starts_that_are_interrupted_lose_nothing_of_the_last_group(
             break
     assert finished
     assert operation > 3
+
+
+def test_a_log_that_lacks_anything_that_was_reported_has_gone_back() -> None:
+    expected = ExpectedLog(LogPosition(newest_file=3, end_group=10))
+    for newest_file, end_group in ((3, 10), (3, 11), (4, 10)):
+        assert expected.held_against(LogPosition(newest_file, end_group)) == ""
+    for newest_file, end_group in ((2, 10), (3, 9), (4, 9), (0, 0)):
+        assert "went back in time" in expected.held_against(LogPosition(newest_file, end_group))
+    assert ExpectedLog().held_against(LogPosition()) == ""
+    assert ExpectedLog(LogPosition(), "is lost").held_against(LogPosition(9, 9)) == "is lost"
 
 
 def die_after(disk: SimDisk, operations: int) -> None:
