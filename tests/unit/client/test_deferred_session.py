@@ -22,6 +22,7 @@ from quire.config import ClientConfig
 from quire.errors import BookieIOError, ClientClosedError, LedgerFencedError
 from quire.net.control import ControlChannel
 from quire.net.link import AddSink
+from quire_simulator.world.world import World
 
 LEDGER = 7
 PATIENCE_S = 30
@@ -371,3 +372,52 @@ async def test_a_force_with_nothing_to_make_durable_asks_nobody() -> None:
         assert await forced == 0
         assert await session.force() == 0
         assert all(link.force_asked.empty() for link in links)
+
+
+# -- callers ----------------------------------------------------------------------------------
+
+
+async def test_callers_are_told_in_the_order_of_entries_whoever_asked_first() -> None:
+    links, tasks = {name: Answered() for name in ("a", "b", "c")}, TaskSet()
+    session = session_on(links, tasks, ClientConfig(), (3, 2), Unreplaced)
+    async with asyncio.timeout(PATIENCE_S):
+        session.push([PAYLOAD] * 4)
+        waits = {entry: session.wait_for(entry) for entry in (3, 1, 2, 0, 1)}
+        again = session.wait_for(1)
+        while not all(hasattr(link, "sink") for link in links.values()):
+            await asyncio.sleep(0)
+        for last in range(4):
+            for link in list(links.values())[:2]:
+                link.sink.on_acked_run(last, last)
+            assert {entry for entry, future in waits.items() if future.done()} == {*range(last + 1)}
+            assert again.done() == (last >= 1)
+    assert [await waits[entry] for entry in range(4)] == [0, 1, 2, 3]
+    session.stop()
+    await tasks.close()
+
+
+def test_a_ledger_is_closed_behind_what_was_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata names its last entry, which a crash of the bookies must not take away."""
+    world, forced = World.make(7, 3), list[int]()
+    real = DeferredSession.force
+
+    async def force(self: DeferredSession) -> int:
+        forced.append(await real(self))
+        return forced[-1]
+
+    monkeypatch.setattr(DeferredSession, "force", force)
+
+    async def main() -> None:
+        for name in world.disks:
+            await world.start(name)
+        async with world.client("client") as client:
+            writer = await client.create_ledger(deferred_sync=True)
+            await writer.append(b"0")
+            await writer.append(b"1")
+            assert await writer.close() == 1
+            assert forced == [1]
+            assert (await client.ledger_metadata(writer.ledger_id)).last_entry_id == 1
+        for name in list(world.bookies):
+            await world.stop(name)
+
+    world.loop.run(main())

@@ -234,3 +234,19 @@ def test_with_deferred_sync_a_force_is_told(loop: SimulatedLoop) -> None:
         lac.stop()
 
     loop.run(main())
+
+
+def test_with_deferred_sync_no_entry_is_told_before_it_is_durable(loop: SimulatedLoop) -> None:
+    """Readers would be given entries that a crash of the bookies takes away."""
+
+    async def main() -> None:
+        session = Session()
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
+        lac.start()
+        session.pipeline.accepted, session.pipeline.last_confirmed = 9, 4
+        session.wake()
+        await asyncio.sleep(1)
+        assert session.pool.written == [("a", 4), ("b", 4), ("c", 4)]
+        lac.stop()
+
+    loop.run(main())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.client import LedgerWriter
+from quire.client.write.ensemble_changes import RETURN_REST_S
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.wire.v2 import Code
 from quire.core.append.pipeline import AddPipeline, Block
@@ -260,6 +261,47 @@ def test_a_member_that_may_return_is_replaced_if_it_fails_in_another_way(*, refu
             await until(lambda: not writer._session.pipeline.frozen)
             assert (members[1].name in writer._session.ensemble) != refuses
             assert await writer.append(payload(1)) == 1
+            writer.abandon()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_member_that_loses_its_connection_soon_again_is_replaced(*, rests: bool) -> None:
+    """Nothing is outstanding, so each loss alone says little about the bookie."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            one = members[1]
+            for entry_id in (1, 2):
+                one.links[-1].lose()
+                await until(lambda: not writer._session.pipeline.frozen)
+                assert await writer.append(payload(entry_id)) == entry_id
+                returned = one.name in writer._session.ensemble
+                assert returned is (entry_id == 1 or rests)
+                await asyncio.sleep(RETURN_REST_S + 1 if rests else RETURN_REST_S - 1)
+            writer.abandon()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("outstanding", [False, True])
+def test_a_member_may_return_only_if_nothing_was_outstanding(*, outstanding: bool) -> None:
+    """A bookie or a network that breaks a connection in use will probably do so again."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            one = members[1]
+            one.holds_acks = outstanding
+            assert await writer.append(payload(1)) == 1
+            one.links[-1].lose()
+            await until(lambda: not writer._session.pipeline.frozen)
+            assert await writer.append(payload(2)) == 2
+            assert (one.name in writer._session.ensemble) is not outstanding
             writer.abandon()
 
     simulated(main)

@@ -176,6 +176,31 @@ def test_a_reader_does_not_take_over_the_new_ledger() -> None:
     simulated(main)
 
 
+def test_a_reader_that_follows_the_former_ledger_is_told() -> None:
+    """It would wait for ever, or be given entries of another ledger."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await created(client)
+            for entry_id in range(2):
+                await writer.append(payload(entry_id))
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            tail = asyncio.ensure_future(_all(reader.tail(5)))
+            await until(lambda: len(client._feeds) == 1)
+            other = other_token((await cluster.store.read_ledger(LEDGER)).value)
+            # This happens between two checks of the watch, which sees only the new ledger.
+            cluster.store.cluster.ledgers.pop(LEDGER)
+            cluster.store.cluster.ledger_ids.remove(LEDGER)
+            await cluster.store.create_ledger(other, LEDGER)
+            cluster.store.cluster.ledger_changed(LEDGER)
+            with pytest.raises(LedgerRecreatedError):
+                await asyncio.wait_for(tail, 5)
+            writer.abandon()
+
+    simulated(main)
+
+
 async def _all(entries: AsyncIterator[Entry]) -> None:
     async for _ in entries:
         pass

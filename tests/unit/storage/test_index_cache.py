@@ -14,7 +14,7 @@ from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
 from quire.codec.log.footer import TRAILER_BYTES
 from quire.codec.log.state_records import BLOCK_BYTES, RecordKind, StateRecord
-from quire.errors import BookieUnavailableError
+from quire.errors import BookieUnavailableError, StorageError
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.server.api import Reply
 from quire.storage.background.index_cache_writer import CacheFile, Snapshot
@@ -286,6 +286,26 @@ def test_a_compaction_meanwhile_gives_it_up() -> None:
     box.idle()
     assert written(box) == 0
     assert not disk_of(box).exists(TEMPORARY_NAME)
+    check_alive(box)
+
+
+def test_one_whose_changes_are_not_durable_is_given_up() -> None:
+    """A start would believe in fences and deletions that the log lacks."""
+    box = opened()
+    fill(box, 3, 1, 2, 3)
+    box.close()
+    disk_of(box).remove(CACHE_NAME)
+    box.open()
+    box.pump()
+    writer = box.store._maintenance.index_cache
+    real = writer._barrier
+    writer._barrier = lambda done: done(StorageError("the log failed"))
+    box.store.check_space()
+    box.idle()
+    assert written(box) == 0
+    assert not disk_of(box).exists(TEMPORARY_NAME)
+    assert not disk_of(box).exists(CACHE_NAME)
+    writer._barrier = real
     check_alive(box)
 
 

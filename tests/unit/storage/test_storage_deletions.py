@@ -6,17 +6,19 @@ an older segment mentions the ledger.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from quire.codec.log.state_records import RecordKind, StateRecord
-from quire.errors import DiskFullError, UsageError
+from quire.codec.log.state_records import Deleted, RecordKind, StateRecord
+from quire.errors import DiskFullError, StorageError, UsageError
 from quire.storage.background.sealer import mentions_of
 from quire.storage.read.read_exceptions import NoLedger
 from quire.storage.recovery.scan import scan_groups
-from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
-from quire.storage.segment.segment import SegmentState, segment_name
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS, Catalogue
+from quire.storage.segment.segment import LogSegment, SegmentState, segment_name
 from quire_simulator.machine.disk import PowerLossError, SimDisk
 from tests.support.storage.storage import (
     SMALL,
@@ -25,6 +27,7 @@ from tests.support.storage.storage import (
     entries,
     fill_segments,
     key_of,
+    make_batch,
     opened,
     run,
     sim_disk,
@@ -318,6 +321,142 @@ def test_a_deletion_that_is_logged_again_spares_what_came_after_it() -> None:
         box.idle()
         assert run(box.store.entry_ranges(1)) == [(7, 7)]
         assert box.store.ledgers[1].fenced
+
+
+FORMER_LAC, NEW_LAC = ((1).to_bytes(8, "big") + lac.to_bytes(8, "big") for lac in (900, 5))
+"""Packets of explicit LACs of ledger 1."""
+
+
+def live_twice(box: StoreOnDisk, *, cached: bool, fenced: bool) -> None:
+    """Fence and delete ledger 1, and create it again. The segment with the deletion is removed.
+
+    The older segment with the fence and the explicit LAC stays, because of ledger 2. With `cached`,
+    an index cache covers it. With `fenced`, the new ledger has a fence and an explicit LAC too.
+    """
+    box.append(entries(1, 0, 3))
+    box.store.write_explicit_lac(1, FORMER_LAC, lambda error: None)
+    box.fence(1)
+    fill_segments(box, 2, 1)
+    if cached:
+        box.close()
+        box.open()
+        box.idle()
+    fill_segments(box, 3, 1)
+    box.drop([1])
+    fill_segments(box, 4, 1)
+    box.clock.ms += TOMBSTONE_TTL_MS
+    box.append(entries(1, 7, 1))
+    if fenced:
+        box.store.write_explicit_lac(1, NEW_LAC, lambda error: None)
+        box.fence(1)
+    fill_segments(box, 5, 1)
+    before = box.store.stats().segments_removed
+    box.drop([3, 4])
+    box.idle()
+    assert box.store.stats().segments_removed > before
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_ledger_that_was_created_again_has_nothing_of_its_former_life(
+    cached: bool, fenced: bool
+) -> None:
+    """Neither the fence, which would end its writer, nor the LAC, which readers would believe."""
+    box = opened()
+    live_twice(box, cached=cached, fenced=fenced)
+    for restart in range(2):
+        disk_of(box).crash()
+        assert box.open().index_cache.startswith("used") is cached, restart
+        box.idle()
+        info = box.store.ledgers[1]
+        assert run(box.store.entry_ranges(1)) == [(7, 7)]
+        assert (info.fenced, info.fence_queued, info.fence_durable) == (fenced, fenced, fenced)
+        assert info.explicit_lac == (NEW_LAC if fenced else None)
+        assert info.last_add_confirmed < 900
+
+
+def test_a_deletion_that_is_logged_again_spares_a_ledger_of_its_first_segment() -> None:
+    """A crash may leave that segment beside the new record: the ledger is in no other one."""
+    catalogue = Catalogue()
+
+    def log(kind: RecordKind, value: bytes, number: int) -> None:
+        catalogue.apply_record(StateRecord(kind, 1, value), number)
+
+    log(RecordKind.MASTER_KEY, b"former", 3)
+    log(RecordKind.DELETED, Deleted(0, False).encode(), 5)
+    log(RecordKind.MASTER_KEY, b"new", 5)
+    log(RecordKind.FENCE, b"", 5)
+    log(RecordKind.EXPLICIT_LAC, NEW_LAC, 5)
+    info = catalogue.ledgers[1]
+    segment = catalogue.segments[5] = LogSegment(5, None, 0)
+    [run_of_two] = make_batch(entries(1, 7, 2)).runs
+    run_of_two.batch = LogBatch((), ())
+    catalogue.index(run_of_two, segment, info)
+    log(RecordKind.DELETED, Deleted(0, False, 5).encode(), 9)
+    assert catalogue.ledgers[1] is info
+    assert (info.master_key, info.fenced, info.explicit_lac) == (b"new", True, NEW_LAC)
+    assert (info.last_entry_id, len(info.open_parts), segment.live_ledgers) == (8, 1, 1)
+    log(RecordKind.DELETED, Deleted(0, False, 6).encode(), 9)
+    assert 1 not in catalogue.ledgers
+    assert segment.live_ledgers == 0
+
+
+def test_a_refusal_outlives_the_segments_that_tell_of_the_ledger() -> None:
+    """For a week, whatever is removed, and not for longer."""
+    box = opened()
+    box.append(entries(1, 0, 2))
+    box.fence(1)
+    box.append(entries(2, 0, 1))
+    box.pump()
+    box.drop([1, 2])
+    fill_segments(box, 3, 2)
+    before = box.store.stats().segments_removed
+    box.drop([3])
+    fill_segments(box, 4, 1)
+    assert box.store.stats().segments_removed > before
+    for _ in range(2):
+        disk_of(box).crash()
+        box.open()
+        assert box.store.is_refused(1)
+        assert not box.store.is_refused(2)
+        box.idle()
+    box.clock.ms += TOMBSTONE_TTL_MS
+    assert not box.store.is_refused(1)
+    box.drop([4])
+    fill_segments(box, 5, 1)
+    box.idle()
+    disk_of(box).crash()
+    box.open()
+    assert box.store.stats().tombstones == 0
+
+
+def test_no_segment_is_removed_while_a_deletion_is_not_logged() -> None:
+    """A crash would bring the ledger back, and its fence in one of the segments must come too."""
+    box = opened()
+    fill_segments(box, 1, 2)
+    box.idle()
+    collector = box.store._maintenance.collector
+    real = collector._log_records
+
+    def log_records(
+        records: Sequence[StateRecord], done: Callable[[StorageError | None], None]
+    ) -> None:
+        if any(one.kind is RecordKind.DELETED for one in records):
+            done(DiskFullError("the log of the bookie is full"))
+        else:
+            real(records, done)
+
+    collector._log_records = log_records
+    box.drop([1])
+    box.store.check_space()
+    box.idle()
+    assert not box.store.deletions_logged
+    assert box.store.stats().segments_removed == 0
+    collector._log_records = real
+    box.store.check_space()
+    box.idle()
+    assert box.store.deletions_logged
+    assert box.store.stats().segments_removed > 0
 
 
 def test_a_deletion_that_is_logged_twice_again_spares_what_came_after_it() -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import pytest
 
 from quire.codec.log.group import GROUP_HEADER_BYTES, GROUP_MAGIC
-from quire.errors import DamagedError, StorageError
+from quire.codec.log.segment_header import CleanMark
+from quire.errors import DamagedError, DiskFullError, StorageError
+from quire.storage.directory import write_small_file
 from quire.storage.inspect.space_report import look
 from quire.storage.read.read_exceptions import NoEntry
+from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
 from quire.storage.recovery.log_recovery import RecoveryReport
-from quire.storage.segment.segment import segment_name
+from quire.storage.segment.segment import number_of, segment_name
 from quire_simulator.machine.disk import PowerLossError, SimDisk
 from tests.support.storage.storage import (
     SMALL,
@@ -130,6 +133,26 @@ def test_a_repair_that_could_not_be_recorded_is_not_reported_as_recorded() -> No
     assert isinstance(error, StorageError)
     disk_of(box).crash()
     assert box.open().negatives_unknown
+
+
+def test_groups_that_are_lost_are_not_overwritten_by_a_repair_that_is_not_recorded() -> None:
+    """The footer would take their place, and they may become readable again."""
+    box = opened()
+    lose_a_group(box)
+    box.open()
+    lossy = [one.number for one in box.store.usage() if "lost" in one.why]
+    done: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(*_: object, **how: object) -> None:
+            raise DiskFullError("the log of the bookie is full")
+
+        patch.setattr(box.store._appender, "admit", full)
+        box.store.create_ledger(9, key_of(9))
+        box.store.mark_repaired(done.append)
+        box.idle()
+    assert [type(one) for one in done] == [DiskFullError]
+    assert [one.state for one in box.store.usage() if one.number in lossy] == ["closed"]
 
 
 def test_a_repair_before_a_segment_is_prepared_is_recorded_later() -> None:
@@ -477,6 +500,45 @@ def test_the_newest_segment_cannot_vanish_unnoticed() -> None:
     assert box.open().negatives_unknown
 
 
+def test_the_segment_of_a_clean_stop_cannot_vanish_unnoticed() -> None:
+    """Not even if all preallocated files, which prove that it was begun, are gone as well."""
+    box = opened()
+    fill_segments(box, 1, 2)
+    box.idle()
+    newest = box.store.usage()[-1].number
+    box.close()
+    disk = disk_of(box)
+    for name in disk.list("log"):
+        if (number := number_of(f"log/{name}")) is not None and number >= newest:
+            disk.remove(f"log/{name}")
+    for _ in range(3):
+        assert box.open().negatives_unknown
+        assert not box.store.writable
+        # The file may come back, so its number is not that of another one.
+        assert box.store.usage()[-1].number > newest
+        assert newest not in [one.number for one in box.store.usage()]
+        box.idle()
+        box.close()
+
+
+def test_the_clean_mark_of_another_directory_does_not_count() -> None:
+    """The last group of a log that was not stopped cleanly may not be synced."""
+    box = opened()
+    box.append(entries(1, 0, 2))
+    box.pump()
+    appender = box.store._appender
+    assert appender.current is not None
+    number, end_group = appender.current.number, appender.end_group
+    disk_of(box).kill()
+    for directory_id, clean in ((bytes(16), False), (box.store._directory_id, True)):
+        copy = disk_of(box).copy()
+        mark = CleanMark(directory_id, number, end_group).encode()
+        write_small_file(copy, "log/CLEAN", mark)
+        report = StoreOnDisk(copy).open()
+        assert report.clean is clean
+        assert (report.rewritten_group is None) is clean
+
+
 def test_a_footer_that_is_damaged_is_made_again_from_the_groups() -> None:
     box = opened()
     fill_segments(box, 1, 2)
@@ -600,4 +662,107 @@ def test_starts_that_are_interrupted_lose_nothing_of_the_last_group(
         if finished:
             break
     assert finished
+    assert operation > 3
+
+
+def test_a_log_that_lacks_anything_that_was_reported_has_gone_back() -> None:
+    expected = ExpectedLog(LogPosition(newest_file=3, end_group=10))
+    for newest_file, end_group in ((3, 10), (3, 11), (4, 10)):
+        assert expected.held_against(LogPosition(newest_file, end_group)) == ""
+    for newest_file, end_group in ((2, 10), (3, 9), (4, 9), (0, 0)):
+        assert "went back in time" in expected.held_against(LogPosition(newest_file, end_group))
+    assert ExpectedLog().held_against(LogPosition()) == ""
+    assert ExpectedLog(LogPosition(), "is lost").held_against(LogPosition(9, 9)) == "is lost"
+
+
+def die_after(disk: SimDisk, operations: int) -> None:
+    """Let the process die in place of this one of its next operations. The machine goes on."""
+    left = iter(range(operations - 1))
+
+    def before() -> None:
+        if next(left, None) is None:
+            raise PowerLossError("the process died")
+
+    disk.before_operation = before
+
+
+def power_lost(disk: SimDisk, *, names: bool) -> StoreOnDisk:
+    """Return a store on what is left if no unsynced write is kept.
+
+    With `names`, files that were created, renamed or removed stay so, synced or not.
+    """
+    entries = disk._entries if names else disk.durable_entries
+    return StoreOnDisk(
+        disk.holding({name: getattr(one, "durable", None) for name, one in entries.items()})
+    )
+
+
+def test_what_a_start_serves_is_not_lost_with_the_power() -> None:
+    """The last group was never synced, and the start before this one was interrupted."""
+    finished = False
+    for operation in range(1, 60):
+        box = opened()
+        box.append(entries(1, 0, 2))
+        box.pump()
+        box.append(entries(1, 2, 2))
+        box.fence(2)
+        disk = disk_of(box)
+        die_after(disk, 2)  # after the write of the group, before its sync
+        with pytest.raises(PowerLossError):
+            box.pump()
+        disk.kill()
+        die_after(disk, operation)
+        try:
+            box.open()
+            finished = True
+        except PowerLossError:
+            pass
+        disk.before_operation = None
+        disk.kill()
+        assert box.open().problems == ()
+        assert box.store.last_entry_id(1) == 3, operation
+        later = power_lost(disk, names=False)
+        assert later.open().problems == ()
+        for key, data in box.written.items():
+            assert later.read(*key) == [data], operation
+        assert later.store.ledgers[2].fenced, operation
+        if finished:
+            break
+    assert operation > 3
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_a_start_that_is_interrupted_loses_nothing_of_a_removal(names: bool) -> None:
+    """The last group says that a segment is dropped, and has the fence that was in it."""
+    finished = False
+    for operation in range(1, 60):
+        box = opened()
+        box.fence(4)
+        fill_segments(box, 1, 1)
+        box.append(entries(2, 0, 1))
+        box.idle()
+        first = box.store.usage()[0].number
+        box.drop([1])
+        box.log.run()
+        box.maintenance.run()  # it reads the records of the segment
+        disk = disk_of(box)
+        die_after(disk, 2)  # after the write of the group, before its sync
+        with pytest.raises(PowerLossError):
+            box.log.run()
+        assert disk.exists(segment_name(first))
+        disk.kill()
+        die_after(disk, operation)
+        try:
+            box.open()
+            finished = True
+        except PowerLossError:
+            pass
+        disk.before_operation = None
+        later = power_lost(disk, names=names)
+        assert later.open().problems == ()
+        assert later.store.ledgers[4].fenced, operation
+        assert 1 not in later.store.ledgers
+        assert later.read(2, 0) == [box.written[2, 0]]
+        if finished:
+            break
     assert operation > 3

@@ -10,6 +10,7 @@ import pytest
 from quire.codec.wire.v2 import Buffer
 from quire.errors import DiskFullError, StorageError, UsageError
 from quire.storage.config import StorageConfig
+from quire.storage.log.preallocation import prepare
 from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.segment.batch import Run
 from quire.storage.segment.segment import segment_name
@@ -313,6 +314,61 @@ def test_an_add_that_finds_no_room_leaves_the_waiting_records_to_the_next() -> N
     assert box.store.ledgers[9].master_key == key_of(9)
 
 
+def test_a_batch_that_is_refused_is_as_it_was() -> None:
+    """Otherwise the waiting records would be logged again with it, wherever it goes next."""
+    box = opened()
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    use_up_the_reserve(box)
+    box.store.create_ledger(9, key_of(9))
+    batch = make_batch(entries(9, 0, 20, 200))
+    done: list[object] = []
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            box.store.append(batch, lambda _, error: done.append(error), reserve=True)
+        assert (batch.records, batch.run_count, done) == ((), 1, [])
+    disk.capacity_bytes += 1 << 20
+    box.store.check_space()
+    box.pump()
+    box.store.append(batch, lambda _, error: done.append(error))
+    box.pump()
+    assert done == [None]
+    current = box.store._appender.current
+    assert current is not None
+    assert [one.ledger_id for one in current.records] == [9]
+
+
+def test_a_prepared_file_has_nothing_of_the_one_that_had_its_name() -> None:
+    """A start would take what is left of its groups for a part of the new segment."""
+    disk = sim_disk()
+    disk.make_directory("log")
+    file = disk.create(segment_name(3))
+    file.write([bytes(range(256)) * 64], 0)
+    file.sync()
+    file.close()
+    segment = prepare(disk, 3, 8192)
+    assert segment.file is not None
+    assert (segment.number, segment.capacity) == (3, 8192)
+    assert bytes(segment.file.read(0, 1 << 20)) == bytes(8192)
+    synced = disk.durable_entries[segment_name(3)]
+    assert not isinstance(synced, bool)
+    assert bytes(synced.durable.read(0, 1 << 20)) == bytes(8192)
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_file_that_could_not_be_prepared_is_empty_or_gone(new: bool) -> None:
+    """One that existed stays: without it, a later file would prove that a segment was lost."""
+    disk = sim_disk()
+    disk.make_directory("log")
+    if not new:
+        disk.create(segment_name(3)).write([b"old"], 0)
+    disk.fail_sync_once(segment_name(3))
+    with pytest.raises(OSError, match="simulated"):
+        prepare(disk, 3, 8192)
+    assert disk.exists(segment_name(3)) is not new
+    assert new or disk.open(segment_name(3)).size() == 0
+
+
 def test_what_found_no_room_is_tried_again() -> None:
     """A fence, and deletions: without their record no segment may be removed."""
     box = opened()
@@ -583,6 +639,28 @@ def test_a_clean_stop_is_known_again() -> None:
     assert box.store.ledgers[2].fenced
     disk_of(box).kill()
     assert not box.open().clean
+
+
+def test_a_stop_completes_patient_batches_even_without_room_for_the_end_mark() -> None:
+    """On return, everything that was appended is durable or has failed."""
+    box = opened()
+    box.append(entries(1, 0, 1))
+    box.append(entries(1, 1, 1), patient=True)
+    box.store.write_explicit_lac(1, bytes(16), lambda error: told.append(error))
+    told: list[object] = []
+    box.pump()
+    assert (1, 1) not in box.acknowledged
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(*_: object, **how: object) -> None:
+            raise DiskFullError("the log of the bookie is full")
+
+        patch.setattr(box.store._appender, "admit", full)
+        box.close()
+    assert box.acknowledged == box.written
+    assert told == [None]
+    box.open()
+    assert box.read(1, 0, 9) == list(box.written.values())
 
 
 def test_a_closed_store_takes_nothing_more() -> None:

@@ -396,12 +396,17 @@ def test_a_missing_segment_is_told() -> None:
     run(scene)
 
 
-def test_an_abandoned_segment_without_records_ends_a_read_and_not_a_reader() -> None:
-    """Its ledger was closed by a recovery. Its number is assigned again."""
+@pytest.mark.parametrize("gap", [False, True])
+def test_an_abandoned_segment_without_records_ends_a_read_and_not_a_reader(gap: bool) -> None:
+    """Its ledger was closed by a recovery. Its number is assigned again.
+
+    Before a gap is reported, the list of segments is read again, so no change of it is waiting.
+    """
 
     async def scene(b: Bench) -> None:
-        async with await b.streams.open_writer("s", create=True) as writer:
-            await writer.append(b"0")
+        for payload in (b"0", b"lost", b"1") if gap else (b"0",):
+            async with await b.streams.open_writer("s", create=True) as writer:
+                await writer.append(payload)
         writer = await b.streams.open_writer("s")
         sent = asyncio.Event()
 
@@ -415,20 +420,25 @@ def test_an_abandoned_segment_without_records_ends_a_read_and_not_a_reader() -> 
             await sent.wait()
             writer.abandon()
             await asyncio.gather(appending, return_exceptions=True)
-        assert await b.numbers("s") == [1, -2]
-        empty = (await b.streams.segments("s"))[-1]
+        *written, empty = await b.streams.segments("s")
+        assert empty.in_progress
+        assert not any(segment.in_progress for segment in written)
         (await b.client.open_ledger(empty.ledger_id, recover=True)).close()
+        if gap:
+            metadata = b.streams.metadata("s")
+            await metadata.tree.delete_tree(metadata.paths.segment(written[1].name))
         async with asyncio.timeout(LIST_AGAIN_S / 2):
-            assert [r.payload for r in await b.read("s")] == [b"0"]
-        reader = await b.streams.open_reader("s", follow=True)
+            found = [r.payload for r in await b.read("s", on_gap="skip" if gap else "raise")]
+        assert found == ([b"0", b"1"] if gap else [b"0"])
+        reader = await b.streams.open_reader("s", start=written[-1].first_dlsn, follow=True)
         async with aclosing(aiter(reader)) as records:
-            assert (await anext(records)).payload == b"0"
+            assert (await anext(records)).payload == found[-1]
             upcoming = asyncio.ensure_future(anext(records))
             await asyncio.sleep(10)
             assert not upcoming.done()
             async with await b.streams.open_writer("s") as writer:
-                await writer.append(b"1")
-            assert (await upcoming).payload == b"1"
+                await writer.append(b"2")
+            assert (await upcoming).payload == b"2"
 
     run(scene)
 
@@ -816,6 +826,31 @@ def test_writers_apply_retention_and_quotas_as_they_roll() -> None:
                 await writer.append(bytes(500))
             await asyncio.sleep(1)
             await writer.append(b"again")
+
+    run(scene)
+
+
+def test_the_quota_counts_the_segments_that_are_completed_while_it_is_counted() -> None:
+    async def scene(b: Bench) -> None:
+        real, counting, goes_on = b.client.ledger_metadata, asyncio.Event(), asyncio.Event()
+
+        async def ledger_metadata(ledger_id: int) -> Any:
+            counting.set()
+            await goes_on.wait()
+            return await real(ledger_id)
+
+        b.client.ledger_metadata = ledger_metadata  # type: ignore[method-assign]
+        await b.streams.create_stream("q", settings={"roll_bytes": 2_000, "bytes_max": 8_000})
+        async with await b.streams.open_writer("q") as writer:
+            for number in range(15):
+                await writer.append(bytes(500))
+                if number == 5:
+                    await counting.wait()
+            assert len(await b.streams.segments("q")) > 2
+            goes_on.set()
+            await asyncio.sleep(1)
+            with pytest.raises(StreamQuotaError):
+                await writer.append(bytes(500))
 
     run(scene)
 

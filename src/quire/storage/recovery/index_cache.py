@@ -119,7 +119,7 @@ class CachedIndex:
             if header.kind == fmt.END:
                 break
             header, body = self._block(fmt.LEDGERS)
-            catalogue.restore(fmt.decode_ledgers(header, body))
+            catalogue.restore(fmt.decode_ledgers(header, body), self.head.through)
             ledgers += header.items
         end = fmt.decode_end(self._block(fmt.END)[1])
         if end.ledgers != ledgers or len(catalogue.ledgers) != ledgers:

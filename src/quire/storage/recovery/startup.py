@@ -122,6 +122,7 @@ def start_log(
             if open_segment.file is not None:
                 open_segment.file.close()
         raise
+    catalogue.loaded()
     keyless = [info for info in catalogue.ledgers.values() if not info.master_key]
     return Started(
         segment, recovered.replayer.sequence, recovered.report(), keyless, recovered.cached

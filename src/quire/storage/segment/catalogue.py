@@ -42,6 +42,13 @@ class Catalogue:
         """The numbers of the segments that should exist but do not, or that have lost groups. The
         start fills it. It is empty once everything that was lost is restored."""
         self._last_key = b""
+        self._fenced_in: dict[int, int] = {}
+        """During a start, the number of the newest segment with a fence, by ledger id."""
+        self._lac_in: dict[int, int] = {}
+        """During a start, the number of the newest segment with an explicit LAC, by ledger id."""
+        self._cached_through = 0
+        """During a start, the number of the newest segment that the index cache covers, or 0.
+        Fences and explicit LACs that are in no later segment come from the cache."""
 
     # -- ledgers ----------------------------------------------------------------------------------
 
@@ -125,8 +132,12 @@ class Catalogue:
         segment.live_ledgers = len(summary.ledger_ids)
         segment.payload_bytes = segment.live_bytes = sum(summary.size_bytes)
 
-    def restore(self, ledgers: Iterable[CachedLedger]) -> None:
-        """Add ledgers from an index cache. The segments that they refer to must exist already."""
+    def restore(self, ledgers: Iterable[CachedLedger], through: int) -> None:
+        """Add ledgers from an index cache, which covers the segments up to the number `through`.
+
+        The segments must exist already.
+        """
+        self._cached_through = through
         for one in ledgers:
             info = self.create(one.ledger_id, one.master_key, one.touched)
             info.born = one.born
@@ -143,6 +154,13 @@ class Catalogue:
         self.segments.clear()
         self.tombstones.clear()
         self.lossy.clear()
+        self.loaded()
+
+    def loaded(self) -> None:
+        """Forget what only a start needs, because the whole log was applied."""
+        self._fenced_in.clear()
+        self._lac_in.clear()
+        self._cached_through = 0
 
     def forget(self, ledger_id: int) -> LedgerInfo | None:
         """Remove a deleted ledger, and return what was known about it, or None if nothing was.
@@ -169,8 +187,9 @@ class Catalogue:
     def forget_before(self, ledger_id: int, number: int) -> None:
         """Apply a deletion that was first logged in segment `number`.
 
-        This removes what the ledger has in earlier segments. The ledger itself remains if anything
-        about it was logged in `number` or later, because it was created again after the deletion.
+        This removes what the ledger has in earlier segments, with the fence and the explicit LAC.
+        The ledger itself remains if anything about it was logged in `number` or later, because it
+        was created again after the deletion.
         """
         info = self.ledgers.get(ledger_id)
         if info is None:
@@ -187,6 +206,10 @@ class Catalogue:
         lasts += [row[2] for row in sealed_rows.unpack(info.sealed)]
         info.last_entry_id = max(lasts, default=-1)
         info.last_add_confirmed = -1
+        if self._fenced_in.get(ledger_id, self._cached_through or number) < number:
+            info.fenced = info.fence_queued = info.fence_durable = False
+        if self._lac_in.get(ledger_id, self._cached_through or number) < number:
+            info.explicit_lac = None
 
     def unindex(self, info: LedgerInfo, number: int) -> None:
         """Remove a ledger's entries in a sealed segment from the index, so that they are dead."""
@@ -234,8 +257,10 @@ class Catalogue:
             info.master_key = self._shared(record.value)
         elif kind is RecordKind.FENCE:
             info.fenced = info.fence_queued = info.fence_durable = True
+            self._fenced_in[ledger_id] = number
         elif kind is RecordKind.EXPLICIT_LAC:
             info.explicit_lac = record.value
+            self._lac_in[ledger_id] = number
             if len(record.value) >= _EXPLICIT_LAC.size:
                 lac = _EXPLICIT_LAC.unpack_from(record.value)[1]
                 info.last_add_confirmed = max(info.last_add_confirmed, lac)

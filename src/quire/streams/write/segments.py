@@ -217,6 +217,9 @@ class Segments:
         self._lock = lock
         self._stored_bytes = stored_bytes
         """The number of payload bytes in completed segments, for the stream's quota."""
+        self._just_completed: dict[int, int] = {}
+        """The payload bytes of the segments that this writer has completed since `_retain` began,
+        by number."""
         self._spare: LedgerWriter | None = None
         self._made: LedgerWriter | None = None
         """A ledger that was created, but is perhaps not recorded in the node `allocation` yet, or
@@ -264,13 +267,18 @@ class Segments:
             self._retaining = self._tasks.start(self._retain())
 
     async def _retain(self) -> None:
+        self._just_completed.clear()
         try:
             life = self.taken.claim.life
             await retain(self._client, self.metadata, self._settings, life=life)
             if self._settings.bytes_max:
                 segments = await self.metadata.segments()
                 completed = [segment for segment in segments if not segment.in_progress]
-                self._stored_bytes = await stored_bytes(self._client, completed)
+                counted = max((segment.lssn for segment in completed), default=0)
+                held = await stored_bytes(self._client, completed)
+                # The list may be older than the segments that were completed meanwhile.
+                late = [size for lssn, size in self._just_completed.items() if lssn > counted]
+                self._stored_bytes = held + sum(late)
         except QuireError:
             pass  # nothing depends on it, and the next roll tries again
         finally:
@@ -468,6 +476,7 @@ class Segments:
     def _completed(self, completed: StreamSegment) -> None:
         assert self.open is not None
         self._stored_bytes += self.open.ledger.length
+        self._just_completed[completed.lssn] = self.open.ledger.length
         self.taken.segments.append(completed)
         self.open = None
         self.retain()
