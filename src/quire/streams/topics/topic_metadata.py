@@ -126,16 +126,17 @@ class TopicMetadata:
                 if attempt == CREATE_TOPIC_ATTEMPTS - 1:
                     raise
 
-    async def adopt(self, name: str, partitions: int) -> None:
+    async def adopt(self, name: str, partitions: int, *, any_number: bool = False) -> None:
         """Create a topic whose partitions are streams that exist already.
 
         Raises NoSuchStreamError if one of them does not exist, StreamExistsError, and UsageError if
-        the number or the name is not valid, or if there is a stream for one partition more.
+        the number or the name is not valid, or if there is a stream for one partition more. With
+        `any_number` such a stream does not matter, because the caller knows the number.
         """
         name = stream_name(name)
         streams = self._partitions(name, partitions)
         further = self.stream(partition_stream(name, partitions))
-        if await further.exists():
+        if not any_number and await further.exists():
             raise UsageError(
                 f"topic {name} was not created with {partitions} partitions: stream "
                 f"{further.paths.name} exists as well",
