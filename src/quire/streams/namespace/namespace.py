@@ -258,10 +258,8 @@ class Namespace:
         DEFAULTS.with_values({**self._values, **settings})
         if (topic := await self._topics.find(metadata.paths.name)) is not None:
             raise topic_exists(topic)
-        await metadata.create(
-            {STREAM_SETTINGS_NODE: encoded} if settings else {},
-            partial(self._topics.not_beside, metadata.paths.name),
-        )
+        guard = partial(self._topics.not_beside, metadata.paths.name)
+        await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
     async def _check_quota(self, more: int, what: str) -> None:
         """Raise StreamQuotaError if the namespace may not have `more` streams in addition."""
