@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,73 @@ def test_files_of_an_iceberg_table_are_not_merged(
         run(merge_below=BIG)
     with pytest.raises(UsageError, match="cannot be merged with merge_below"):
         run(format="iceberg", table="merged.records", catalog=catalog, merge_below=BIG)
+
+
+@pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
+@pytest.mark.parametrize("missed", [False, True])
+def test_an_iceberg_table_is_rewritten_and_its_snapshots_expire(
+    spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path,
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, missed: bool,
+) -> None:  # fmt: skip
+    """The maintenance of a table between two runs: no record is lost or doubled, in the table and
+    in the archive. With `missed`, a job dies before it adds its files to the table.
+
+    pyiceberg replaces all files at once, as `rewrite_data_files` of Spark does, whose libraries
+    do not fit the Spark that Quire is tested with.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    catalog = {
+        "type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }  # fmt: skip
+    given = {"format": "iceberg", "table": "kept.records", "catalog": catalog, "truncate": True}
+    count = 300
+
+    def table() -> Any:
+        return load_catalog(None, **catalog).load_table("kept.records")
+
+    append(streams, name, numbered(0, count), segments=3)
+    run(**given)
+    assert len(table().inspect.files()) == 3
+    if missed:
+        append(streams, name, numbered(count, count + 100))
+        count += 100
+        whole = tables.to_iceberg
+        calls: list[int] = []
+
+        def dies(*arguments: Any) -> int:
+            calls.append(1)
+            if len(calls) == 2:  # after the manifest
+                raise InterruptedError
+            return whole(*arguments)
+
+        monkeypatch.setattr(tables, "to_iceberg", dies)
+        with pytest.raises(InterruptedError):
+            run(**given)
+        monkeypatch.undo()
+
+    archived = {file: file.read_bytes() for file in target.rglob("*.parquet")}
+    before = table()
+    before.overwrite(before.scan().to_arrow())
+    assert len(table().inspect.files()) == 1
+    table().maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+    assert len(table().snapshots()) == 1
+    assert {file: file.read_bytes() for file in target.rglob("*.parquet")} == archived
+
+    options = ClusterOptions(cluster.uri)
+    assert history(spark, options, NAMESPACE, name, str(target)).count() == count
+    append(streams, name, numbered(count, count + 50))
+    count += 50
+    assert run(**given).records == 50
+    assert run(**given).records == 0
+    rows = table().scan().to_arrow().sort_by("sequence").to_pylist()
+    assert facts_of_rows(rows) == offloaded(target, name)
+    assert [bytes(row["value"]) for row in rows] == numbered(0, count)
+    assert history(spark, options, NAMESPACE, name, str(target)).count() == count
+    assert check_history(spark, name, str(target)) == []
+    with pytest.raises(UsageError, match=r"also those of a table \(iceberg\)"):
+        run(merge_below=BIG)
 
 
 def test_the_command_says_what_was_merged(

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from quire.blocking import Namespace
-from quire.errors import HistoryError, StreamGapError, UsageError
+from quire.errors import HistoryError, JobError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
 from quire.spark.jobs.archive.versions import Versions
@@ -229,6 +229,8 @@ def test_records_without_key(
     assert str(error).startswith("compact failed: record 1:0:1 has no key") or str(
         error
     ).startswith("compact failed: record 1:1:0 has no key")
+    assert isinstance(error, JobError)
+    assert error.outcome_known, "no version was published"
     made = compact(
         spark, options, "keyless", ID, to=str(tmp_path), namespace=NAMESPACE, skip_keyless=True
     )

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from quire import blocking
-from quire.errors import NoSuchStreamError, UsageError
+from quire.errors import JobError, NoSuchStreamError, UsageError
+from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, follow, ingest
 from quire.spark.jobs.ingest import (
     Files,
@@ -160,6 +162,30 @@ def test_a_transaction_is_published_once(
     assert again.streams[0].records == 1000
     # Sorted over all partitions: the stream has the rows in this order.
     assert [one["id"] for one in records(cluster, "once")] == list(range(1000))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_error_says_whether_anything_was_published(
+    spark: SparkSession, client: blocking.Client, cluster: LocalCluster, options: ClusterOptions,
+    several: bool,
+) -> None:  # fmt: skip
+    """Only one stream of two has a quota, so the other one is published before the error."""
+    first, full = f"free-{several}", f"full-{several}"
+    with client.namespace(NAMESPACE) as streams:
+        streams.create_stream(first)
+        streams.create_stream(full, settings={"bytes_max": 10})
+    frame = spark.sql(f"SELECT 'too much for it' AS text, explode(array('{first}', '{full}')) AS s")
+    to = IngestTarget(None, NAMESPACE, stream_column="s", value_column="text")
+    if not several:
+        frame, to = frame.where(f"s = '{full}'").drop("s"), IngestTarget(full, NAMESPACE)
+    with pytest.raises(PySparkException) as caught:
+        ingest(spark, options, frame, to)
+    error = one_error(caught.value, "ingest")
+    assert isinstance(error, JobError)
+    assert "bytes_max" in str(error)
+    assert error.outcome_known is not several
+    assert len(values(cluster.uri, first)) == several
+    assert values(cluster.uri, full) == []
 
 
 def test_a_column_says_which_stream(

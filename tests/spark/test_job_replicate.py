@@ -43,7 +43,8 @@ from quire.errors import (
 )
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, preview_replicate
-from quire.spark.jobs.replicate import ReplicatePreview, ReplicateResult, replicate
+from quire.spark.jobs.replicate import ReplicateResult, replicate
+from quire.spark.jobs.replicate_preview import ReplicatePreview
 from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.waiting import wait_for
@@ -358,6 +359,66 @@ def test_onto_itself(here: Side, path: str, spark: SparkSession) -> None:
     here.namespace(path).close()
     with pytest.raises(UsageError, match="onto itself"):
         replicate(spark, here.options, here.options, path)
+
+
+# -- topics -----------------------------------------------------------------------------------
+
+
+def test_the_copy_of_a_topic_is_a_topic(
+    here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
+) -> None:
+    with here.namespace(path) as streams:
+        streams.create_topic("visits", 3)
+        topic = streams.topic("visits")
+        with topic.open_writer() as writer:
+            writer.append_many([b"%d" % n for n in range(100)], keys=[str(n) for n in range(100)])
+        first = run(streams="visits/[01]")
+        assert first.topics == ()
+        planned = preview_replicate(here.options, there.options, path)
+        assert planned.topics == ("visits",)
+        assert run().topics == ("visits",)
+        check_same(here, there, path)
+        with there.client.namespace(path) as copies:
+            copy = copies.topic("visits")
+            assert copy.partitions == 3
+            assert {(r.partition, r.key, r.value) for r in copy.open_reader()} == {
+                (r.partition, r.key, r.value) for r in topic.open_reader()
+            }
+            assert preview_replicate(here.options, there.options, path).topics == ()
+
+            # A topic that is created while a continuous run goes on.
+            done, stop = [], threading.Event()
+            following = threading.Thread(
+                target=lambda: done.append(run(continuous=True, stop=stop))
+            )
+            following.start()
+            try:
+                streams.create_topic("late", 2)
+                wait_for(lambda: "late" in copies.topics(), "the topic was not created")
+            finally:
+                stop.set()
+                following.join()
+            assert done[0].topics == ("late",)
+
+
+def test_what_is_in_the_way_of_a_topic_is_one_error_before_anything_is_copied(
+    spark: SparkSession, here: Side, there: Side, path: str
+) -> None:
+    with here.namespace(path) as streams, there.namespace(path) as copies:
+        streams.create_topic("visits", 3)
+        copies.create_topic("visits", 2)
+        to = ("--to", there.cluster.uri)
+        alone = invoke(spark, here, path, *to).exception
+        assert isinstance(alone, StreamDivergedError)
+        assert "has 3 partitions, and the topic of this name" in str(alone)
+        write(streams, "s", 0, 10)
+        for more in ((), ("--dry-run",)):
+            refused = invoke(spark, here, path, *to, *more)
+            assert refused.return_value == 1
+            (error,) = refused.stderr.splitlines()[-1:]
+            assert error.startswith("error: topic visits was not copied: it has 3 partitions")
+            assert refused.stderr.count("error: ") == 1
+        assert copies.streams() == ["s", "visits/0", "visits/1"]
 
 
 # -- from the command line, and where there is no cluster --------------------------------------

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import datasource as ds
 from pyspark.sql.streaming import StreamingQuery
 
 from quire import blocking
 from quire.blocking import Namespace, Topic
+from quire.spark.streams.view import StreamView
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.faults import Faults
 from tests.support.spark.leftovers import check_only_published_ledgers_stay
+from tests.support.spark.streams import batch_reader, batches
 
 pytestmark = pytest.mark.spark
 
@@ -67,6 +70,66 @@ def test_a_batch_writes_and_reads_a_topic(
         read(**given, partitions="3").load().collect()
     with pytest.raises(PySparkException, match="there is no topic nothing"):
         read(**{**given, "topic": "nothing"}).load().collect()
+
+
+def test_filters_on_the_partition_open_only_the_partitions_that_they_select(
+    cluster: LocalCluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    whole = StreamView.open
+
+    async def counted(self: StreamView) -> None:
+        opened.append(self.name)
+        await whole(self)
+
+    monkeypatch.setattr(StreamView, "open", counted)
+    with topic.open_writer() as writer:
+        for number in range(2 * PARTITIONS):
+            writer.append(b"%d" % number, partition=number % PARTITIONS)
+
+    def found(*conditions: ds.Filter, **more: str) -> list[int]:
+        opened.clear()
+        reader = batch_reader(
+            cluster.uri, namespace=NAMESPACE, topic=topic.name, columns="partition",
+            pushdown="true", **more,
+        )  # fmt: skip
+        assert list(reader.pushFilters(list(conditions))) == []
+        return sorted(row["partition"] for b in batches(reader, reader.partitions())
+                      for row in b.to_pylist())  # fmt: skip
+
+    column = ("partition",)
+    assert found() == [0, 0, 1, 1, 2, 2]
+    assert sorted(opened) == [topic.stream(number) for number in range(PARTITIONS)]
+    assert found(ds.EqualTo(column, 1)) == [1, 1]
+    assert opened == [topic.stream(1)]
+    assert found(ds.In(column, (0, 2, 7))) == [0, 0, 2, 2]
+    assert sorted(opened) == [topic.stream(0), topic.stream(2)]
+    assert found(ds.GreaterThanOrEqual(column, 1), partitions="0-1") == [1, 1]
+    assert opened == [topic.stream(1)]
+    assert found(ds.LessThan(column, 0)) == []
+    assert opened == []
+
+
+def test_the_plan_shows_which_partitions_are_read(
+    cluster: LocalCluster, topic: Topic, read: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with topic.open_writer() as writer:
+        for number in range(2 * PARTITIONS):
+            writer.append(b"%d" % number, partition=number % PARTITIONS)
+    given = {"metadata": cluster.uri, "namespace": NAMESPACE, "topic": topic.name}
+    for condition, pushed, expected in (
+        ("partition = 1", "EqualTo(partition,1)", [1, 1]),
+        ("partition IN (0, 2)", "In(partition, [0,2])", [0, 0, 2, 2]),
+        ("partition < 1", "LessThan(partition,1)", [0, 0]),
+        ("partition >= 1 AND sequence >= 1", "GreaterThanOrEqual(partition,1)", [1, 2]),
+        ("partition <> 1", "", [0, 0, 2, 2]),
+    ):
+        frame = read(**given, pushdown="true").load().select("partition", "sequence")
+        frame = frame.where(condition)
+        frame.explain("formatted")
+        shown = f"PushedFilters: [{pushed}]" if pushed else "PushedFilters"
+        assert (shown in capfd.readouterr().out) == bool(pushed), condition
+        assert sorted(row.partition for row in frame.collect()) == expected, condition
 
 
 def test_a_query_that_dies_between_two_partitions_writes_each_record_once(

@@ -101,7 +101,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamExistsError: A stream or a topic has this name already, or a topic that had such a
                 partition is being deleted.
             StreamQuotaError: The namespace has as many streams as `streams_max` allows.
-            UsageError: The name or a setting is not valid.
+            UsageError: The name or a setting is not valid, or the name is that of a partition that
+                a topic does not have.
         """
         call(self.aio.create_stream(name, settings=settings))
 
@@ -194,7 +195,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
-                segments), or it is a topic or a partition of one. Nothing was changed.
+                segments), or it is a topic or a partition of one, or the new name is that of a
+                partition that a topic does not have. Nothing was changed.
         """
         call(self.aio.rename_stream(name, new_name))
 
@@ -299,6 +301,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            UsageError: The stream does not exist, and `create_stream` refuses its name.
         """
         return StreamWriter(call(self.aio.open_writer(name, create=create, lock=lock)))
 

@@ -1,17 +1,20 @@
 """The translation of Spark's errors into one error without stack traces.
 
-Spark's errors combine the stacks of the JVM, of its Python, and of Quire.
+Spark's errors combine the stacks of the JVM, of its Python, and of Quire. They do not say whether
+the job has published anything, so a job whose steps say so marks them, with `before_publishing` and
+`publishing_one_stream`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from quire import errors
-from quire.errors import JobError, QuireError, UsageError
+from quire.errors import JobError, JobRefusedError, QuireError, UsageError
 
 OURS = re.compile(r"^\s*(?:[\w.]+: )*quire\.errors\.(\w+): (.+)$", re.MULTILINE)
 """The form of one of Quire's errors in a traceback, including tracebacks that the JVM repeats."""
@@ -19,9 +22,39 @@ THROWN = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.MULTILINE)
 """The form of a JVM error in the text of an error of Py4J, Spark's bridge to the JVM."""
 STATE = re.compile(r"\s*SQLSTATE: \w+|\[USER_RAISED_EXCEPTION\] ")
 STACK = re.compile(r"^\s*(?:at [\w.$]+\(|JVM stacktrace|Traceback \()", re.MULTILINE)
+DOUBTFUL = re.compile(r"quire\.errors\.(?:MetadataUnavailableError|ClientClosedError)\b")
+"""The errors after which a publication may have succeeded."""
+PUBLISHED_NOTHING = "quire_published_nothing"
+"""The attribute of errors after which it is certain that the job has published nothing."""
 ENDED = "stopped SparkContext"
 TEXT_MAX = 500
 """The largest number of characters of Spark's text that an error repeats."""
+
+
+@contextmanager
+def before_publishing() -> Iterator[None]:
+    """Mark errors of the block as errors of a job that has published nothing yet."""
+    try:
+        yield
+    except Exception as error:
+        setattr(error, PUBLISHED_NOTHING, True)
+        raise
+
+
+@contextmanager
+def publishing_one_stream() -> Iterator[None]:
+    """Mark errors of a batch write to one stream after which nothing is published.
+
+    The last step of such a write publishes all rows in one transaction, and after most errors of
+    Quire it is certain that it did not (`quire.streams.publish.publishing.publish`).
+    """
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if ours(text) is not None and not DOUBTFUL.search(text):
+            setattr(error, PUBLISHED_NOTHING, True)
+        raise
 
 
 def one_error(
@@ -31,14 +64,22 @@ def one_error(
 
     If there is none, return a JobError with Spark's first line. It begins with `doing`, the name of
     the work, and names the file that `kept_log` returns, if any, as the place of Spark's output. An
-    error that does not come from Spark is returned unchanged.
+    error that does not come from Spark is returned unchanged. The outcome is known if the job has
+    marked the error.
     """
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j", "grpc"):
         return error
     text = str(error)
-    found = ours(text)
-    if found is not None:
-        return found
+    told = ours(text) or _of_spark(error, text, doing, kept_log)
+    if getattr(error, PUBLISHED_NOTHING, False):
+        told.outcome_known = True
+    return told
+
+
+def _of_spark(
+    error: Exception, text: str, doing: str, kept_log: Callable[[], Path | None]
+) -> JobError:
+    """Return the error for text of Spark that contains none of Quire's errors."""
     thrown = THROWN.search(text)
     first = _first(thrown[1] if thrown else text) or type(error).__name__
     if ENDED in first:
@@ -51,7 +92,9 @@ def one_error(
 def ours(text: str) -> QuireError | None:
     """Return the last of Quire's errors in a traceback, because Python prints causes first.
 
-    It has the same message, but its type is UsageError or JobError. Returns None if there is none.
+    It has the same message, but its type is UsageError, JobRefusedError or JobError. The outcome is
+    known only for the first two, which are raised before anything is done. Returns None if there is
+    no error of Quire's.
     """
     found = OURS.findall(text)
     if not found:
@@ -59,7 +102,10 @@ def ours(text: str) -> QuireError | None:
     name, message = found[-1]
     kind: Any = getattr(errors, name, JobError)
     # The message already contains causes and remedy.
-    return (UsageError if issubclass(kind, UsageError) else JobError)(message.strip(), remedy="")
+    for refusal in (UsageError, JobRefusedError):
+        if issubclass(kind, refusal):
+            return refusal(message.strip(), remedy="")
+    return JobError(message.strip(), remedy="")
 
 
 def _first(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from base64 import b64decode, b64encode
@@ -10,9 +11,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from quire import blocking
+from quire import blocking, connect
 from quire.blocking.background import call
 from quire.metadata.tree import Create, Put
+from quire.streams.namespace import removal
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.topics.topic_metadata import TopicMetadata
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import TIMEOUT_S, Quire
 from tests.support.waiting import wait_for
@@ -99,6 +103,46 @@ def test_a_topic_is_one_stream_for_list_show_and_delete(quire: Quire) -> None:
     assert "topic eu/clicks (all its partitions) would be deleted" in planned.err
     assert "topic eu/clicks deleted" in quire("stream", "delete", "eu/clicks", "--yes").err
     assert quire("stream", "list").ok().splitlines() == [b"other"]
+
+
+def test_no_stream_is_written_beside_the_partitions_of_a_topic(quire: Quire) -> None:
+    quire("stream", "create", "clicks", "--partitions", "4").ok()
+    done = quire("stream", "write", "clicks/9", "--create", stdin=b"x\n")
+    done.fails(2, "topic clicks has the partitions 0 to 3. Write to clicks")
+    quire("stream", "create", "clicks/4").fails(2, "cannot be the name of a new stream")
+    assert len(quire("stream", "list", "clicks/").ok().splitlines()) == 4
+
+
+def test_a_topic_whose_deletion_was_interrupted_is_listed_with_the_command_that_completes_it(
+    quire: Quire,
+) -> None:
+    quire("stream", "create", "clicks", "--partitions", "2").ok()
+    write(quire, "clicks/1", b"a\n")
+    path = quire.environment["QUIRE_NAMESPACE"]
+
+    async def begin_deletion() -> None:
+        async def dies(partition: StreamMetadata) -> None:
+            if partition.paths.name == "clicks/1":
+                raise InterruptedError
+            await removal.delete_stream(client, partition, b"")
+
+        async with await connect(quire.uri) as client:
+            with pytest.raises(InterruptedError):
+                await TopicMetadata(client, path).delete("clicks", dies)
+
+    asyncio.run(begin_deletion())
+    command = f"To complete the deletion: quire stream delete clicks -n {path}"
+    for options in ((), ("--long",)):
+        done = quire("stream", "list", *options)
+        assert done.ok().splitlines()[-1].startswith(b"clicks")
+        assert command in done.err
+    expected = {"name": "clicks", "partitions": 2, "deleting": True}
+    assert described(quire, "list") == [expected]
+    (long,) = described(quire, "list", "--long")
+    assert long == {**long, **expected, "records": 1}
+    quire("stream", "delete", "clicks", "-n", path, "--yes").ok()
+    done = quire("stream", "list")
+    assert (done.ok(), done.err) == (b"", "")
 
 
 def test_streams_that_exist_are_made_a_topic(quire: Quire) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.errors import NoSuchStreamError, StreamExistsError, StreamFencedError
+from quire.errors import NoSuchStreamError, StreamExistsError, StreamFencedError, UsageError
 from quire.streams.namespace import namespace as namespace_module
 from quire.streams.namespace import removal
 from quire.streams.namespace.namespace import Namespace, open_namespace
@@ -149,3 +149,28 @@ async def test_a_topic_and_a_stream_of_one_name_that_are_created_at_the_same_tim
             assert sum(isinstance(one, StreamExistsError) for one in outcomes) == 1, outcomes
             assert outcomes.count(None) == 1
             assert (name in await team.topics()) != await team.exists(name)
+
+
+async def test_no_stream_is_created_beside_a_topic_that_is_created_at_the_same_time(
+    cluster: LocalCluster,
+) -> None:
+    async with (
+        await quire.connect(cluster.uri) as client,
+        await quire.connect(cluster.uri) as other,
+        await opened(client, "/beside") as team,
+        await opened(other, "/beside") as there,
+    ):
+        for number in range(12):
+            name, beside = f"race-{number}", f"race-{number}/2"
+            outcomes = await asyncio.gather(
+                team.create_topic(name, 2), there.create_stream(beside), return_exceptions=True
+            )
+            assert outcomes[0] is None, outcomes
+            # The stream was there before the topic, or it was refused.
+            assert isinstance(outcomes[1], UsageError) != await team.exists(beside), outcomes
+            with pytest.raises(UsageError, match=f"topic {name} has the partitions 0 to 1"):
+                await there.create_stream(f"{name}/3")
+            await there.delete_stream(beside)
+            with pytest.raises(UsageError, match=f"topic {name} has the partitions 0 to 1"):
+                await there.open_writer(beside, create=True)
+            assert not await there.exists(beside)

@@ -490,8 +490,8 @@ def settings_are_written_later(patch: pytest.MonkeyPatch) -> None:
         Namespace,
         "create_stream",
         (
-            "await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})",
-            "await metadata.create({})\n"
+            "await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)",
+            "await metadata.create({}, guard)\n"
             "    root = metadata.paths.root\n"
             '    await self._tree.make_path(f"{root}/{STREAM_SETTINGS_NODE}", encoded)',
         ),

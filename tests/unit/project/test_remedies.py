@@ -69,7 +69,7 @@ LOOK_FIRST = {
     "metadata/ledgers/underreplicated.py:decoded_mark": "the version that wrote the mark is used; "
     "the auditor makes the mark again",
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
-    "spark/jobs/replicate.py:_preview": "the ledger is restored",
+    "spark/jobs/replicate_preview.py:_preview": "the ledger is restored",
     "streams/mirror/mirror.py:Mirror._copy_sealed": "the ledger is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
     "streams/mirror/mirror.py:Mirror._mirror": "the ledger is restored",

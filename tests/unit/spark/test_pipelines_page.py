@@ -53,7 +53,11 @@ def row_of(job: str) -> tuple[set[str], set[str]]:
         ("offload", "offload.OffloadResult", "offload.StreamOffload"),
         ("history", "history.HistoryFacts", ""),
         ("replicate", "replicate.ReplicateResult", "replicate.StreamReplica"),
-        ("replicate --dry-run", "replicate.ReplicatePreview", "replicate.ReplicaPreview"),
+        (
+            "replicate --dry-run",
+            "replicate_preview.ReplicatePreview",
+            "replicate_preview.ReplicaPreview",
+        ),
     ],
 )
 def test_the_page_lists_the_keys_of_each_result(job: str, result: str, part: str) -> None:

@@ -7,17 +7,26 @@ from zlib import crc32
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import datasource as ds
 
 from quire.errors import UsageError
 from quire.spark.options import reading_kind, writes_streams
 from quire.spark.streams.options import StreamReadOptions
-from quire.spark.streams.reader import StreamTasks, spark_schema
+from quire.spark.streams.reader import (
+    QuireStreamPushdownReader,
+    StreamBounds,
+    StreamTasks,
+    is_exact,
+    narrowed,
+    spark_schema,
+)
 from quire.spark.streams.row_partitions import row_partitions
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams.read.arrow import COLUMNS, KEYED_COLUMNS
 from quire.streams.topics.partitioner import partition_of
 
 URI = "sqlite:////nowhere/metadata.db"
+PARTITION = ("partition",)
 
 
 def read(**options: str) -> StreamReadOptions:
@@ -44,6 +53,50 @@ def test_a_topic_has_the_column_partition() -> None:
     assert StreamTasks(read(topic="t"), schema).counts
     with pytest.raises(UsageError, match="which only the records of a topic have"):
         StreamTasks(read(stream="s"), schema)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ([ds.EqualTo(PARTITION, 2)], {2}),
+        ([ds.EqualNullSafe(PARTITION, 2)], {2}),
+        ([ds.EqualTo(PARTITION, 9)], set()),
+        ([ds.In(PARTITION, (0, 3, 9, None))], {0, 3}),
+        ([ds.In(PARTITION, (0, 3)), ds.In(PARTITION, (3, 1))], {3}),
+        ([ds.LessThan(PARTITION, 2)], {0, 1}),
+        ([ds.LessThanOrEqual(PARTITION, 2)], {0, 1, 2}),
+        ([ds.GreaterThan(PARTITION, 2)], {3}),
+        ([ds.GreaterThanOrEqual(PARTITION, 2), ds.LessThan(PARTITION, 3)], {2}),
+        ([ds.GreaterThanOrEqual(PARTITION, -5)], {0, 1, 2, 3}),
+        ([ds.GreaterThan(PARTITION, 1), ds.In(PARTITION, (0, 2))], {2}),
+    ],
+)
+def test_filters_on_the_partition_choose_exactly_what_is_read(
+    conditions: list[ds.Filter], expected: set[int]
+) -> None:
+    bounds = StreamBounds()
+    for condition in conditions:
+        assert is_exact(condition)
+        bounds = narrowed(bounds, condition)
+    assert {number for number in range(4) if bounds.has_partition(number)} == expected
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        ds.EqualTo(PARTITION, None),
+        ds.EqualTo(PARTITION, "2"),
+        ds.Not(ds.EqualTo(PARTITION, 2)),
+        ds.IsNotNull(PARTITION),
+        ds.EqualTo(("partition", "part"), 2),
+        ds.EqualTo(("sequence",), 2),
+    ],
+)
+def test_other_filters_are_left_to_spark(condition: ds.Filter) -> None:
+    reader = QuireStreamPushdownReader(read(topic="t"), spark_schema(("partition", "sequence")))
+    given = [ds.EqualTo(PARTITION, 1), condition]
+    assert list(reader.pushFilters(given)) == [condition]
+    assert narrowed(StreamBounds(), condition).has_partition(7)
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,11 @@ from quire.errors import (
     StreamQuotaError,
     UsageError,
 )
-from quire.metadata.tree import Put
+from quire.metadata.tree import Operation, Put
 from quire.streams import EARLIEST, LATEST, AtSequence
 from quire.streams.namespace import namespace as namespace_module
 from quire.streams.namespace import removal
+from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.records import Gap
 from quire.streams.topics.partitioner import murmur2, partition_of
 from quire.streams.topics.topic_metadata import (
@@ -203,6 +204,56 @@ def test_a_stream_never_takes_the_name_of_a_topic() -> None:
     run(scene)
 
 
+@pytest.mark.parametrize("name", ["eu/clicks/2", "eu/clicks/02", "eu/clicks/12345"])
+def test_no_stream_is_created_beside_the_partitions_of_a_topic(name: str) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("other")
+        await b.streams.create_topic("eu/clicks", 2)
+        attempts: list[Callable[[], Awaitable[Any]]] = [
+            lambda: b.streams.create_stream(name),
+            lambda: b.streams.open_writer(name, create=True),
+            lambda: b.streams.rename_stream("other", name),
+        ]
+        for attempt in attempts:
+            with pytest.raises(UsageError, match="topic eu/clicks has the partitions 0 to 1"):
+                await attempt()
+        assert await b.streams.streams() == ["eu/clicks/0", "eu/clicks/1", "other"]
+        # Neither these names nor a partition that exists are in the way of the topic.
+        for beside in ("eu/2", "eu/clicks/x", "eu/clicks/0/2"):
+            await b.streams.create_stream(beside)
+        with pytest.raises(StreamExistsError, match="stream eu/clicks/1 already exists"):
+            await b.streams.create_stream("eu/clicks/1")
+        async with b.streams.open_writer("eu/clicks/1", create=True) as writer:
+            await writer.append(b"x")
+
+    run(scene)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_no_stream_is_created_beside_a_topic_that_is_created_at_the_same_time(
+    first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let another client create the topic after the check, also the first of the namespace."""
+
+    async def scene(b: Bench) -> None:
+        if not first:
+            await b.streams.create_topic("another", 1)
+        whole = StreamMetadata.creation
+
+        async def late(self: StreamMetadata, more: Any = None) -> list[Operation]:
+            operations = await whole(self, more)
+            monkeypatch.undo()
+            await b.streams.create_topic("clicks", 2)
+            return operations
+
+        monkeypatch.setattr(StreamMetadata, "creation", late)
+        with pytest.raises(UsageError, match="topic clicks has the partitions 0 to 1"):
+            await b.streams.create_stream("clicks/2")
+        assert not await b.streams.exists("clicks/2")
+
+    run(scene)
+
+
 def test_a_topic_is_made_of_streams_that_exist() -> None:
     async def scene(b: Bench) -> None:
         async def adopt(partitions: int, **more: Any) -> None:
@@ -301,8 +352,8 @@ def test_a_name_that_is_no_stream_is_explained_by_every_call(name: str, said: st
 
 def test_partitions_are_deleted_and_renamed_only_with_their_topic() -> None:
     async def scene(b: Bench) -> None:
-        await b.streams.create_topic("clicks", 2)
         await b.streams.create_stream("clicks/2")  # a stream beside the partitions
+        await b.streams.create_topic("clicks", 2)
         with pytest.raises(UsageError, match="was not deleted: it is a partition of topic clicks"):
             await b.streams.delete_stream("clicks/1")
         with pytest.raises(UsageError, match=r"clicks was not renamed: it is a topic\."):
@@ -364,7 +415,7 @@ def test_a_deletion_that_was_interrupted_is_completed_by_the_next_one(
             lambda: b.streams.create_stream("clicks/0"),  # it would be deleted with the rest
         ]
         for creation in creations:
-            with pytest.raises(StreamExistsError, match=r"deletion was interrupted.*again"):
+            with pytest.raises(StreamExistsError, match=r"interrupted.*quire stream delete clicks"):
                 await creation()
         await b.streams.delete_topic("clicks")
         assert await b.streams.streams() == []

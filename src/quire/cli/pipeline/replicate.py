@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from quire.cli.stream.options import namespace_option, path_callback, set_option
 from quire.errors import MetadataURIError
 
 if TYPE_CHECKING:
-    from quire.spark.jobs.replicate import ReplicatePreview, ReplicateResult
+    from quire.spark.jobs.replicate import ReplicateResult
+    from quire.spark.jobs.replicate_preview import ReplicatePreview
 
 PASSWORD_VARIABLE = "QUIRE_TARGET_PASSWORD"
 LINE_EACH_S = 10.0
@@ -91,8 +93,9 @@ def replicate(
 
     The copies have the same records at the same positions, byte for byte. However a run ended, run
     the command again to continue. --set gives the copies settings that differ from the source, for
-    example --set ensemble_size=1. The exit status is 1 if a stream could not be copied; the others
-    are copied all the same.
+    example --set ensemble_size=1. Once all partitions of a topic are copied, they are a topic in
+    the target, too. The exit status is 1 if a stream could not be copied; the others are copied all
+    the same.
     """
     if for_s is not None and not continuous:
         raise click.UsageError("--for requires --continuous")
@@ -134,8 +137,8 @@ def replicate(
 
 
 def _failed(result: ReplicateResult | ReplicatePreview) -> int | None:
-    for one in result.failed:
-        click.echo(f"error: {one.error}", err=True)
+    for error in dict.fromkeys(one.error for one in result.failed):  # that of a topic only once
+        click.echo(f"error: {error}", err=True)
     return 1 if result.failed else None
 
 
@@ -152,7 +155,7 @@ def _plan(plan: ReplicatePreview) -> str:
         f"{counted(len(plan.streams) - len(plan.failed), 'stream')}: "
         f"{counted(plan.total('segments'), 'segment')}, "
         f"{counted(plan.total('records'), 'record')}, {counted(plan.total('bytes'), 'byte')} "
-        f"would be copied to {plan.target_namespace}"
+        f"would be copied to {plan.target_namespace}{_topics(plan.topics, 'would be created')}"
     )
     return "\n".join(lines)
 
@@ -166,8 +169,14 @@ def _line(result: ReplicateResult) -> str:
         f"{counted(result.total('entries'), 'entry')}, {counted(result.total('bytes'), 'byte')} "
         f"copied in {result.seconds:.1f} s; {counted(result.total('lag_records'), 'record')}, "
         f"{counted(result.total('lag_bytes'), 'byte')}, {result.lag_seconds:.1f} s behind"
-        f"{not_known}"
+        f"{not_known}{_topics(result.topics, 'created')}"
     )
+
+
+def _topics(names: Sequence[str], done: str) -> str:
+    if not names:
+        return ""
+    return f"; topic{'s' if len(names) > 1 else ''} {', '.join(names)} {done}"
 
 
 def _lines() -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -61,8 +64,8 @@ OLDER_THAN_S = 24 * 3600
 )
 @password_option
 @json_option(
-    "Print one JSON object per stream or topic: name, the number of partitions of a topic, and the "
-    "values that --long shows."
+    "Print one JSON object per stream or topic: name, the number of partitions of a topic, "
+    "deleting if its deletion has begun, and the values that --long shows."
 )
 @asynchronous
 async def list_streams(
@@ -70,9 +73,9 @@ async def list_streams(
 ) -> int:
     """List the streams of a namespace whose names begin with PREFIX, one per line.
 
-    A topic is one line. To list its partitions, give its name with a slash as PREFIX. With --long,
-    streams that cannot be read are reported on standard error, and the exit status is 1 if there
-    are any.
+    A topic is one line. To list its partitions, give its name with a slash as PREFIX. A topic whose
+    deletion has begun is reported on standard error as well. With --long, streams that cannot be
+    read are reported on standard error, and the exit status is 1 if there are any.
     """
 
     from quire.http.views.stream_statistics import stream_statistics
@@ -92,24 +95,27 @@ async def list_streams(
 
     async with namespace(uri, path, password) as opened:
         topics = await _topics(opened, prefix)
-        partitions = {one for topic in topics.values() for one in topic}
+        partitions = {one for topic in topics.values() for one in topic.streams}
         names = [one for one in await opened.streams(prefix) if one not in partitions]
         names = sorted([*names, *topics])
         if not long:
             for name in names:
                 if as_json:
-                    count = {"partitions": len(topics[name])} if name in topics else {}
-                    print_json({"name": name, **count})
+                    topic = topics[name].as_json() if name in topics else {}
+                    print_json({"name": name, **topic})
                 else:
                     sys.stdout.write(f"{name}\n")
             sys.stdout.flush()
+            _say_deleting(topics, path)
             return 0
 
         async def shown(name: str) -> Values | None:
             if name not in topics:
                 return await described(opened, name)
-            found = await each(topics[name], lambda one: described(opened, one))
-            return _together(name, [one for one in found if one is not None])
+            topic = topics[name]
+            found = await each(topic.streams, lambda one: described(opened, one))
+            together = _together(name, [one for one in found if one is not None])
+            return {**together, **topic.as_json()}
 
         rows: list[tuple[str, ...]] = [LIST_HEAD]
         for at in range(0, len(names), STREAMS_AT_ONCE):
@@ -124,24 +130,52 @@ async def list_streams(
         if not as_json:
             sys.stdout.write("".join(f"{line}\n" for line in columns(rows)))
             sys.stdout.flush()
+    _say_deleting(topics, path)
     for line in failed:
         fail(line)
     return EXIT_ERROR if failed else 0
 
 
-async def _topics(opened: Namespace, prefix: str) -> dict[str, list[str]]:
-    """Return the names of the partitions of each topic whose name begins with a prefix."""
+@dataclass(frozen=True, slots=True)
+class ListedTopic:
+    """A topic in the list."""
 
-    async def partitions(name: str) -> list[str]:
-        try:
-            topic = await opened.topic(name)
-        except NoSuchStreamError:
-            return []  # its deletion has begun: its partitions are listed as streams
-        return [topic.stream(at) for at in range(topic.partitions)]
+    streams: list[str]
+    """The names of the partitions. If `deleting`, some of them may not exist any more."""
+    deleting: bool
+    """Whether the deletion of the topic has begun."""
+
+    def as_json(self) -> Values:
+        deleting = {"deleting": True} if self.deleting else {}
+        return {"partitions": len(self.streams), **deleting}
+
+
+async def _topics(opened: Namespace, prefix: str) -> dict[str, ListedTopic]:
+    """Return the topics whose names begin with a prefix, by name."""
+    from quire.streams.topics.topic_metadata import TopicMetadata, partition_stream
+
+    metadata = TopicMetadata(opened.client, opened.path)
+
+    async def listed(name: str) -> ListedTopic | None:
+        found = await metadata.find(name)
+        if found is None:
+            return None  # deleted since it was listed
+        streams = [partition_stream(name, at) for at in range(found.partitions)]
+        return ListedTopic(streams, found.deleting)
 
     names = await opened.topics(prefix)
-    found = zip(names, await each(names, partitions))
-    return {name: streams for name, streams in found if streams}
+    topics = zip(names, await each(names, listed))
+    return {name: topic for name, topic in topics if topic is not None}
+
+
+def _say_deleting(topics: Mapping[str, ListedTopic], path: str) -> None:
+    """Print which topics are being deleted, and how to complete a deletion."""
+    for name, topic in topics.items():
+        if topic.deleting:
+            say(
+                f"topic {name} is being deleted, or its deletion was interrupted. To complete the "
+                f"deletion: quire stream delete {quote(name)} -n {quote(path)}"
+            )
 
 
 def _together(name: str, partitions: list[Values]) -> Values:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from quire.spark.jobs.ingest import follow, ingest
     from quire.spark.jobs.offload import offload, preview_offload
     from quire.spark.jobs.recover import recover
-    from quire.spark.jobs.replicate import preview_replicate, replicate
+    from quire.spark.jobs.replicate import replicate
+    from quire.spark.jobs.replicate_preview import preview_replicate
     from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent
 
 _WHERE = {
@@ -35,7 +36,7 @@ _WHERE = {
     "offload": "offload",
     "preview_compact": "compact",
     "preview_offload": "offload",
-    "preview_replicate": "replicate",
+    "preview_replicate": "replicate_preview",
     "recover": "recover",
     "replicate": "replicate",
     "ClusterOptions": "tasks",

@@ -23,6 +23,7 @@ from quire._runtime.names.former_names import former_names
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import MetadataError, QuireError, StreamGapError, UsageError
+from quire.spark.failures import before_publishing, publishing_one_stream
 from quire.spark.jobs.archive.versions import Version, Versions
 from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
 from quire.spark.streams.offsets import StreamOffset
@@ -456,9 +457,9 @@ def _to_table(
         assert former is not None
         frame = _newest(spark.read.parquet(versions.spark_path(former)).unionByName(frame))
     frame = living(frame, source.key).sortWithinPartitions("key")
-    with watched(spark, f"compacting {source.stream}", progress):
+    with before_publishing(), watched(spark, f"compacting {source.stream}", progress):
         frame.write.parquet(claim.output)
-    count = spark.read.parquet(claim.output).count()
+        count = spark.read.parquet(claim.output).count()
     reached = _as_json(span.end)
     state = {"of": source.made_of, "life": source.life, "reached": reached, "rows": count}
     return _result(source, directory, span, count, claim.commit(state).name)
@@ -537,7 +538,7 @@ def _to_stream(
     txn = f"compact:{source.id}:{span.start}>{span.end.position}:{ledger},{sequence}"
     columns = ("value", *ENVELOPE.values())
     writer = frame.orderBy(*POSITION).select(*columns).write.format("quire").mode("append")
-    with watched(spark, f"compacting {source.stream}", progress):
+    with publishing_one_stream(), watched(spark, f"compacting {source.stream}", progress):
         writer.options(
             **source.cluster.options(),
             namespace=source.namespace,

@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,9 @@ from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import UsageError
+from quire.spark.failures import before_publishing, publishing_one_stream
 from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
+from quire.spark.streams.write_options import WILDCARDS
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.publish import publishing
 from quire.streams.publish.publishing import BatchKey
@@ -211,7 +214,8 @@ def ingest(
         Exception: An error of Spark, which contains the error of the sink.
     """
     txn_id = txn_id or f"ingest:{uuid.uuid4().hex}"
-    wanted = _streams(frame, target, progress)
+    with before_publishing():
+        wanted = _streams(frame, target, progress)
     with cluster.client() as client:
         _make_namespace(client, cluster, target)
         before = _published(client, cluster, target, wanted, txn_id)
@@ -219,7 +223,8 @@ def ingest(
         frame = frame.orderBy(_column(frame, frame_order))
     writer = shaped(frame, target).write.format("quire").mode("append")
     options = {**sink_options(cluster, target, wanted), "txnId": txn_id}
-    with watched(spark, "writing", progress):
+    one = len(wanted) == 1 and not set(wanted[0]) & WILDCARDS
+    with publishing_one_stream() if one else nullcontext(), watched(spark, "writing", progress):
         writer.options(**options).save()
     with cluster.client() as client:
         after = _published(client, cluster, target, wanted, txn_id)
@@ -265,7 +270,7 @@ def _named(names: Sequence[str], there: set[str]) -> list[str]:
 
     found: list[str] = []
     for given in names:
-        if any(sign in given for sign in "*?["):
+        if any(sign in given for sign in WILDCARDS):
             found += sorted(name for name in there if fnmatchcase(name, given))
         else:
             found.append(given)
@@ -338,7 +343,7 @@ async def _make_sure(
 
     async with await open_namespace(aio, target.namespace, password=cluster.password) as streams:
         for name in names:
-            if not any(sign in name for sign in "*?["):
+            if not any(sign in name for sign in WILDCARDS):
                 await make_sure(streams, name, target.create)
 
 

@@ -34,28 +34,19 @@ from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,
     QuireError,
-    StreamGapError,
+    StreamDivergedError,
+    StreamExistsError,
     UsageError,
 )
 from quire.spark.jobs.replicate_copy import SegmentCopier, copy_piece
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
-from quire.streams import Namespace, StreamSegment
-from quire.streams.mirror.check import (
-    check_gap,
-    check_origin,
-    lacking,
-    last_shown,
-    look_at_copy,
-    origin_of,
-)
+from quire.streams import Namespace
 from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
+from quire.streams.mirror.topics import TopicCopies
 from quire.streams.namespace.namespace import namespace_path, open_namespace
 from quire.streams.namespace.settings import current_names
-from quire.streams.namespace.truncation import would_free
-from quire.streams.read.positions import oldest_position
-from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,6 +105,8 @@ class ReplicateResult:
     """The result for each stream whose name matches."""
     seconds: float
     """The duration of the run in seconds."""
+    topics: tuple[str, ...] = ()
+    """The topics that the run has created in the target, because all partitions are there."""
 
     @property
     def failed(self) -> tuple[StreamReplica, ...]:
@@ -142,6 +135,7 @@ class ReplicateResult:
             "seconds": round(self.seconds, 3),
             **{name: self.total(name) for name in names},
             "lag_seconds": round(self.lag_seconds, 3),
+            "topics": list(self.topics),
             "streams": [asdict(one) for one in self.streams],
         }
 
@@ -172,8 +166,10 @@ def replicate(
     job again: it continues.
 
     If the target has no such namespace, it is created with the settings of the source. Each copy
-    gets the own settings of its source stream. Streams fail independently: the others continue, and
-    the result reports the failures.
+    gets the own settings of its source stream. The copies of a topic's partitions become a topic as
+    soon as all of them exist. Streams fail independently: the others continue, and the result
+    reports the failures. No partition of a topic is copied if the target has a stream of that name,
+    or a topic with another number of partitions.
 
     Args:
         spark: The session that runs the tasks.
@@ -202,7 +198,9 @@ def replicate(
     Raises:
         UsageError: An argument is not valid.
         NoSuchStreamError: No stream matches.
-        StreamDivergedError: All streams failed, and the target's stream is not a copy.
+        StreamDivergedError: All streams failed, and the target's stream is not a copy, or its topic
+            has another number of partitions.
+        StreamExistsError: All streams failed, and the target has a stream with the name of a topic.
         StreamFencedError: All streams failed, and another writer opened the target's stream.
         StreamGapError: All streams failed, and the source lacks records that the copy was to have.
         QuireError: All streams failed, and this is the error of the first.
@@ -298,6 +296,7 @@ class _Job:
     report: Callable[[ReplicateResult], object] | None
     progress: ProgressCallback
     leftovers: Leftovers
+    topics: TopicCopies = field(init=False)
     began: float = field(default_factory=time.monotonic)
     mirrors: dict[str, Mirror] = field(default_factory=dict)
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -309,6 +308,7 @@ class _Job:
     ) -> ReplicateResult:
         source = await self.source.open()
         target = await self._open_target(source)
+        self.topics = TopicCopies(source, target)
         copier, ending = SegmentCopier(run), asyncio.Event()
         if not continuous:
             ending.set()
@@ -321,6 +321,7 @@ class _Job:
                     await self._once(group, source, target, copier, ending)
                 await asyncio.gather(*self.running.values(), return_exceptions=True)
                 serving.cancel()
+            await self.topics.make()
             result = await self._result()
         finally:
             await target.close()
@@ -352,19 +353,22 @@ class _Job:
         if not names:
             raise none_matches(self.source.path, self.pattern)
         turns = asyncio.Semaphore(STREAMS_AT_ONCE)
-        for name in names:
-            self._start(group, self._mirror(source, target, name, copier, ending), turns)
+        mirror = functools.partial(self._mirror, source, target, copier, ending)
+        await self._begin(group, names, mirror, turns)
         await self._watch(ending, lambda: None)
 
     async def _continuously(
         self, group: TaskGroup, source: Namespace, target: Namespace, copier: SegmentCopier,
         ending: asyncio.Event,
     ) -> None:  # fmt: skip
+        mirror = functools.partial(self._mirror, source, target, copier, ending)
+
         async def look() -> None:
-            for name in await matching(source, self.pattern):
-                if name not in self.mirrors:
-                    mirror = self._mirror(source, target, name, copier, ending)
-                    self._start(group, mirror, None)
+            await self._begin(group, await matching(source, self.pattern), mirror, None)
+            try:
+                await self.topics.make()
+            except (StreamExistsError, StreamDivergedError):
+                pass  # the end of the run, or the next run, reports it
 
         await look()
         await self._watch(ending, look)
@@ -373,15 +377,33 @@ class _Job:
         self,
         source: Namespace,
         target: Namespace,
-        name: str,
         copier: SegmentCopier,
         ending: asyncio.Event,
+        name: str,
     ) -> Mirror:
         return Mirror(
             source, target, name, copier.copy, self.leftovers,
             overrides=self.settings, truncation=self.truncation, on_gap=self.on_gap,
             stop=ending, patience_s=self.patience_s,
         )  # fmt: skip
+
+    async def _begin(
+        self,
+        group: TaskGroup,
+        names: Sequence[str],
+        mirror_of: Callable[[str], Mirror],
+        turns: asyncio.Semaphore | None,
+    ) -> None:
+        """Start to copy the streams that are new, or record why their topics forbid it."""
+        refused = await self.topics.look(names)
+        for name in names:
+            if name in self.mirrors:
+                continue
+            mirror = mirror_of(name)
+            if name in refused:
+                self.mirrors[name], self.failed[name] = mirror, refused[name]
+            else:
+                self._start(group, mirror, turns)
 
     def _start(self, group: TaskGroup, mirror: Mirror, turns: asyncio.Semaphore | None) -> None:
         async def run() -> None:
@@ -460,8 +482,9 @@ class _Job:
     async def _result(self) -> ReplicateResult:
         replicas = [await self._replica(name) for name in sorted(self.mirrors)]
         return ReplicateResult(
-            self.source.path, self.target.path, tuple(replicas), time.monotonic() - self.began
-        )
+            self.source.path, self.target.path, tuple(replicas), time.monotonic() - self.began,
+            tuple(self.topics.made),
+        )  # fmt: skip
 
     async def _replica(self, name: str) -> StreamReplica:
         copied = self.mirrors[name].copied
@@ -474,192 +497,3 @@ class _Job:
         except QuireError:
             return done
         return replace(done, lag_records=records, lag_bytes=size_bytes, lag_seconds=seconds)
-
-
-# -- what a dry run reports --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaPreview:
-    """The work that a run would do for one stream."""
-
-    stream: str
-    """The name of the stream."""
-    new: bool = False
-    """Whether the copy does not exist yet, and would be created."""
-    segments: int = 0
-    """The number of segments that would be completed in the copy."""
-    in_progress: bool = False
-    """Whether acknowledged entries of the segment in progress would be copied, too."""
-    records: int = 0
-    """The number of records that would be copied."""
-    bytes: int = 0
-    """The payload bytes that would be copied."""
-    freed_ledgers: tuple[int, ...] = ()
-    """The ledgers of the copy that would be deleted because the source was truncated."""
-    error: str = ""
-    """The reason why the stream would be given up. All other values are then unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicatePreview:
-    """The work that a run of `replicate` would do."""
-
-    namespace: str
-    """The namespace in the source."""
-    target_namespace: str
-    """The namespace in the target."""
-    streams: tuple[ReplicaPreview, ...]
-    """The preview for each stream whose name matches."""
-
-    @property
-    def failed(self) -> tuple[ReplicaPreview, ...]:
-        """The streams that cannot be replicated."""
-        return tuple(one for one in self.streams if one.error)
-
-    def total(self, name: str) -> int:
-        """Return the sum of a number over all streams.
-
-        Args:
-            name: The name of the number, such as "bytes".
-        """
-        return sum(getattr(one, name) for one in self.streams)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the preview as the command prints it."""
-        return {
-            "dry_run": True,
-            "namespace": self.namespace,
-            "target_namespace": self.target_namespace,
-            **{name: self.total(name) for name in ("segments", "records", "bytes")},
-            "streams": [asdict(one) for one in self.streams],
-        }
-
-
-def preview_replicate(
-    source: ClusterOptions,
-    target: ClusterOptions,
-    namespace: str,
-    *,
-    streams: str = "*",
-    target_namespace: str | None = None,
-    truncation: bool = True,
-    on_gap: str = "raise",
-) -> ReplicatePreview:
-    """Return what `replicate` would copy now with these arguments, without using Spark.
-
-    Nothing is changed in either cluster, and no copy is claimed, so a run that is in progress
-    continues.
-
-    Args:
-        source: The cluster to copy from.
-        target: The cluster to copy to.
-        namespace: The namespace of the streams.
-        streams: A shell pattern of the names of the streams.
-        target_namespace: The namespace in the target.
-        truncation: Whether the copy would be truncated like the source.
-        on_gap: What would be done about segments that were truncated before they were copied.
-
-    Returns:
-        What would be copied. A stream that cannot be replicated has an `error`.
-
-    Raises:
-        UsageError: An argument is not valid.
-        NoSuchStreamError: No stream matches.
-    """
-    path, to_path = namespace_path(namespace), namespace_path(target_namespace or namespace)
-    config = ClientConfig(tls=target.tls)
-    with source.client() as read, blocking.connect(target.metadata, config=config) as other:
-        ends = (
-            ReplicateEnd(read.aio, source.password, path),
-            ReplicateEnd(other.aio, target.password, to_path),
-        )
-        call(check_ends(*ends))
-        found: list[ReplicaPreview] = call(_previews(*ends, streams, truncation, on_gap))
-    return ReplicatePreview(path, to_path, tuple(found))
-
-
-async def _previews(
-    source: ReplicateEnd, target: ReplicateEnd, pattern: str, truncation: bool, on_gap: str
-) -> list[ReplicaPreview]:
-    opened = await source.open()
-    try:
-        try:
-            copies = await target.open()
-        except NoSuchNamespaceError:
-            copies = None
-        try:
-            names = await matching(opened, pattern)
-            if not names:
-                raise none_matches(source.path, pattern)
-            return [await _told(opened, copies, name, truncation, on_gap) for name in names]
-        finally:
-            if copies is not None:
-                await copies.close()
-    finally:
-        await opened.close()
-
-
-async def _told(
-    source: Namespace, copies: Namespace | None, name: str, truncation: bool, on_gap: str
-) -> ReplicaPreview:
-    try:
-        return await _preview(source, copies, name, truncation, on_gap)
-    except QuireError as error:
-        return ReplicaPreview(name, error=str(error))
-
-
-async def _preview(
-    source: Namespace, copies: Namespace | None, name: str, truncation: bool, on_gap: str
-) -> ReplicaPreview:
-    last, freed, end = 0, [], -1
-    partial: StreamSegment | None = None
-    origin = await origin_of(source, name)
-    new = copies is None or not await copies.metadata(name).exists()
-    if copies is not None and not new:
-        copy = copies.metadata(name)
-        await check_origin(copy, origin)
-        last, partial = await look_at_copy(copies.client, copy, source.metadata(name))
-    segments = await source.segments(name)
-    if not truncation and on_gap != "skip":
-        check_gap(name, segments, last)
-    todo = lacking(segments, last)
-    if copies is not None and last and truncation and segments:
-        oldest = min(oldest_position(segments), segments[-1].first_dlsn)
-        freed = await would_free(copies.client, copies.metadata(name), oldest)
-    if copies is not None and todo and todo[-1].in_progress:
-        end = await last_shown(copies, name, partial, todo[-1])
-    facts = await segment_statistics(source.client, todo, source.password)
-    for fact in facts:
-        if fact.lost:
-            raise StreamGapError(
-                f"stream {name} cannot be replicated: ledger {fact.segment.ledger_id} of its "
-                f"segment {fact.segment.lssn} is lost in the source",
-                remedy="Restore the ledger. If that is impossible, give up this segment and all "
-                f"before it in the source: `quire stream truncate {name} --before "
-                f"{fact.segment.lssn + 1}:0:0`",
-            )
-    copied = [fact for fact in facts if await _grew(source, fact, end)]
-    read = [fact for fact in copied if not fact.truncated]  # truncated segments are copied empty
-    return ReplicaPreview(
-        name,
-        new,
-        sum(not fact.segment.in_progress for fact in copied),
-        any(fact.segment.in_progress for fact in copied),
-        sum(fact.records for fact in read),
-        sum(fact.size_bytes for fact in read),
-        tuple(segment.ledger_id for segment in freed),
-    )
-
-
-async def _grew(source: Namespace, fact: SegmentStatistics, end: int) -> bool:
-    """Return whether a segment of the source has entries after entry `end`, the last in the copy.
-
-    This is always True for a completed segment.
-    """
-    if not fact.segment.in_progress:
-        return True
-    async with await source.client.open_ledger(
-        fact.segment.ledger_id, password=source.password
-    ) as reader:
-        return reader.last_add_confirmed > end

@@ -53,6 +53,7 @@ from quire.streams.read.ahead import AHEAD_ENTRIES, AHEAD_LEDGERS, OpenedAhead, 
 from quire.streams.read.arrow import ALL_COLUMNS, NULLABLE, PARTITION_COLUMN, RecordColumns
 from quire.streams.read.arrow import schema as arrow_schema
 from quire.streams.read.positions import Start
+from quire.streams.topics.topic_metadata import partition_number
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 1024 * 1024
@@ -254,6 +255,9 @@ class StreamBounds:
     """The streams and values that the filters of a query select. Ranges include both ends."""
 
     streams: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    """The partitions of a topic that a filter lists, or None for all of them."""
+    partition: tuple[int, int] = (0, INT64_MAX)
     segment: tuple[int, int] = (0, INT64_MAX)
     txid: tuple[int, int] = (-INT64_MAX, INT64_MAX)
     sequence: tuple[int, int] = (-INT64_MAX, INT64_MAX)
@@ -263,6 +267,11 @@ class StreamBounds:
         """Return the bounds restricted to these streams."""
         both = frozenset(streams)
         return replace(self, streams=both if self.streams is None else both & self.streams)
+
+    def among_partitions(self, partitions: Iterable[int]) -> StreamBounds:
+        """Return the bounds restricted to these partitions of a topic."""
+        both = frozenset(partitions)
+        return replace(self, partitions=both if self.partitions is None else both & self.partitions)
 
     def within(self, column: str, first: int, last: int) -> StreamBounds:
         """Return the bounds with a column restricted to a range."""
@@ -274,14 +283,40 @@ class StreamBounds:
         """Return whether the bounds include a stream."""
         return self.streams is None or name in self.streams
 
+    def has_partition(self, number: int) -> bool:
+        """Return whether the bounds include a partition of a topic."""
+        listed = self.partitions is None or number in self.partitions
+        return listed and self.partition[0] <= number <= self.partition[1]
+
+
+def column_of(condition: Filter) -> str:
+    """Return the name of the column that a filter compares, or "" if it is not a plain column."""
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
+    return attribute[0] if len(attribute) == 1 else ""
+
+
+def is_exact(condition: Filter) -> bool:
+    """Return whether the bounds include exactly what a condition does.
+
+    This is so for the partition of a topic, because whole partitions are read or left out. The
+    condition has no NULL on its right side except in a list, where NULL selects nothing.
+    """
+    if column_of(condition) != PARTITION_COLUMN:
+        return False
+    value: Any = getattr(condition, "value", None)
+    if isinstance(condition, In):
+        return all(one is None or type(one) is int for one in value)
+    compared = EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+    return isinstance(condition, compared) and type(value) is int
+
 
 def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
     """Return the bounds with one more condition.
 
-    They may include more than the condition does, because Spark applies it again.
+    They may include more than the condition does, unless it `is_exact`. Spark then applies it
+    again.
     """
-    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
-    column = attribute[0] if len(attribute) == 1 else ""
+    column = column_of(condition)
     value: Any = getattr(condition, "value", None)
     if column == "stream":
         if isinstance(condition, EqualTo | EqualNullSafe) and isinstance(value, str):
@@ -289,6 +324,8 @@ def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
         if isinstance(condition, In):
             return bounds.among(v for v in value if isinstance(v, str))
         return bounds
+    if column == PARTITION_COLUMN:
+        return _narrowed_partitions(bounds, condition, value) if is_exact(condition) else bounds
     if column == "time" and isinstance(value, datetime):
         # Use the whole milliseconds around the time.
         name, low = "time_ms", _floor_ms(value)
@@ -305,6 +342,22 @@ def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
     if isinstance(condition, LessThan | LessThanOrEqual):
         return bounds.within(name, -INT64_MAX, high)
     return bounds
+
+
+def _narrowed_partitions(bounds: StreamBounds, condition: Filter, value: Any) -> StreamBounds:
+    match condition:
+        case In():
+            return bounds.among_partitions(one for one in value if one is not None)
+        case GreaterThan():
+            return bounds.within("partition", value + 1, INT64_MAX)
+        case GreaterThanOrEqual():
+            return bounds.within("partition", value, INT64_MAX)
+        case LessThan():
+            return bounds.within("partition", 0, value - 1)
+        case LessThanOrEqual():
+            return bounds.within("partition", 0, value)
+        case _:
+            return bounds.within("partition", value, value)
 
 
 def _floor_ms(moment: datetime) -> int:
@@ -341,8 +394,16 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
         async with await open_namespace(
             client, options.namespace, password=options.password
         ) as streams:
-            names = [n for n in await stream_names(streams, options) if self._bounds.has_stream(n)]
+            names = [n for n in await stream_names(streams, options) if self._selects(n)]
             return await each(names, lambda name: self._of_stream(streams, name))
+
+    def _selects(self, name: str) -> bool:
+        """Return whether the filters select records of a stream."""
+        if self._options.topic is not None:
+            parts = partition_number(name)
+            if parts is not None and not self._bounds.has_partition(parts[1]):
+                return False
+        return self._bounds.has_stream(name)
 
     async def _of_stream(self, streams: Namespace, name: str) -> list[StreamSplit]:
         options, view = self._options, StreamView(streams, name)
@@ -396,16 +457,17 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
 class QuireStreamPushdownReader(QuireStreamBatchReader):
     """A batch reader that also uses comparisons with constants to read less.
 
-    It uses those of `stream`, `segment`, `txid`, `time` and `sequence`. It is a separate class
-    because Spark refuses a reader with `pushFilters` unless
+    It uses those of `stream`, `partition`, `segment`, `txid`, `time` and `sequence`. It is a
+    separate class because Spark refuses a reader with `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is set.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Use the filters, and yield all of them.
+        """Use the filters, and yield those that Spark has to apply again, at the edges.
 
-        Spark applies them again to the records at the edges.
+        The plan of the query lists the others as pushed filters.
         """
         for condition in filters:
             self._bounds = narrowed(self._bounds, condition)
-            yield condition
+            if not is_exact(condition):
+                yield condition

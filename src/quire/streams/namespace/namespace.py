@@ -9,6 +9,7 @@ path, and the settings of a stream below the stream.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -249,7 +250,8 @@ class Namespace:
             StreamExistsError: A stream or a topic has this name already, or a topic that had such a
                 partition is being deleted.
             StreamQuotaError: The namespace has as many streams as `streams_max` allows.
-            UsageError: The name or a setting is not valid.
+            UsageError: The name or a setting is not valid, or the name is that of a partition that
+                a topic does not have.
         """
         metadata = self.metadata(name)
         await self._check_quota(1, f"stream {name}")
@@ -258,10 +260,8 @@ class Namespace:
         DEFAULTS.with_values({**self._values, **settings})
         if (topic := await self._topics.find(metadata.paths.name)) is not None:
             raise topic_exists(topic)
-        topic = await self._topics.topic_of(metadata.paths.name)
-        if topic is not None and topic.deleting:
-            raise topic_exists(topic)  # the rest of the deletion would delete the stream
-        await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})
+        guard = partial(self._topics.not_beside, metadata.paths.name)
+        await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
     async def _check_quota(self, more: int, what: str) -> None:
         """Raise StreamQuotaError if the namespace may not have `more` streams in addition."""
@@ -403,7 +403,8 @@ class Namespace:
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
-                segments), or it is a topic or a partition of one. Nothing was changed.
+                segments), or it is a topic or a partition of one, or the new name is that of a
+                partition that a topic does not have. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         remedy = "Create another topic, and copy the records"
@@ -450,6 +451,7 @@ class Namespace:
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
         creates += await target.lives.begin()
         creates += await no_topic(self._tree, target.paths)
+        creates += await self._topics.not_beside(target.paths.name)
         return [Delete(life.path, life.version), *creates, *reversed(deletes)]
 
     def _check_size_of_rename(self, name: str, operations: Sequence[Operation]) -> None:
@@ -619,6 +621,7 @@ class Namespace:
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            UsageError: The stream does not exist, and `create_stream` refuses its name.
         """
         metadata = self.metadata(name)
         if lock is not None and not isinstance(lock, int | float):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.retry import Backoff, Retry
@@ -132,17 +132,24 @@ class StreamMetadata:
 
     # -- the stream ---------------------------------------------------------------------------
 
-    async def create(self, more: Mapping[str, bytes] | None = None) -> None:
+    async def create(
+        self,
+        more: Mapping[str, bytes] | None = None,
+        guard: Callable[[], Awaitable[Sequence[Operation]]] | None = None,
+    ) -> None:
         """Create all nodes of the stream in one transaction.
 
-        `more` has further nodes, as values by their path below the stream's root. Raises
-        StreamExistsError if a stream or a topic has this name.
+        `more` has further nodes, as values by their path below the stream's root. Each attempt
+        calls `guard`, which raises an error if the stream must not be created, or returns
+        operations that fail once that changes. Raises StreamExistsError if a stream or a topic has
+        this name.
         """
         for attempt in range(CREATE_ATTEMPTS):
+            guards = [] if guard is None else await guard()
             try:
-                await self.tree.commit(*await self.creation(more))
+                await self.tree.commit(*await self.creation(more), *guards)
                 return
-            except NoSuchKeyError:
+            except (NoSuchKeyError, VersionConflictError):
                 if attempt == CREATE_ATTEMPTS - 1:
                     raise
             except KeyExistsError as error:

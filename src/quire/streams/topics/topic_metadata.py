@@ -38,7 +38,7 @@ from quire.metadata.tree import Check, Create, Delete, Operation, Put
 from quire.metadata.values import ANY_VERSION
 from quire.streams.namespace.stream_life import unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
-from quire.streams.namespace.topic_nodes import topic_path, topics_path
+from quire.streams.namespace.topic_nodes import no_topic, topic_path, topics_path
 from quire.streams.topics.partitioner import PARTITIONER
 
 FORMAT = 1
@@ -126,16 +126,17 @@ class TopicMetadata:
                 if attempt == CREATE_TOPIC_ATTEMPTS - 1:
                     raise
 
-    async def adopt(self, name: str, partitions: int) -> None:
+    async def adopt(self, name: str, partitions: int, *, any_number: bool = False) -> None:
         """Create a topic whose partitions are streams that exist already.
 
         Raises NoSuchStreamError if one of them does not exist, StreamExistsError, and UsageError if
-        the number or the name is not valid, or if there is a stream for one partition more.
+        the number or the name is not valid, or if there is a stream for one partition more. With
+        `any_number` such a stream does not matter, because the caller knows the number.
         """
         name = stream_name(name)
         streams = self._partitions(name, partitions)
         further = self.stream(partition_stream(name, partitions))
-        if await further.exists():
+        if not any_number and await further.exists():
             raise UsageError(
                 f"topic {name} was not created with {partitions} partitions: stream "
                 f"{further.paths.name} exists as well",
@@ -227,7 +228,8 @@ class TopicMetadata:
             raise NoSuchStreamError(
                 f"topic {name} of namespace {self._namespace} is being deleted, or its deletion "
                 "was interrupted",
-                remedy="Delete it again to complete the deletion",
+                remedy=f"Complete the deletion: quire stream delete {name} (in Python, "
+                "delete_topic)",
             )
         return found
 
@@ -267,6 +269,33 @@ class TopicMetadata:
             return None
         found = await self.find(parts[0])
         return found if found is not None and parts[1] < found.partitions else None
+
+    async def not_beside(self, stream: str) -> list[Operation]:
+        """Return operations that fail if a new stream would stand beside the partitions of a topic.
+
+        A stream such as "clicks/9" beside a topic "clicks" with four partitions looks like a
+        partition, but no reader or writer of the topic uses it. Raises UsageError if the stream
+        would be one now, and StreamExistsError if it has the name of a topic's partition, and the
+        topic is being deleted.
+        """
+        above, _, number = stream.rpartition("/")
+        if not above or not number.isdecimal():
+            return []
+        topic = await self.find(above)
+        if topic is None:
+            if not await self._tree.exists(self._directory):
+                return []  # then `no_topic` fails as soon as there is any topic
+            return await no_topic(self._tree, StreamPaths(self._namespace, above))
+        parts = partition_number(stream)
+        if parts is None or parts[1] >= topic.partitions:
+            raise UsageError(
+                f"{stream} cannot be the name of a new stream in namespace {self._namespace}: "
+                f"topic {above} has the partitions 0 to {topic.partitions - 1}",
+                remedy=f"Write to {above}, which chooses the partition, or choose another name",
+            )
+        if topic.deleting:
+            raise topic_exists(topic)  # the rest of the deletion would delete the stream
+        return [Check(self._path(above), topic.version)]
 
     async def delete(self, name: str, delete: Callable[[StreamMetadata], Awaitable[None]]) -> None:
         """Delete a topic, and each partition with `delete`. It need not exist.
@@ -319,7 +348,8 @@ def topic_exists(topic: StoredTopic) -> StreamExistsError:
         return StreamExistsError(
             f"topic {topic.name} is being deleted, or its deletion was interrupted, so its name "
             "and those of its partitions cannot be used yet",
-            remedy="Delete the topic again to complete the deletion",
+            remedy=f"Complete the deletion: quire stream delete {topic.name} (in Python, "
+            "delete_topic)",
         )
     return StreamExistsError(
         f"topic {topic.name} already exists, with {topic.partitions} partitions. It was not "

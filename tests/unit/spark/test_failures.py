@@ -1,0 +1,79 @@
+"""Which errors of Spark's say that a job has published nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+
+from quire.errors import JobError, JobRefusedError, QuireError, UsageError
+from quire.spark.failures import before_publishing, one_error, publishing_one_stream
+
+FENCED = (
+    "An exception was thrown from the Python worker.\n"
+    "Traceback (most recent call last):\n"
+    '  File "/opt/quire/spark/streams/writer.py", line 7, in commit\n'
+    "quire.errors.StreamFencedError: stream a was taken over by another writer. Run it again\n"
+)
+UNAVAILABLE = "quire.errors.MetadataUnavailableError: the store does not answer"
+
+
+class SparkError(Exception):
+    """An error as PySpark raises it."""
+
+
+SparkError.__module__ = "pyspark.errors"
+
+
+def told(text: str, step: Callable[[], AbstractContextManager[None]] | None = None) -> QuireError:
+    with pytest.raises(SparkError) as caught, step() if step else nullcontext():
+        raise SparkError(text)
+    error = one_error(caught.value, "compact")
+    assert isinstance(error, QuireError)
+    return error
+
+
+def test_the_outcome_of_an_error_is_not_known_by_itself() -> None:
+    for text in (FENCED, UNAVAILABLE, "Job aborted", "quire.errors.StreamGapError: gone"):
+        error = told(text)
+        assert type(error) is JobError
+        assert not error.outcome_known
+
+
+@pytest.mark.parametrize("kind", [UsageError, JobRefusedError])
+def test_a_refusal_was_raised_before_anything_was_done(kind: type[QuireError]) -> None:
+    error = told(f"quire.errors.{kind.__name__}: no. Do this")
+    assert (type(error), error.outcome_known, str(error)) == (kind, True, "no. Do this")
+
+
+@pytest.mark.parametrize("text", [FENCED, UNAVAILABLE, "Job aborted due to stage failure"])
+def test_nothing_is_published_before_the_step_that_publishes(text: str) -> None:
+    error = told(text, before_publishing)
+    assert type(error) is JobError
+    assert error.outcome_known
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        (FENCED, True),
+        ("quire.errors.StreamGapError: records of the source are gone", True),
+        (UNAVAILABLE, False),
+        # An error of the publication, and a later one: the last step may have succeeded.
+        (f"{UNAVAILABLE}\n\nDuring handling of the above exception:\n\n{FENCED}", False),
+        ("quire.errors.ClientClosedError: the client is closed", False),
+        # Spark lost the process that was publishing.
+        ("Job aborted due to stage failure: Python worker exited unexpectedly", False),
+    ],
+)
+def test_what_is_certain_after_a_write_to_one_stream(text: str, known: bool) -> None:
+    error = told(text, publishing_one_stream)
+    assert error.outcome_known is known
+
+
+def test_an_error_that_is_not_of_spark_is_not_changed() -> None:
+    mine = KeyError("x")
+    with pytest.raises(KeyError), before_publishing():
+        raise mine
+    assert one_error(mine, "compact") is mine
