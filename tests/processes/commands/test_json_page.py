@@ -22,7 +22,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
 BEGIN, END = "<!-- keys -->\n", "<!-- end of keys -->\n"
 COMMANDS = (
     "ledger list", "ledger show 0", "ledger read 0", "ledger recover 0",
-    "stream list", "stream show clicks", "stream read clicks", "stream tail clicks",
+    "stream list", "stream show clicks", "stream show TOPIC", "stream read clicks",
+    "stream tail clicks",
     "stream retain clicks --dry-run", "stream truncate clicks --before seq:50 --dry-run",
     "namespace list", "namespace show /streams", "object list", "object show a/b",
     "dataset list", "dataset show numbers", "dataset sweep --older-than 0 --dry-run",
@@ -57,8 +58,9 @@ def test_the_page_lists_the_keys_that_are_printed(tmp_path: Path) -> None:
         write_dataset(cluster.uri)
         bookie = quire("cluster", "bookies").ok().decode().split()[0]
         quire("cluster", "pause", "rebalance").ok()  # `pause` lists it
+        quire("stream", "create", "visits", "--partitions", "2").ok()
         for words in COMMANDS:
-            typed = words.replace("BOOKIE", bookie).split()
+            typed = words.replace("BOOKIE", bookie).replace("TOPIC", "visits").split()
             found[command_of(words)] = keys(quire(*typed, "--json").ok())
     table = "| command | keys of an object |\n|---|---|\n" + "".join(
         f"| `quire {name}` | {', '.join(f'`{key}`' for key in listed)} |\n"
@@ -85,9 +87,9 @@ def write_dataset(uri: str) -> None:
 
 
 def command_of(words: str) -> str:
-    """Return the name of a command: its words up to the first that is an argument."""
+    """Return the name of a command: its words up to the first argument other than TOPIC."""
     named = words.split()
-    return " ".join(named[: 3 if " ".join(named[:2]) in GROUPS else 2])
+    return " ".join(named[: 3 if " ".join(named[:2]) in GROUPS or "TOPIC" in named else 2])
 
 
 def keys(out: bytes) -> list[str]:

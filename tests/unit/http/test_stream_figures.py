@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from quire.http.watch import stream_figures
-from quire.http.watch.stream_figures import StreamWatch
+from quire.http.watch.stream_figures import StreamFigures, StreamWatch, topic_as_json
 from quire.metadata.tree import Put
 from tests.support.streams import Bench, run
 
@@ -114,3 +114,53 @@ def test_only_the_newest_segments_of_a_long_stream_are_read() -> None:
             await watch.close()
 
     run(scene)
+
+
+# -- topics -----------------------------------------------------------------------------------
+
+
+def test_the_figures_of_a_topic_are_sums_over_its_partitions() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("visits", 3)
+        for at, count in enumerate((10, 20)):
+            await append(b, f"visits/{at}", count)
+        for stream, subscriber, read in (
+            ("visits/0", "billing", 4), ("visits/1", "billing", 5), ("visits/1", "other", 1),
+        ):  # fmt: skip
+            records = await b.read(stream)
+            position = records[read - 1].position.next_slot()
+            await b.streams.subscription(stream, subscriber).commit(position)
+        topics = {"visits": [f"visits/{at}" for at in range(3)]}
+        watch = watched(b)
+        try:
+            assert watch.of_topics(b.streams.path, topics) == {"visits": None}
+            found = await figures(b, watch, *topics["visits"])
+            topic = watch.of_topics(b.streams.path, topics)["visits"]
+            assert topic is not None
+            for key in ("records", "bytes", "segments"):
+                assert topic[key] == sum(found[name][key] for name in topics["visits"])
+            assert (topic["records"], topic["last"], topic["records_per_s"]) == (30, None, None)
+            assert topic["last_time"] == max(found[f"visits/{at}"]["last_time"] for at in (0, 1))
+            # 6 in partition 0 and 15 in partition 1; the other subscription lags 19 in one.
+            assert (topic["lag"], topic["slowest"], topic["subscriptions"]) == (21, "billing", 2)
+            await append(b, "visits/2", 50)
+            await asyncio.sleep(5)
+            await figures(b, watch, *topics["visits"])
+            topic = watch.of_topics(b.streams.path, topics)["visits"]
+            assert topic is not None
+            assert topic["records"] == 80
+            assert topic["records_per_s"] > 0
+        finally:
+            await watch.close()
+
+    run(scene)
+
+
+def test_a_partition_that_cannot_be_read_is_named() -> None:
+    good = StreamFigures(10.0, True, 1, 7, 70, written=7)
+    bad = StreamFigures(8.0, error="its ledger is damaged")
+    found = topic_as_json([(good, None), (bad, None)], 20.0)
+    assert found["error"] == "partition 1: its ledger is damaged"
+    assert (found["records"], found["whole"]) == (7, False)
+    assert (found["records_per_s"], found["age_s"]) == (None, 12.0)
+    assert (found["lag"], found["slowest"], found["subscriptions"]) == (None, None, 0)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from quire.metadata.tree import Put
+from quire.metadata.values import ANY_VERSION
+from quire.streams.namespace import tree_search
+from quire.streams.namespace.removal import delete_stream
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.topic_nodes import topic_path
 from quire.streams.namespace.tree_search import streams_page
+from quire.streams.topics.topic_metadata import TopicMetadata
 from tests.support.streams import Bench, run
 
 NAMES = [
@@ -28,14 +37,16 @@ def test_every_page_size() -> None:
             found: list[str] = []
             after: str | None = ""
             while after is not None:
-                page, after = await streams_page(b.streams, after=after, limit=limit)
-                assert len(page) <= limit
-                assert after is None or len(page) == limit
-                found += page
+                page = await streams_page(b.streams, after=after, limit=limit)
+                after = page.next
+                assert page.names == page.streams()
+                assert len(page.names) <= limit
+                assert after is None or len(page.names) == limit
+                found += page.names
             assert found == names
         for after in ("a", "a-", "a/b", "a/zzz", "b", "orders", "zzz"):
-            page, following = await streams_page(b.streams, after=after, limit=1_000)
-            assert (page, following) == ([name for name in names if name > after], None)
+            page = await streams_page(b.streams, after=after, limit=1_000)
+            assert (page.names, page.next) == ([name for name in names if name > after], None)
 
     run(scene)
 
@@ -44,8 +55,8 @@ def test_a_search() -> None:
     async def scene(b: Bench) -> None:
         names = await made(b)
         for part in ("order", "/", "-", "nothing", "日"):
-            page, _ = await streams_page(b.streams, limit=1_000, part=part)
-            assert page == [name for name in names if part in name]
+            page = await streams_page(b.streams, limit=1_000, part=part)
+            assert page.names == [name for name in names if part in name]
 
     run(scene)
 
@@ -57,12 +68,125 @@ def test_a_search_that_takes_long_goes_on_later() -> None:
         after: str | None = ""
         rounds = 0
         while after is not None:
-            page, after = await streams_page(
+            page = await streams_page(
                 b.streams, after=after, limit=1_000, part="e", is_late=lambda: True
             )
-            found += page
+            after = page.next
+            found += page.names
             rounds += 1
         assert found == [name for name in names if "e" in name]
         assert rounds > 2
+
+    run(scene)
+
+
+# -- topics -----------------------------------------------------------------------------------
+
+
+async def with_topics(b: Bench) -> None:
+    """Create topics, and streams whose names are those of topics or partitions, or nearly so."""
+    for name, partitions in (("visits", 12), ("a/nested", 3), ("one", 1)):
+        await b.streams.create_topic(name, partitions)
+    for name in ("visits/12", "visits/7/more", "visits-eu", "a/other", "plain", "visit"):
+        await b.streams.create_stream(name)
+
+
+SHOWN = [
+    "a/nested", "a/other", "one", "plain", "visit", "visits", "visits-eu", "visits/12",
+    "visits/7/more",
+]  # fmt: skip
+
+
+def test_a_topic_is_one_name_on_one_page() -> None:
+    async def scene(b: Bench) -> None:
+        await with_topics(b)
+        for limit in (1, 2, 3, len(SHOWN), 1_000):
+            names: list[str] = []
+            streams: list[str] = []
+            after: str | None = ""
+            while after is not None:
+                page = await streams_page(b.streams, after=after, limit=limit)
+                assert page.names == sorted(page.names)
+                assert len(page.names) <= limit
+                assert set(page.topics) == {"visits", "a/nested", "one"} & set(page.names)
+                names += page.names
+                streams += page.streams()
+                after = page.next
+            assert names == SHOWN
+            assert sorted(streams) == await b.streams.streams()
+        page = await streams_page(b.streams, limit=1_000)
+        at = page.streams().index("visits/0")
+        assert page.streams()[at : at + 12] == [f"visits/{number}" for number in range(12)]
+        assert page.topics["visits"].partitions == 12
+
+    run(scene)
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ("nested", ["a/nested"]),
+        ("visits/3", ["visits"]),  # the name of a partition finds its topic
+        ("visits/12", ["visits/12"]),
+        ("visits", ["visits", "visits-eu", "visits/12", "visits/7/more"]),
+    ],
+)
+def test_a_search_finds_topics(part: str, found: list[str]) -> None:
+    async def scene(b: Bench) -> None:
+        await with_topics(b)
+        assert (await streams_page(b.streams, limit=1_000, part=part)).names == found
+
+    run(scene)
+
+
+def test_a_page_ends_at_its_number_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(b: Bench) -> None:
+        await with_topics(b)
+        monkeypatch.setattr(tree_search, "PAGE_STREAMS_MAX", 5)
+        pages = []
+        after: str | None = ""
+        while after is not None:
+            page = await streams_page(b.streams, after=after, limit=1_000)
+            pages.append(page.names)
+            after = page.next
+        assert pages == [
+            ["a/nested", "a/other", "one"], ["plain", "visit", "visits"],
+            ["visits-eu", "visits/12", "visits/7/more"],
+        ]  # fmt: skip
+
+    run(scene)
+
+
+def test_a_topic_whose_deletion_was_interrupted_is_named_with_what_is_left() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("visits", 3)
+
+        async def delete(stream: StreamMetadata) -> None:
+            if stream.paths.name != "visits/0":
+                raise ConnectionError
+            await delete_stream(b.client, stream, b"")
+
+        with pytest.raises(ConnectionError):
+            await TopicMetadata(b.client, b.streams.path).delete("visits", delete)
+        page = await streams_page(b.streams, limit=1_000)
+        assert page.names == ["visits", "visits/1", "visits/2"]
+        assert page.topics["visits"].deleting
+        assert page.streams() == ["visits/1", "visits/2"]
+        await b.streams.delete_topic("visits")
+        assert (await streams_page(b.streams, limit=1_000)).names == []
+
+    run(scene)
+
+
+def test_a_topic_that_cannot_be_read_does_not_hide_the_others() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("good", 2)
+        await b.streams.create_topic("bad", 2)
+        path = topic_path(b.streams.path, "bad")
+        await b.client.metadata.tree.commit(Put(path, b"garbage", ANY_VERSION))
+        page = await streams_page(b.streams, limit=1_000)
+        assert page.names == ["bad/0", "bad/1", "good"]
+        (why,) = page.unreadable
+        assert "of topic bad cannot be decoded" in why
 
     run(scene)

@@ -6,12 +6,13 @@ Lists come in pages, and the answers use the same words as the command line.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
 from quire.client import Client
+from quire.codec.distributedlog.name import stream_name
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import NoSuchLedgerError, UsageError
@@ -36,6 +37,7 @@ from quire.streams.namespace.namespace import namespace_path, open_namespace
 from quire.streams.namespace.tree_search import streams_page
 from quire.streams.ownership.owner_index import owners_as_json
 from quire.streams.ownership.owners import missed
+from quire.streams.topics.topic_metadata import StoredTopic, TopicMetadata
 
 PREFIX = "/api/v1/quire"
 PAGE = 100
@@ -98,8 +100,9 @@ class QuireRoutes:
         missing = Field("namespace", "string", NAMESPACE.help)
         name = Field("name", "string", "the stream's name", required=True)
         statistics = Field("statistics", "boolean",
-                           "include the size, rate, lag and last write of each stream")  # fmt: skip
-        part = Field("search", "string", "only streams whose name contains this text")
+                           "include the size, rate, lag and last write of each stream and topic"
+                           )  # fmt: skip
+        part = Field("search", "string", "only streams and topics whose name contains this text")
         return [
             Route("GET", f"{PREFIX}/cluster",
                   "Return the state of the cluster and of its autorecovery",
@@ -121,13 +124,21 @@ class QuireRoutes:
             Route("GET", f"{PREFIX}/marked",
                   "List under-replicated ledgers and why they are not repaired yet",
                   self.marked, query=page, example={"ledgers": [{"ledger": 7}], "next": None}),
-            Route("GET", f"{PREFIX}/streams", "List the streams of a namespace", self.streams,
+            Route("GET", f"{PREFIX}/streams", "List the streams and topics of a namespace",
+                  self.streams,
                   query=(missing, *names, part, statistics),
-                  example={"streams": ["orders"], "next": None}),
+                  example={"streams": ["orders", "visits/0", "visits/1"],
+                           "topics": [{"name": "visits", "partitions": 2, "deleting": False}],
+                           "next": None}),
             Route("GET", f"{PREFIX}/stream",
                   "Return one stream with its segments and subscriptions",
                   self.stream, query=(missing, name),
                   example={"name": "orders", "records": 10, "segments": []}),
+            Route("GET", f"{PREFIX}/topic", "Return one topic with its partitions",
+                  self.topic,
+                  query=(missing, Field("name", "string", "the topic's name", required=True)),
+                  example={"name": "visits", "partitions": 2, "deleting": False,
+                           "streams": ["visits/0", "visits/1"], "statistics": {}}),
             Route("GET", f"{PREFIX}/jobs", "List the jobs of this process, newest first", self.jobs,
                   example={"jobs": [job]}),
             Route("GET", f"{PREFIX}/jobs/{{job_id}}", "Return one job", self.job, fields=(JOB_ID,),
@@ -239,21 +250,53 @@ class QuireRoutes:
         client = await self._connect()
         until_s = client.clock.monotonic() + NAMES_S
         async with await self._namespace(call) as opened:
-            names, following = await streams_page(
+            page = await streams_page(
                 opened,
                 after=call.query.get("after", ""),
                 limit=call.query.get("limit", PAGE),
                 part=call.query.get("search", ""),
                 is_late=lambda: client.clock.monotonic() >= until_s,
             )
-            answer: dict[str, Any] = {"streams": names, "next": following}
+            topics = page.topics.values()
+            answer: dict[str, Any] = {
+                "streams": page.streams(),
+                "topics": [_topic_as_json(topic) for topic in topics],
+                "unreadable": "; ".join(page.unreadable),
+                "next": page.next,
+            }
             if call.query.get("statistics"):
-                answer["statistics"] = await self._view.streams.of(client, opened.path, names)
-        return answer
+                whole = [topic for topic in topics if not topic.deleting]
+                answer["statistics"] = await self._figures(opened, answer["streams"], whole)
+            return answer
+
+    async def _figures(
+        self, opened: Namespace, streams: Sequence[str], topics: Sequence[StoredTopic]
+    ) -> dict[str, Any]:
+        """Return the figures of streams, and of topics whose partitions are among them, by name."""
+        watch = self._view.streams
+        found = await watch.of(opened.client, opened.path, streams)
+        return found | watch.of_topics(opened.path, {one.name: one.streams() for one in topics})
+
+    async def topic(self, call: Call) -> dict[str, Any]:
+        async with await self._namespace(call) as opened:
+            metadata = TopicMetadata(opened.client, opened.path)
+            name = stream_name(call.query["name"])
+            topic = await metadata.find(name) or await metadata.read(name)
+            streams = topic.streams()
+            if topic.deleting:
+                there = await each(streams, opened.exists)
+                streams = [stream for stream, exists in zip(streams, there) if exists]
+            whole = [] if topic.deleting else [topic]
+            return {
+                **_topic_as_json(topic),
+                "streams": streams,
+                "statistics": await self._figures(opened, streams, whole),
+            }
 
     async def stream(self, call: Call) -> dict[str, Any]:
         async with await self._namespace(call) as opened:
             name = call.query["name"]
+            topic = await TopicMetadata(opened.client, opened.path).topic_of(name)
             facts = await stream_statistics(opened, name, b"")
             figures = await self._view.streams.of(opened.client, opened.path, [name])
             return {
@@ -264,6 +307,7 @@ class QuireRoutes:
                 "subscriptions": await opened.subscriptions(call.query["name"]),
                 "lag": await subscription_lags(opened, facts, b""),
                 "figures": figures[name],
+                "topic": None if topic is None else _topic_as_json(topic),
             }
 
     async def jobs(self, call: Call) -> dict[str, Any]:
@@ -314,6 +358,10 @@ class QuireRoutes:
 
     async def cancel(self, call: Call) -> Reply:
         return Reply(200, (await self._jobs.cancel(call.path["job_id"])).as_json())
+
+
+def _topic_as_json(topic: StoredTopic) -> dict[str, Any]:
+    return {"name": topic.name, "partitions": topic.partitions, "deleting": topic.deleting}
 
 
 def _page(names: list[str], call: Call) -> tuple[list[str], str | None]:

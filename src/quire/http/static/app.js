@@ -14,6 +14,7 @@ import { dataset, datasets, machine, machines, object, objects } from "/ui/pages
 import { ledger, ledgers } from "/ui/pages/ledgers.js";
 import { overview } from "/ui/pages/overview.js";
 import { stream, streams } from "/ui/pages/streams.js";
+import { topic } from "/ui/pages/topic.js";
 import { topology } from "/ui/pages/topology.js";
 import { work } from "/ui/pages/work.js";
 
@@ -21,10 +22,10 @@ const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;
 const AGE_INTERVAL_MS = 1000;
 /** The pages by the first part of their address. `explain` was a page of its own once. */
-const PAGES = { "": overview, explain: overview, bookies, bookie, topology, configuration, ledgers, ledger, streams, stream,
+const PAGES = { "": overview, explain: overview, bookies, bookie, topology, configuration, ledgers, ledger, streams, stream, topic,
   objects, object, datasets, dataset, machines, machine, work };
 /** The entry of the menu of each page that has none of its own. */
-const ENTRIES = { explain: "", bookie: "bookies", ledger: "ledgers", stream: "streams", object: "objects", dataset: "datasets", machine: "machines" };
+const ENTRIES = { explain: "", bookie: "bookies", ledger: "ledgers", stream: "streams", topic: "streams", object: "objects", dataset: "datasets", machine: "machines" };
 
 const main = document.getElementById("main");
 const freshness = document.getElementById("freshness");

@@ -68,6 +68,8 @@ class StreamFigures:
     """The number of records that were ever written, or None if it is not known."""
     sizes: Mapping[int, int] = field(default_factory=dict)
     """The size in bytes of each segment that was looked at, by the number of the segment."""
+    lags: Mapping[str, int] = field(default_factory=dict)
+    """The number of records that each counted subscription has still to read, by its name."""
 
     def as_json(self, before: StreamFigures | None, now_s: float) -> dict[str, Any]:
         """Return the figures as JSON, with the rates since the observation `before`.
@@ -110,6 +112,52 @@ class StreamFigures:
         return None if records is None else records / passed_s, size / passed_s
 
 
+def _slowest(lags: Mapping[str, int]) -> tuple[int | None, str | None]:
+    """Return the largest lag and the name of its subscription, or None for both."""
+    return max(((lag, name) for name, lag in lags.items()), default=(None, None))
+
+
+def topic_as_json(
+    partitions: Sequence[tuple[StreamFigures, StreamFigures | None]], now_s: float
+) -> dict[str, Any]:
+    """Return the figures of a topic as JSON: the sums over its partitions.
+
+    The lag of a subscription is the sum of its lags. There is no last position, because a position
+    belongs to one partition. A rate is None while that of a partition is not known.
+
+    Args:
+        partitions: The last observation of each partition, and the one before it.
+        now_s: The present time of the monotonic clock.
+    """
+    shown = [one.as_json(before, now_s) for one, before in partitions]
+    lags: dict[str, int] = {}
+    for one, _ in partitions:
+        for name, records in one.lags.items():
+            lags[name] = lags.get(name, 0) + records
+    lag, slowest = _slowest(lags)
+
+    def total(key: str) -> Any:
+        values = [one[key] for one in shown]
+        return None if None in values else sum(values)
+
+    times = [one["last_time"] for one in shown if one["last_time"] is not None]
+    errors = [f"partition {at}: {one['error']}" for at, one in enumerate(shown) if one["error"]]
+    return {
+        **{key: total(key) for key in ("segments", "records", "bytes")},
+        "whole": all(one["whole"] and not one["error"] for one in shown),
+        "last": None,
+        "last_time": max(times, default=None),
+        "ended": all(one["ended"] for one in shown),
+        "records_per_s": total("records_per_s"),
+        "bytes_per_s": total("bytes_per_s"),
+        "lag": lag,
+        "slowest": slowest,
+        "subscriptions": max(len(lags), *(one["subscriptions"] for one in shown)),
+        "age_s": max(one["age_s"] for one in shown),
+        "error": "; ".join(errors),
+    }
+
+
 class StreamWatch(BackgroundObservation):
     """The observation, in the background, of the streams that somebody looks at."""
 
@@ -139,6 +187,23 @@ class StreamWatch(BackgroundObservation):
         for name in names:
             known = self._found.get((namespace, name))
             found[name] = None if known is None else known[0].as_json(known[1], now_s)
+        return found
+
+    def of_topics(
+        self, namespace: str, topics: Mapping[str, Sequence[str]]
+    ) -> dict[str, dict[str, Any] | None]:
+        """Return the figures of topics as JSON, by name, from those of their partitions.
+
+        Call `of` with the partitions first. The figures of a topic are None while those of one of
+        its partitions are. `topics` has the streams of each topic.
+        """
+        now_s = self._monotonic()
+        found: dict[str, dict[str, Any] | None] = {}
+        for name, streams in topics.items():
+            known = [self._found.get((namespace, stream)) for stream in streams]
+            looked_at = [one for one in known if one is not None]
+            whole = len(looked_at) == len(known)
+            found[name] = topic_as_json(looked_at, now_s) if whole else None
         return found
 
     async def _look(self, client: Client) -> None:
@@ -182,8 +247,8 @@ class StreamWatch(BackgroundObservation):
         records = await records_from(opened.client, facts, oldest)
         found = StreamStatistics(name, settings, facts, records, oldest)
         lags = await subscription_lags(opened, found, b"", SUBSCRIPTIONS_COUNTED_MAX)
-        behind = [(one["records"], one["name"]) for one in lags if one["records"] is not None]
-        slowest = max(behind, default=None)
+        behind = {one["name"]: one["records"] for one in lags if one["records"] is not None}
+        slowest = _slowest(behind)
         told = found.as_json()
         newest = facts[-1] if facts else None
         written = 0 if newest is None else newest.segment.first_sequence_id + newest.records
@@ -196,12 +261,13 @@ class StreamWatch(BackgroundObservation):
             told["last"],
             told["last_time"],
             told["ended"],
-            None if slowest is None else slowest[0],
-            None if slowest is None else slowest[1],
+            slowest[0],
+            slowest[1],
             len(await opened.subscriptions(name)),
             "",
             written if written >= 0 else None,
             {one.segment.lssn: one.size_bytes for one in facts},
+            behind,
         )
 
     async def _segment(self, client: Client, segment: StreamSegment) -> SegmentStatistics:

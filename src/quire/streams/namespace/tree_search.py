@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.distributedlog.name import PARTITION, is_reserved, may_name_stream
 from quire.codec.distributedlog.namespace_binding import is_binding
-from quire.errors import MetadataDeniedError, NoSuchKeyError
+from quire.errors import (
+    MetadataDeniedError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+)
 from quire.metadata.tree import Tree
 from quire.metadata.uri import VALUES_ROOT
 from quire.streams.namespace.namespace import SETTINGS_NODE, Namespace
+from quire.streams.topics.topic_metadata import StoredTopic, TopicMetadata
 
 NODES_AT_ONCE = 256
 """The largest number of nodes whose children are read at the same time."""
 STREAMS_AT_ONCE = 16
 """The largest number of names that are looked up at the same time for a page of streams."""
+PAGE_STREAMS_MAX = 1_000
+"""The number of streams, with the partitions of topics, at which a page of streams ends.
+
+A topic is never divided, so a page may have up to 63 streams more.
+"""
 LEDGERS_ROOT_SIGNS = {"LAYOUT", "available"}
 """The names of two children that the root node of every cluster's ledgers has.
 
@@ -79,6 +91,30 @@ async def _bound(tree: Tree, path: str) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class StreamsPage:
+    """A page of the streams of a namespace, on which a topic counts as one name."""
+
+    names: list[str]
+    """The names of streams and topics, sorted. It lacks the partitions of `topics`."""
+    topics: dict[str, StoredTopic]
+    """The topics among `names`, by name."""
+    unreadable: list[str]
+    """The reason for each topic that cannot be read. Its partitions are among `names`."""
+    next: str | None
+    """The `after` of the next page, or None if there are no more names."""
+
+    def streams(self) -> list[str]:
+        """Return the names of the streams, with the partitions of each topic in its place."""
+        return [stream for name in self.names for stream in self._streams(name)]
+
+    def _streams(self, name: str) -> list[str]:
+        topic = self.topics.get(name)
+        if topic is None:
+            return [name]
+        return [] if topic.deleting else topic.streams()
+
+
 async def streams_page(
     namespace: Namespace,
     *,
@@ -86,57 +122,96 @@ async def streams_page(
     limit: int,
     part: str = "",
     is_late: Callable[[], bool] = lambda: False,
-) -> tuple[list[str], str | None]:
-    """Return the first `limit` streams after a name, in the order of their names.
+) -> StreamsPage:
+    """Return the first `limit` streams and topics after a name, in the order of their names.
 
     Nodes are read in that order and only as far as needed, so a page of a large namespace is cheap.
+    A topic takes the place of its partitions. If its deletion was interrupted, the partitions that
+    are left are streams of the page as well.
 
     Args:
         namespace: The namespace.
         after: Return only names that sort after this one.
-        limit: The largest number of names.
-        part: Return only names that contain this text.
+        limit: The largest number of names. A page also ends at `PAGE_STREAMS_MAX` streams.
+        part: Return only names that contain this text. A topic is also returned if the name of a
+            partition contains it.
         is_late: Called between reads. Once it returns True, the result is what was found so far.
-
-    Returns:
-        The names, and the `after` of the next page. It is None if there are no more names.
     """
     tree = namespace.client.metadata.tree
+    metadata = TopicMetadata(namespace.client, namespace.path)
+    named = set(await metadata.names())
+    partitions: set[str] = set()
+    unreadable: list[str] = []
+
+    def beyond(names: Iterable[str]) -> list[str]:
+        return [one for one in names if may_name_stream(one) and _leads_beyond(one, after)]
 
     async def below(name: str) -> list[str]:
         try:
             names = await tree.children(f"{namespace.path}/{name}" if name else namespace.path)
         except NoSuchKeyError:
             return []
-        found = [f"{name}/{one}" if name else one for one in names]
-        return [one for one in found if may_name_stream(one) and _leads_beyond(one, after)]
+        found = beyond(f"{name}/{one}" if name else one for one in names)
+        return [one for one in found if one not in named]  # they are visited anyway
 
-    async def look(name: str) -> tuple[bool, list[str]]:
-        wanted = name > after and part in name
-        return wanted and await namespace.exists(name), await below(name)
+    async def topic_at(name: str) -> StoredTopic | None:
+        if name not in named:
+            return None
+        try:
+            return await metadata.find(name)
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            unreadable.append(str(error.args[0]))
+            return None
 
-    waiting = await below("")
+    async def look(name: str) -> tuple[StoredTopic | None, bool, list[str]]:
+        topic = await topic_at(name)
+        children = await below(name)
+        if topic is None:
+            wanted = name > after and part in name and name not in partitions
+            return None, wanted and await namespace.exists(name), children
+        texts = [name]
+        if not topic.deleting:
+            partitions.update(topic.streams())
+            texts += topic.streams()
+        return topic, name > after and any(part in text for text in texts), children
+
+    waiting = [*await below(""), *beyond(named)]
     heapify(waiting)
     found: list[str] = []
+    topics: dict[str, StoredTopic] = {}
     passed = after
-    while waiting:
-        if len(found) > limit:
-            return found[:limit], found[limit - 1]
+
+    def size() -> int:
+        """Return the number of names on the page, as far as it is known."""
+        streams = 0
+        for at, name in enumerate(found[:limit], 1):
+            streams += topics[name].partitions if name in topics else 1
+            if streams >= PAGE_STREAMS_MAX:
+                return at
+        return limit
+
+    while waiting and len(found) <= size():
         if passed > after and is_late():
-            return found[:limit], passed
+            return StreamsPage(found, topics, unreadable, passed)
         batch = [heappop(waiting) for _ in range(min(STREAMS_AT_ONCE, len(waiting)))]
-        for name, (there, children) in zip(batch, await each(batch, look, STREAMS_AT_ONCE)):
+        for name, (topic, there, children) in zip(batch, await each(batch, look, STREAMS_AT_ONCE)):
             if waiting and waiting[0] < name:
                 # A stream below an earlier one of the batch comes first, so this one waits.
                 heappush(waiting, name)
                 continue
             if there:
                 found.append(name)
+                if topic is not None:
+                    topics[name] = topic
             for child in children:
                 heappush(waiting, child)
             passed = max(passed, name)
-    more = len(found) > limit
-    return found[:limit], found[limit - 1] if more else None
+    names = found[: size()]
+    shown = {name: topics[name] for name in names if name in topics}
+    following = names[-1] if len(found) > len(names) else None
+    return StreamsPage(names, shown, unreadable, following)
 
 
 def _leads_beyond(name: str, after: str) -> bool:

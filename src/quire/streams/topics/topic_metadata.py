@@ -71,6 +71,10 @@ class StoredTopic:
         }
         return json.dumps(values | ({"ending": True} if self.deleting else {})).encode()
 
+    def streams(self) -> list[str]:
+        """Return the names of the streams that are its partitions, in order."""
+        return [partition_stream(self.name, at) for at in range(self.partitions)]
+
 
 def partition_stream(topic: str, partition: int) -> str:
     """Return the name of the stream that is a partition of a topic."""

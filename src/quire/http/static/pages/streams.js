@@ -35,29 +35,59 @@ function searchForm(namespace, value) {
     location.hash = address("streams", [namespace], input.value ? { search: input.value } : {});
   };
   return h("form", { role: "search", onsubmit: submit },
-    h("div", null, h("label", { for: "stream-part" }, "Part of a stream's name"), input), h("button", null, "Search"));
+    h("div", null, h("label", { for: "stream-part" }, "Part of a name"), input), h("button", null, "Search"));
 }
 
-const STREAMS = [
-  { text: "Stream", by: (one) => one.name }, { text: "Records", type: "number", by: (one) => one.records }, { text: "Size", type: "number", by: (one) => one.bytes },
+/** The columns of figures, which a row of `figures` fills. */
+export const FIGURES = [
+  { text: "Records", type: "number", by: (one) => one.records }, { text: "Size", type: "number", by: (one) => one.bytes },
   { text: "Records/s", type: "number", by: (one) => one.records_per_s }, { text: "Bytes/s", type: "number", by: (one) => one.bytes_per_s },
   { text: "Lag", type: "number", by: (one) => one.lag }, { text: "Last write", type: "when", by: (one) => one.last_time }];
+const STREAMS = [{ text: "Stream", by: (one) => one.name }, ...FIGURES];
 
 /** Return a number of which more may exist than were looked at. */
-const least = (one, value) => (one.whole === false ? `≥ ${value}` : value);
+export const least = (one, value) => (one.whole === false ? `≥ ${value}` : value);
 
 const lag = (one) => one.lag === null || one.lag === undefined ? (one.subscriptions === 0 ? h("span", { class: "quiet" }, "no subscription") : "–")
   : [one.lag ? counted(one.lag, "record") : "none", h("small", { class: "quiet" }, ` ${one.slowest}${one.subscriptions > 1 ? `, slowest of ${count(one.subscriptions)}` : ""}`)];
 
-const written = (text) => (text ? time(Date.parse(text)) : "–");
+export const written = (text) => (text ? time(Date.parse(text)) : "–");
+
+/** Return the cells of FIGURES for a stream or a topic. They are empty if it was not looked at yet. */
+export function figures(one) {
+  if (one.waits) return [h("span", { class: "quiet" }, "…"), "", "", "", "", ""];
+  return [least(one, count(one.records)), least(one, bytes(one.bytes)), rate(one.records_per_s), rate(one.bytes_per_s, "B"), lag(one), written(one.last_time)];
+}
 
 function streamRow(one, namespace) {
+  if (one.partitions) return topicRow(one, namespace);
   const name = link(one.name, "stream", [namespace, one.name]);
-  if (one.waits) return [name, h("span", { class: "quiet" }, "…"), "", "", "", "", ""];
   if (one.error) return [name, mark("bad", "✗ unreadable"), "–", "–", "–", "–", one.error];
-  return [[name, one.ended ? [" ", mark("note", "ended")] : ""], least(one, count(one.records)), least(one, bytes(one.bytes)),
-    rate(one.records_per_s), rate(one.bytes_per_s, "B"), lag(one), written(one.last_time)];
+  return [[name, one.ended ? [" ", mark("note", "ended")] : ""], ...figures(one)];
 }
+
+function topicRow(one, namespace) {
+  const name = [link(one.name, "topic", [namespace, one.name]), " ", mark("note", `topic, ${counted(one.partitions, "partition")}`)];
+  if (one.deleting) return [[...name, " ", mark("warn", "! deletion not complete")], "–", "–", "–", "–", "–", "–"];
+  return [[...name, one.ended ? [" ", mark("note", "ended")] : "", one.error ? [" ", mark("bad", "✗ partly unreadable")] : ""], ...figures(one)];
+}
+
+/** Return the rows of a page: its topics, and the streams that are not among their partitions. */
+function rowsOf({ streams: names, topics, statistics }) {
+  const partitions = new Set(topics.filter((one) => !one.deleting).flatMap((one) => Array.from({ length: one.partitions }, (_, at) => `${one.name}/${at}`)));
+  const found = (name) => statistics[name] ?? { waits: true };
+  return [...topics.map((one) => ({ ...(one.deleting ? {} : found(one.name)), ...one })),
+    ...names.filter((name) => !partitions.has(name)).map((name) => ({ name, ...found(name) }))];
+}
+
+/** Return how many streams and topics the rows are. */
+function amount(rows) {
+  const topics = rows.filter((one) => one.partitions).length;
+  const parts = [rows.length > topics ? counted(rows.length - topics, "stream") : "", topics ? counted(topics, "topic") : ""];
+  return parts.filter(Boolean).join(" and ");
+}
+
+export const RATES = "Rates are those between the last two looks at a stream, so they appear after some seconds. The lag is that of the slowest subscription.";
 
 export const streams = {
   title: ({ parts }) => (parts[0] ? `Streams of ${parts[0]}` : "Streams"),
@@ -75,13 +105,14 @@ export const streams = {
         : empty("There are no namespaces yet", "A namespace is created with a command.", "quire namespace create PATH");
     }
     const kept = query.get("search") ? { search: query.get("search") } : {};
-    const rows = data.streams.map((name) => ({ name, ...(data.statistics[name] ?? { waits: true }) }));
+    const rows = rowsOf(data);
     return h("div", null,
-      rows.length ? sortable(`streams ${namespace}`, `${counted(rows.length, "stream")} by name. The headings sort this page.`, STREAMS, rows, (one) => streamRow(one, namespace), { text: "Stream", down: false })
+      data.unreadable ? h("div", { class: "alert bad" }, h("p", null, `✗ ${data.unreadable}. Its partitions are listed as streams.`)) : "",
+      rows.length ? sortable(`streams ${namespace}`, `${amount(rows)} by name. The headings sort this page.`, STREAMS, rows, (one) => streamRow(one, namespace), { text: "Stream", down: false })
         : empty(query.has("search") ? "No streams were found" : query.has("after") ? "There are no more streams" : "There are no streams yet", data.next !== null ? "Not all names were looked at yet." : ""),
       pager("Pages of streams", [["First page", query.has("after") && address("streams", [namespace], kept)],
         ["Next page", data.next !== null && address("streams", [namespace], { ...kept, after: data.next })]]),
-      h("p", { class: "quiet" }, "Rates are those between the last two looks at a stream, so they appear after some seconds. The lag is that of the slowest subscription."));
+      h("p", { class: "quiet" }, RATES, rows.some((one) => one.partitions) ? " The figures of a topic are sums over its partitions." : ""));
   },
 };
 
@@ -132,16 +163,17 @@ export const stream = {
   interval: 5000,
   load: ({ parts }, signal) => get("/api/v1/quire/stream", { namespace: parts[0] ?? "", name: parts[1] ?? "" }, signal),
   render(data, { parts }) {
-    const figures = data.figures ?? {};
+    const now = data.figures ?? {};
     const behind = data.lag.map((one) => one.records).filter((value) => value !== null);
     const slowest = behind.length ? Math.max(...behind) : null;
     return h("div", null, streamTabs(parts[0], parts[1], "segments"),
+      data.topic ? h("p", null, `Partition ${parts[1].slice(data.topic.name.length + 1)} of `, link(`topic ${data.topic.name}`, "topic", [parts[0], data.topic.name]), `, which has ${count(data.topic.partitions)}.`) : "",
       data.lost.length ? h("div", { class: "alert bad" }, h("p", null, `✗ ${counted(data.lost.length, "segment")} of this stream lost ${data.lost.length === 1 ? "its" : "their"} ledger.`),
         data.lost.map((one) => h("p", null, `${one.what} (ledger ${one.ledger_id})`))) : "",
       tiles([
         { name: "Records", value: count(data.records), below: `that can be read, in ${counted(data.segments.length, "segment")}` },
         { name: "Size", value: bytes(data.bytes), below: "payload, one copy" },
-        { name: "Written now", value: rate(figures.records_per_s), below: rate(figures.bytes_per_s, "B") },
+        { name: "Written now", value: rate(now.records_per_s), below: rate(now.bytes_per_s, "B") },
         { name: "Last write", value: data.last_time ? [clock(Date.parse(data.last_time) / 1000)] : "–", below: `${data.last_time ? `${date(Date.parse(data.last_time))}, ` : ""}${data.ended ? "the stream has ended" : data.last ? `position ${data.last}` : "no records yet"}` },
         { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: data.subscriptions.length ? `records, ${counted(data.subscriptions.length, "subscription")}` : "no subscription" },
       ]),

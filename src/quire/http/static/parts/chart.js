@@ -59,7 +59,7 @@ class Chart {
     this.legend = h("ul", { class: "legend" });
     this.nothing = h("div", { class: "nothing", hidden: true });
     this.said = h("span", { class: "hidden-text", role: "status" });
-    this.area = h("div", { class: "plot", role: "img", tabindex: 0, onkeydown: (event) => this.move(event), onblur: () => this.leave() }, this.nothing);
+    this.area = h("div", { id: `plot-${key}`, class: "plot", role: "img", tabindex: 0, onkeydown: (event) => this.move(event), onblur: () => this.blurred() }, this.nothing);
     this.rows = h("div");
     this.details = h("details", { ontoggle: () => this.drawTable() }, h("summary", { "aria-label": "Values as a table" }, "Table"), this.rows);
     this.element = h("figure", { class: "chart", role: "group", "aria-labelledby": `chart-${key}` },
@@ -190,6 +190,12 @@ class Chart {
     const index = Math.max(0, Math.min(last, next));
     this.plot.setCursor({ left: this.plot.valToPos(times[index], "x"), top: 0 });
     this.said.textContent = `${clock(times[index], { dated: this.dated })}: ${series.map((one) => `${one.name} ${this.unit.text(one.values[index])}`).join(", ")}`;
+  }
+
+  /** Remove the cursor if the focus has gone elsewhere. A refresh of the page takes the focus away,
+   * and gives it back before this looks. */
+  blurred() {
+    queueMicrotask(() => { if (document.activeElement !== this.area) this.leave(); });
   }
 
   leave() {
