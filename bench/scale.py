@@ -19,8 +19,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from harness.scale.bookies import SCALE
 from harness.scale.cluster import Cluster, seeded
-from quire.replication import AutorecoverySettings
+from quire.client import Client
+from quire.config import BookieConfig
+from quire.replication import AutorecoverySettings, ReplicationLocks
+from quire.replication.moves.decommission import decommission
 
 STEPS_MAX = 10**9
 START_S = 60.0
@@ -50,7 +54,7 @@ async def measure(cluster: Cluster) -> Figures:
         len({cluster.bookies[one].rack for one in ledger.last_segment.ensemble})
         for ledger in cluster.ledgers.values()
     )
-    cluster.server.take()
+    found |= await list_ledgers(cluster, client)
     began_s = cluster.loop.time()
     await cluster.start(AutorecoverySettings(), START_S)
     found["requests of the start"] = await until_calm(cluster)
@@ -59,7 +63,29 @@ async def measure(cluster: Cluster) -> Figures:
     calm = cluster.server.take()
     found["requests/s of a calm cluster"] = calm.total / calm.seconds
     found["watches"] = cluster.server.watch_count
-    return found | await lose_a_rack(cluster)
+    found |= await lose_a_rack(cluster)
+    return found | await empty_a_bookie(cluster)
+
+
+async def list_ledgers(cluster: Cluster, client: Client) -> Figures:
+    """List the ledgers once for each bookie in the time in which each bookie lists them once.
+
+    That is what the search for deleted ledgers costs while nothing is deleted.
+    """
+    cluster.server.take()
+    interval_s = BookieConfig().gc_interval_s
+    for _ in cluster.bookies:
+        listing_s = cluster.loop.time()
+        async for _ in client.metadata.list_ledgers(complete=True):
+            pass
+        rest_s = interval_s / len(cluster.bookies) - (cluster.loop.time() - listing_s)
+        await asyncio.sleep(max(0.0, rest_s))
+    load = cluster.server.take()
+    return {
+        "requests of the lists of ledgers, for each interval": load.total,
+        "MB of the lists of ledgers, for each interval": load.sent_bytes / 1e6,
+        "share of a server's core for the lists of ledgers": load.busy_s / interval_s,
+    }
 
 
 async def until_calm(cluster: Cluster) -> int:
@@ -108,6 +134,31 @@ async def lose_a_rack(cluster: Cluster) -> Figures:
         "requests/s in the busiest 0.1 s": load.peak_per_s,
         "share of a server's core": load.busy_s / healed_s,
         "MB sent by ZooKeeper": load.sent_bytes / 1e6,
+    }
+
+
+async def empty_a_bookie(cluster: Cluster) -> Figures:
+    """Decommission a bookie as the command does, and return the figures of that."""
+    bookie = next(one for one in cluster.bookies.values() if one.alive and one.entries)
+    ledgers = len(bookie.entries)
+    operator, _, _ = cluster.client("operator")
+    writer, _, _ = cluster.client("second writer")
+    locks = ReplicationLocks(operator.metadata, "operator", cluster.clock)
+    await asyncio.sleep(LOOK_S)
+    cluster.server.take()
+    began_s = cluster.loop.time()
+    obeying = asyncio.ensure_future(cluster.obey(bookie.bookie_id, writer))
+    done = await decommission(
+        operator, locks, bookie.bookie_id, owner="operator", now_ms=cluster.clock.now_ms
+    )
+    assert done.ended, done
+    await obeying
+    load = cluster.server.take()
+    return {
+        "ledgers of a decommissioned bookie": ledgers,
+        "GB that were copied from it": done.moved.bytes * SCALE / 1e9,
+        "seconds of its decommissioning": cluster.loop.time() - began_s,
+        "requests of its decommissioning": load.total,
     }
 
 

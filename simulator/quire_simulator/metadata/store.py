@@ -11,7 +11,15 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,6 +37,7 @@ from quire.metadata.common import (
     LIST_RANGE_LEDGERS,
     SESSION_TIMEOUT_MS,
     EventWatches,
+    assumed_address,
     bookie_exists,
     check_key,
     check_ledger_id,
@@ -104,6 +113,8 @@ class MemoryStore:
         self.session_timeout_ms = session_timeout_ms
         self._hook = hook
         self._watches: list[ClusterWatch] = []
+        self._learnt: set[str] = set()
+        """The bookies of which `learn_bookies` was asked."""
         self._registrations: dict[str, MemoryRegistration] = {}
         self._session_lives = True
         self._closed = False
@@ -372,7 +383,7 @@ class MemoryStore:
             watch.close()
         self.check_open("register_bookie")
 
-    async def bookies(self) -> Bookies:
+    async def bookies(self, *, addresses: bool = True) -> Bookies:
         def work() -> Bookies:
             self.cluster.require()
             return self.cluster.bookies()
@@ -386,9 +397,34 @@ class MemoryStore:
 
         return await self.call("registered", work)
 
-    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+    async def learn_bookies(self, bookie_ids: Collection[str]) -> Mapping[str, BookieAddress]:
+        def work() -> Mapping[str, BookieAddress]:
+            self.cluster.require()
+            self._learnt.update(bookie_ids)
+            found = self.cluster.bookies()
+            addresses = {id_: found.find(id_) for id_ in bookie_ids}
+            return {id_: address for id_, address in addresses.items() if address is not None}
+
+        return await self.call("learn_bookies", work)
+
+    def watch_bookies(self, changed: Callable[[Bookies], None], *, addresses: bool = True) -> Watch:
         self.check_open("watch_bookies")
-        return self._watching(MemoryBookieWatch(self.cluster, self._alive, changed))
+
+        def shown(bookies: Bookies) -> Bookies:
+            return bookies if addresses else self._assumed(bookies)
+
+        return self._watching(MemoryBookieWatch(self.cluster, self._alive, changed, shown))
+
+    def _assumed(self, bookies: Bookies) -> Bookies:
+        """Return the bookies with the addresses of a watch that does not ask for them."""
+
+        def assumed(some: Mapping[str, BookieAddress]) -> dict[str, BookieAddress]:
+            return {
+                id_: address if id_ in self._learnt else assumed_address(id_) or address
+                for id_, address in some.items()
+            }
+
+        return Bookies(assumed(bookies.writable), assumed(bookies.readonly))
 
     # -- cookies and values -------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,6 +44,9 @@ class BookieAddress:
     """Whether clients may begin TLS on their connections."""
     others: tuple[Endpoint, ...] = ()
     """The endpoints that it serves besides the one for clients, such as HTTP."""
+    assumed: bool = False
+    """Whether the host and the port were derived from the bookie's id, and its registration was not
+    read. The bookie may have another address, and the other fields are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +284,11 @@ class MetadataStore(Protocol):
         """
         ...
 
-    async def bookies(self) -> Bookies:
-        """Return the bookies that are registered now."""
+    async def bookies(self, *, addresses: bool = True) -> Bookies:
+        """Return the bookies that are registered now.
+
+        Without `addresses`, addresses may be `assumed`, as in `watch_bookies`.
+        """
         ...
 
     async def registered(self) -> frozenset[str]:
@@ -293,12 +299,26 @@ class MetadataStore(Protocol):
         """
         ...
 
-    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+    async def learn_bookies(self, bookie_ids: Collection[str]) -> Mapping[str, BookieAddress]:
+        """Return the addresses of these bookies, by bookie id, as they registered them.
+
+        Bookies that are not registered, and those whose address cannot be decoded, are left out.
+        From now on, all watches of this store report the addresses of these bookies as read.
+        """
+        ...
+
+    def watch_bookies(self, changed: Callable[[Bookies], None], *, addresses: bool = True) -> Watch:
         """Watch the registered bookies.
 
         `changed` is called on the event loop with the present bookies, then after each change of
         the lists. Several changes in quick succession may be reported as one. The properties of a
         bookie may be those of an earlier moment. The watch survives lost connections and sessions.
+
+        Args:
+            changed: The function that receives the bookies.
+            addresses: Whether the address of each bookie is needed. Without it, the addresses of
+                bookies with an id of the form host:port may be `assumed`, which saves a request for
+                each. Bookies of which `learn_bookies` was asked have read addresses.
         """
         ...
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
@@ -348,15 +349,23 @@ class ZooKeeperStore:
             raise
         return registration
 
-    async def bookies(self) -> Bookies:
+    async def bookies(self, *, addresses: bool = True) -> Bookies:
         self._check_open()
-        return await self._root.do("list the bookies", lambda again: read_bookies(self._root))
+        return await self._root.do(
+            "list the bookies", lambda again: read_bookies(self._root, addresses)
+        )
 
     async def registered(self) -> frozenset[str]:
         self._check_open()
         return await self._root.do("list the bookies", lambda again: read_ids(self._root))
 
-    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+    async def learn_bookies(self, bookie_ids: Collection[str]) -> Mapping[str, BookieAddress]:
+        self._check_open()
+        return await self._root.do(
+            "read the addresses of bookies", lambda again: self._bookie_lists.learn(bookie_ids)
+        )
+
+    def watch_bookies(self, changed: Callable[[Bookies], None], *, addresses: bool = True) -> Watch:
         self._check_open()
         seen: Bookies | None = None
 
@@ -367,7 +376,8 @@ class ZooKeeperStore:
                 changed(found)
             return True
 
-        return ZooKeeperWatch(self._root, self._tasks, self._bookie_lists.read, deliver)
+        look = partial(self._bookie_lists.read, addresses=addresses)
+        return ZooKeeperWatch(self._root, self._tasks, look, deliver)
 
     # -- cookies and values -------------------------------------------------------------------
 
