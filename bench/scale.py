@@ -23,6 +23,7 @@ from harness.scale.bookies import SCALE
 from harness.scale.cluster import Cluster, seeded
 from quire.client import Client
 from quire.config import BookieConfig
+from quire.metadata.interface import RangeStamp
 from quire.replication import AutorecoverySettings, ReplicationLocks
 from quire.replication.moves.decommission import decommission
 
@@ -68,24 +69,28 @@ async def measure(cluster: Cluster) -> Figures:
 
 
 async def list_ledgers(cluster: Cluster, client: Client) -> Figures:
-    """List the ledgers once for each bookie in the time in which each bookie lists them once.
+    """List the ledgers as the search for deleted ledgers does, without deleting any.
 
-    That is what the search for deleted ledgers costs while nothing is deleted.
+    Each bookie lists them once in an interval: all of them first, and then again what has changed
+    since, which is nothing here.
     """
-    cluster.server.take()
     interval_s = BookieConfig().gc_interval_s
-    for _ in cluster.bookies:
-        listing_s = cluster.loop.time()
-        async for _ in client.metadata.list_ledgers(complete=True):
-            pass
-        rest_s = interval_s / len(cluster.bookies) - (cluster.loop.time() - listing_s)
-        await asyncio.sleep(max(0.0, rest_s))
-    load = cluster.server.take()
-    return {
-        "requests of the lists of ledgers, for each interval": load.total,
-        "MB of the lists of ledgers, for each interval": load.sent_bytes / 1e6,
-        "share of a server's core for the lists of ledgers": load.busy_s / interval_s,
-    }
+    known: dict[tuple[int, int], RangeStamp] = {}
+    found: Figures = {}
+    for which in ("first lists", "lists without a change"):
+        cluster.server.take()
+        for _ in cluster.bookies:
+            next_s = cluster.loop.time() + interval_s / len(cluster.bookies)
+            earlier = known if which != "first lists" else None
+            async for span in client.metadata.list_ledgers(complete=True, known=earlier):
+                if span.stamp is not None:
+                    known[span.first, span.last] = span.stamp
+            await asyncio.sleep(max(0.0, next_s - cluster.loop.time()))
+        load = cluster.server.take()
+        found[f"requests of all bookies' {which}"] = load.total
+        found[f"MB of all bookies' {which}"] = load.sent_bytes / 1e6
+        found[f"share of a server's core for the {which}"] = load.busy_s / interval_s
+    return found
 
 
 async def until_calm(cluster: Cluster) -> int:

@@ -57,6 +57,7 @@ from quire.metadata.interface import (
     ANY_VERSION,
     BookieAddress,
     Bookies,
+    KnownRanges,
     LedgerRange,
     Registration,
     Versioned,
@@ -289,7 +290,7 @@ class MemoryStore:
         await self.call("delete_ledger", work)
 
     async def list_ledgers(
-        self, first: int = 0, *, complete: bool = False
+        self, first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
     ) -> AsyncIterator[LedgerRange]:
         check_ledger_id(first)
         start = first
@@ -299,8 +300,11 @@ class MemoryStore:
             ids = self.cluster.ledger_ids
             at = bisect_left(ids, start)
             found = tuple(ids[at : at + LIST_RANGE_LEDGERS])
-            full = len(found) == LIST_RANGE_LEDGERS
-            return LedgerRange(start, found[-1] if full else LEDGER_ID_MAX, found)
+            last = found[-1] if len(found) == LIST_RANGE_LEDGERS else LEDGER_ID_MAX
+            stamp = len(found), hash(found)
+            if known is not None and known.get((start, last)) == stamp:
+                return LedgerRange(start, last, (), stamp, unchanged=True)
+            return LedgerRange(start, last, found, stamp)
 
         while start <= LEDGER_ID_MAX:
             ledgers = await self.call("list_ledgers", work)

@@ -61,6 +61,11 @@ class Bookies:
         return self.writable.get(bookie_id) or self.readonly.get(bookie_id)
 
 
+RangeStamp = tuple[int, int]
+KnownRanges = Mapping[tuple[int, int], RangeStamp]
+"""The stamps of ranges that a caller has seen before, by the first and the last id of the range."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerRange:
     """The ledgers that exist with ids from `first` to `last`, both included.
@@ -72,6 +77,12 @@ class LedgerRange:
     first: int
     last: int
     ledger_ids: Sequence[int]
+    stamp: RangeStamp | None = None
+    """A value that changes whenever a ledger of the range is created or deleted. It is None if the
+    store has no such value."""
+    unchanged: bool = False
+    """Whether the range still has the stamp that the caller knew. `ledger_ids` is empty then,
+    because the range has the same ledgers as before."""
 
 
 class Registration(Protocol):
@@ -225,7 +236,9 @@ class MetadataStore(Protocol):
         """
         ...
 
-    def list_ledgers(self, first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
+    def list_ledgers(
+        self, first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
+    ) -> AsyncIterator[LedgerRange]:
         """Yield all ledgers from `first` on, in ascending ranges without a gap up to 2**63-1.
 
         Every failure raises an error: a missing root, a missing LAYOUT, a lost connection. A
@@ -237,6 +250,8 @@ class MetadataStore(Protocol):
                 ledger. A name in the ledger tree that cannot be decoded then raises an error,
                 because it may be the name of a ledger. Callers that delete what the list does not
                 contain must set it.
+            known: The ranges of an earlier list. Those with the same stamp are `unchanged`, and
+                their ledgers are not listed. The names in them are not decoded again either.
         """
         ...
 

@@ -52,6 +52,7 @@ from quire.metadata.interface import (
     ANY_VERSION,
     BookieAddress,
     Bookies,
+    KnownRanges,
     LedgerRange,
     Registration,
     Versioned,
@@ -254,7 +255,7 @@ class SqliteStore:
         await self._write(work)
 
     async def list_ledgers(
-        self, first: int = 0, *, complete: bool = False
+        self, first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
     ) -> AsyncIterator[LedgerRange]:
         check_ledger_id(first)
         start = first

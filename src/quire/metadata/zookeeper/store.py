@@ -44,6 +44,7 @@ from quire.metadata.interface import (
     ANY_VERSION,
     BookieAddress,
     Bookies,
+    KnownRanges,
     LedgerRange,
     Registration,
     Versioned,
@@ -295,11 +296,11 @@ class ZooKeeperStore:
         await self._ledgers.delete(ledger_id)
 
     async def list_ledgers(
-        self, first: int = 0, *, complete: bool = False
+        self, first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
     ) -> AsyncIterator[LedgerRange]:
         self._check_open()
         check_ledger_id(first)
-        async for ledgers in list_ledgers(self._root, first, complete=complete):
+        async for ledgers in list_ledgers(self._root, first, complete=complete, known=known):
             yield ledgers
 
     async def list_ledgers_down(self, last: int = LEDGER_ID_MAX) -> AsyncIterator[LedgerRange]:
