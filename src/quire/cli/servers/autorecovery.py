@@ -152,7 +152,8 @@ async def _start(
             shown = settings_of(uri, "autorecovery", layers=settings_layers())
             served = serve_cluster(http, uri, config, quire.__version__, log,
                                    owner=name, autorecovery=stats,
-                                   settings=shown)  # fmt: skip
+                                   settings=shown,
+                                   instance_id=client.metadata.instance_id)  # fmt: skip
             await around.enter_async_context(served)
         async with TaskGroup() as group:
             running = group.create_task(autorecovery.run())
