@@ -19,8 +19,13 @@ import sys
 import time
 from collections.abc import Sequence
 
+from harness.scale.bookies import SCALE
 from harness.scale.cluster import Cluster, seeded
-from quire.replication import AutorecoverySettings
+from quire.client import Client
+from quire.config import BookieConfig
+from quire.metadata.interface import RangeStamp
+from quire.replication import AutorecoverySettings, ReplicationLocks
+from quire.replication.moves.decommission import decommission
 
 STEPS_MAX = 10**9
 START_S = 60.0
@@ -50,7 +55,7 @@ async def measure(cluster: Cluster) -> Figures:
         len({cluster.bookies[one].rack for one in ledger.last_segment.ensemble})
         for ledger in cluster.ledgers.values()
     )
-    cluster.server.take()
+    found |= await list_ledgers(cluster, client)
     began_s = cluster.loop.time()
     await cluster.start(AutorecoverySettings(), START_S)
     found["requests of the start"] = await until_calm(cluster)
@@ -59,7 +64,33 @@ async def measure(cluster: Cluster) -> Figures:
     calm = cluster.server.take()
     found["requests/s of a calm cluster"] = calm.total / calm.seconds
     found["watches"] = cluster.server.watch_count
-    return found | await lose_a_rack(cluster)
+    found |= await lose_a_rack(cluster)
+    return found | await empty_a_bookie(cluster)
+
+
+async def list_ledgers(cluster: Cluster, client: Client) -> Figures:
+    """List the ledgers as the search for deleted ledgers does, without deleting any.
+
+    Each bookie lists them once in an interval: all of them first, and then again what has changed
+    since, which is nothing here.
+    """
+    interval_s = BookieConfig().gc_interval_s
+    known: dict[tuple[int, int], RangeStamp] = {}
+    found: Figures = {}
+    for which in ("first lists", "lists without a change"):
+        cluster.server.take()
+        for _ in cluster.bookies:
+            next_s = cluster.loop.time() + interval_s / len(cluster.bookies)
+            earlier = known if which != "first lists" else None
+            async for span in client.metadata.list_ledgers(complete=True, known=earlier):
+                if span.stamp is not None:
+                    known[span.first, span.last] = span.stamp
+            await asyncio.sleep(max(0.0, next_s - cluster.loop.time()))
+        load = cluster.server.take()
+        found[f"requests of all bookies' {which}"] = load.total
+        found[f"MB of all bookies' {which}"] = load.sent_bytes / 1e6
+        found[f"share of a server's core for the {which}"] = load.busy_s / interval_s
+    return found
 
 
 async def until_calm(cluster: Cluster) -> int:
@@ -108,6 +139,31 @@ async def lose_a_rack(cluster: Cluster) -> Figures:
         "requests/s in the busiest 0.1 s": load.peak_per_s,
         "share of a server's core": load.busy_s / healed_s,
         "MB sent by ZooKeeper": load.sent_bytes / 1e6,
+    }
+
+
+async def empty_a_bookie(cluster: Cluster) -> Figures:
+    """Decommission a bookie as the command does, and return the figures of that."""
+    bookie = next(one for one in cluster.bookies.values() if one.alive and one.entries)
+    ledgers = len(bookie.entries)
+    operator, _, _ = cluster.client("operator")
+    writer, _, _ = cluster.client("second writer")
+    locks = ReplicationLocks(operator.metadata, "operator", cluster.clock)
+    await asyncio.sleep(LOOK_S)
+    cluster.server.take()
+    began_s = cluster.loop.time()
+    obeying = asyncio.ensure_future(cluster.obey(bookie.bookie_id, writer))
+    done = await decommission(
+        operator, locks, bookie.bookie_id, owner="operator", now_ms=cluster.clock.now_ms
+    )
+    assert done.ended, done
+    await obeying
+    load = cluster.server.take()
+    return {
+        "ledgers of a decommissioned bookie": ledgers,
+        "GB that were copied from it": done.moved.bytes * SCALE / 1e9,
+        "seconds of its decommissioning": cluster.loop.time() - began_s,
+        "requests of its decommissioning": load.total,
     }
 
 

@@ -25,7 +25,14 @@ from quire.errors import (
 )
 from quire.metadata import common as _common
 from quire.metadata import open_metadata
-from quire.metadata.interface import BookieAddress, Bookies, LedgerRange, MetadataStore, Versioned
+from quire.metadata.interface import (
+    BookieAddress,
+    Bookies,
+    KnownRanges,
+    LedgerRange,
+    MetadataStore,
+    Versioned,
+)
 from quire.metadata.ledgers.update import update_ledger
 from quire.metadata.sqlite import store as sqlite
 from quire_simulator.metadata import store as memory
@@ -370,6 +377,55 @@ async def test_lists_of_many_ledgers(
     assert_cover_down(descending, LEDGER_ID_MAX, chosen)
     assert len(descending) > 1 or ledger_store.uri.startswith("zk+flat:")
     assert_cover_down(await down(ledger_store, 10_049), 10_049, [i for i in chosen if i < 10_050])
+
+
+async def test_a_list_leaves_out_the_ledgers_of_ranges_that_have_not_changed(
+    ledger_store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "LIST_RANGE_LEDGERS", 4)
+    chosen = [1, 2, 3, 4, 10_001, 10_002, 10_003, 30_000]
+    for ledger_id in chosen:
+        await ledger_store.create_ledger(METADATA, ledger_id)
+    before: dict[int, Sequence[int]] = {}
+
+    async def listed(known: KnownRanges | None) -> tuple[set[int], KnownRanges]:
+        """Check a list, and return the first ids of the ranges that were listed, and all stamps."""
+        ranges = [span async for span in ledger_store.list_ledgers(complete=True, known=known)]
+        for span in ranges:
+            if span.unchanged:
+                assert span.ledger_ids == ()
+                assert (known or {})[span.first, span.last] == span.stamp
+            else:
+                before[span.first] = span.ledger_ids
+        whole = [replace(span, ledger_ids=before[span.first]) for span in ranges]
+        assert_cover(whole, 0, chosen)
+        stamps = {(span.first, span.last): span.stamp for span in ranges if span.stamp is not None}
+        return {span.first for span in ranges if not span.unchanged and span.ledger_ids}, stamps
+
+    everything, known = await listed(None)
+    again, _ = await listed(known)
+    if known:
+        assert again == set()
+    else:  # SQLite and the flat manager have no stamps
+        assert again == everything
+    chosen.remove(10_002)
+    await ledger_store.delete_ledger(10_002)
+    changed, known = await listed(known)
+    assert any(10_003 in before[first] for first in changed)
+    assert not known or not any(2 in before[first] for first in changed)
+    chosen.insert(5, 10_002)
+    await ledger_store.create_ledger(METADATA, 10_002)
+    changed, known = await listed(known)
+    assert any(10_002 in before[first] for first in changed)
+    # Parents of leaves that are gone and come back are not the former ones.
+    for _ in range(2):
+        await ledger_store.delete_ledger(30_000)
+        chosen.remove(30_000)
+        _, known = await listed(known)
+        await ledger_store.create_ledger(METADATA, 30_000)
+        chosen.append(30_000)
+        changed, known = await listed(known)
+        assert any(30_000 in before[first] for first in changed)
 
 
 async def test_watch_ledger(ledger_backend: Backend) -> None:

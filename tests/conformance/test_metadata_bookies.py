@@ -114,6 +114,26 @@ async def test_a_watch_reports_a_bookie_that_came_back_with_another_address(
         await registration.close()
 
 
+async def test_addresses_that_are_learnt_when_they_are_needed(backend: Backend) -> None:
+    owner, other = await backend.store(), await backend.store()
+    first = await owner.register_bookie(replace(ONE, bookie_id="former:3181"))
+    await owner.register_bookie(replace(ONE, bookie_id="no-address"), readonly=True)
+    seen: list[Bookies] = []
+    other.watch_bookies(seen.append, addresses=False)
+    await until(lambda: len(seen) > 0 and seen[-1].writable.keys() == {"former:3181"})
+    assert seen[-1].find("no-address") == replace(ONE, bookie_id="no-address")
+    there = await other.learn_bookies(["former:3181", "no-address", "nowhere:1"])
+    assert there == {id_: replace(ONE, bookie_id=id_) for id_ in ("former:3181", "no-address")}
+    # From now on the watch reads this address, also after the bookie has moved.
+    await first.close()
+    await until(lambda: not seen[-1].writable)
+    assert "former:3181" not in await other.learn_bookies(["former:3181"])
+    moved = replace(ONE, bookie_id="former:3181", host="127.0.0.9")
+    await owner.register_bookie(moved)
+    await until(lambda: seen[-1].writable == {"former:3181": moved})
+    assert await other.learn_bookies(["former:3181"]) == {"former:3181": moved}
+
+
 async def test_an_id_that_is_taken(backend: Backend) -> None:
     holder, second = await backend.store(), await backend.store(session_timeout_ms=500)
     await holder.register_bookie(ONE)

@@ -469,6 +469,43 @@ async def test_a_watch_of_the_bookies_reads_only_the_addresses_that_are_new(
     assert read == []
 
 
+async def test_a_watch_without_addresses_reads_those_that_are_learnt(
+    zookeeper: Backend, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many processes as bookies would otherwise read the square of their number at the start."""
+    other = await zookeeper.store()
+    ids = [f"host-{number}:3181" for number in range(20)]
+    held = [await other.register_bookie(replace(ONE, bookie_id=id_)) for id_ in [*ids, "named"]]
+    read: list[str] = []
+    get = store._zk.get
+
+    async def counted(path: str, notify: Notify | None = None) -> tuple[bytes, Stat]:
+        if "/available/" in path:
+            read.append(path.rpartition("available/")[2])
+        return await get(path, notify)
+
+    monkeypatch.setattr(store._zk, "get", counted)
+    seen: list[Bookies] = []
+    store.watch_bookies(seen.append, addresses=False)
+    await until(lambda: [len(one.writable) for one in seen] == [21])
+    assert read == ["named"], "its id is no address"
+    assert [one.bookie_id for one in seen[0].writable.values() if not one.assumed] == ["named"]
+    for _ in range(2):
+        await store.learn_bookies(ids[3:5])
+    assert sorted(read) == ["host-3:3181", "host-4:3181", "named"]
+    read.clear()
+    for number in (4, 5):
+        await held[number].set_readonly(True)
+    await until(lambda: seen[-1].readonly.keys() == {ids[4], ids[5]})
+    assert read == ["readonly/host-4:3181"], "a client may have a connection to it"
+    read.clear()
+    everything: list[Bookies] = []
+    store.watch_bookies(everything.append)
+    there = await other.bookies()
+    await until(lambda: everything == [there])
+    assert len(read) == 18, "all that were not read before"
+
+
 # -- lost sessions ----------------------------------------------------------------------------
 
 

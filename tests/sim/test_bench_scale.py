@@ -18,6 +18,14 @@ def bench_on_path() -> Iterator[None]:
     sys.path.remove(str(BENCH))
 
 
+def test_the_start_of_a_process_costs_the_same_in_a_larger_cluster() -> None:
+    import scale
+
+    options = scale.parse_arguments(["--rack", "3", "--ledgers", "5"])
+    small, large = (scale.run(size, options)["requests of the start"] / size for size in (12, 24))
+    assert large <= small
+
+
 def test_a_small_cluster_loses_a_rack(capsys: pytest.CaptureFixture[str]) -> None:
     import scale
 
@@ -27,6 +35,8 @@ def test_a_small_cluster_loses_a_rack(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["ledgers repaired"] >= 40
     assert 8 <= found["seconds until the first mark"] <= 20
     assert found["requests/s of a calm cluster"] <= 12 * 0.3
+    assert found["ledgers of a decommissioned bookie"] >= 20
+    assert found["GB that were copied from it"] > 0
     for what in ("real seconds of this run", "MB of this process at most"):
         del found[what]
     # Names of locks and votes contain numbers that grow while the process of the benchmark runs.

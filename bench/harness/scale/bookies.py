@@ -243,15 +243,18 @@ class ModelProcess:
 class ModelPool(BookiePool):
     """The connections of a client, which lead to modelled bookies."""
 
-    def __init__(self, bookies: dict[str, ModelBookie], process: ModelProcess, *how: Any) -> None:
+    def __init__(
+        self, bookies: dict[str, ModelBookie], process: ModelProcess, *how: Any, lazy: bool
+    ) -> None:
         self._models = bookies
         self._process = process
-        super().__init__(*how)
+        super().__init__(*how, lazy_addresses=lazy)
 
     async def _connect(
         self, bookie_id: str, make: Callable[[str], Any], timeout_s: float | None = None
     ) -> Any:
         bookie = self._models[bookie_id]
+        await self._address(bookie_id)
         await asyncio.sleep(ROUND_TRIP_S)
         if not bookie.alive:
             raise BookieUnavailableError(f"bookie {bookie_id} is down")

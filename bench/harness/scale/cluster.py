@@ -92,7 +92,7 @@ class Cluster:
         self.sessions: dict[str, int] = {}
         self.processes: list[Process] = []
         self.ledgers: dict[int, LedgerMetadata] = {}
-        """The metadata of each ledger as it was created."""
+        """The metadata of each ledger as its writer wrote it last."""
         self._make_metadata(bookies)
 
     def _make_metadata(self, count: int) -> None:
@@ -121,8 +121,13 @@ class Cluster:
 
     # -- clients ------------------------------------------------------------------------------
 
-    def client(self, name: str) -> tuple[Client, SimulatedConnection, ModelProcess]:
-        """Return a client with a session of its own. Call it in the node of its process."""
+    def client(
+        self, name: str, *, lazy: bool = False
+    ) -> tuple[Client, SimulatedConnection, ModelProcess]:
+        """Return a client with a session of its own. Call it in the node of its process.
+
+        With `lazy`, it reads addresses as the client of an autorecovery process does.
+        """
         connection, process = SimulatedConnection(self.server), ModelProcess()
         rng = self.loop.derive(name)
         where = replace(parse_uri(URI))
@@ -132,11 +137,11 @@ class Cluster:
             read_timeout_s=COPYING_TIMEOUT_S,
             add_timeout_s=COPYING_TIMEOUT_S,
         )
-        client = Client(store, config=config, clock=self.clock, rng=rng)
+        client = Client(store, config=config, clock=self.clock, rng=rng, lazy_addresses=lazy)
         client._pool._watch.close()
         client._pool.placement.close()
         how = store, AsyncioNetwork(), config, rng, client._tasks, Tracing()
-        client._pool = ModelPool(self.bookies, process, *how)
+        client._pool = ModelPool(self.bookies, process, *how, lazy=lazy)
         return client, connection, process
 
     async def start(self, settings: AutorecoverySettings, spread_s: float) -> None:
@@ -148,7 +153,7 @@ class Cluster:
             await asyncio.sleep(spread_s / len(self.bookies))
 
     async def _begin(self, bookie: ModelBookie, settings: AutorecoverySettings) -> None:
-        client, connection, model = self.client(bookie.bookie_id)
+        client, connection, model = self.client(bookie.bookie_id, lazy=True)
         process = Process(bookie, client, connection, model, AutorecoveryStats())
         self.processes.append(process)
         recovery = Autorecovery(
@@ -221,25 +226,29 @@ class Cluster:
             if metadata.closed or not holes:
                 continue
             stored = await client.metadata.read_ledger(ledger_id)
-            kept = next(b for b in ensemble if b not in gone)
-            entries = len(self.bookies[kept].entries[ledger_id])
+            entries = max(len(self.bookies[b].entries.get(ledger_id, ())) for b in ensemble)
             wanted = Wanted.replacing(ensemble, holes, *SHAPE[1:], frozenset(gone))
             chosen = pool.pick_now(wanted)
             changed = tuple(chosen.get(i, b) for i, b in enumerate(ensemble))
-            now = replace(
-                stored.value, segments=(*stored.value.segments, Segment(entries, changed))
-            )
+            # A segment without entries is replaced: nothing was added since it began.
+            before = [one for one in stored.value.segments if one.first_entry_id < entries]
+            now = replace(stored.value, segments=(*before, Segment(entries, changed)))
             await client.metadata.write_ledger(ledger_id, now, stored.version, stored)
+            self.ledgers[ledger_id] = now
             count += 1
         return count
 
-    async def obey(self, bookie_id: str) -> None:
-        """Do what a bookie does that is decommissioned: become read-only, and end."""
+    async def obey(self, bookie_id: str, writer: Client) -> None:
+        """Do what a bookie does that is decommissioned: become read-only, and end.
+
+        The writer of the open ledgers replaces it when it is read-only.
+        """
         order = order_path(URI, bookie_id)
         while order not in self.server.nodes:
             await asyncio.sleep(ORDER_POLL_S)
         self.server.expire(self.sessions[bookie_id])
         self.register(bookie_id, readonly=True)
+        await self.replace_in_open_ledgers(writer, [self.bookies[bookie_id]])
         while f"{ROOT}/cookies/{bookie_id}" in self.server.nodes:
             await asyncio.sleep(ORDER_POLL_S)
         self.server.expire(self.sessions[bookie_id])

@@ -112,7 +112,7 @@ class Actors:
     async def _act(self, name: str, at_s: float, work: Work) -> None:
         stage = self.stage
         await asyncio.sleep(at_s)
-        client = stage.world.client(name, stage.plan.client_config)
+        client = stage.world.client(name, stage.plan.client_config, lazy_addresses=is_healer(name))
         try:
             await work(stage, name, client)
         except QuireError as error:

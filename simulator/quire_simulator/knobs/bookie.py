@@ -50,7 +50,9 @@ KNOBS = (
     *limits("bookie.announcement", ANNOUNCE_BACKOFF=0.05),
     *limits("bookie.server", LOADING_TOLD_S=0.05, LOADING_SHOWN_S=0.01, SERVE_EARLY_AFTER_S=0.01),
     *limits("bookie.background.damage", LEDGERS_PER_PASS=1, AGAIN_S=1.0, AWAITED_MAX=1),
-    *limits("bookie.background.garbage", MASS_LEDGERS_MIN=1, MASS_SHARE=0.05),
+    *limits(
+        "bookie.background.garbage", MASS_LEDGERS_MIN=1, MASS_SHARE=0.05, FULL_LIST_PASSES=2
+    ),
     *limits("bookie.background.orders", COOKIE_POLL_S=0.05),
     *limits("bookie.background.over_replicated", READS_MAX=1),
     *limits("bookie.directories.rollback", LOOK_S=0.05, REPORT_ATTEMPTS=2),

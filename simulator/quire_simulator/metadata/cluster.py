@@ -223,9 +223,11 @@ class MemoryBookieWatch(ClusterWatch):
         cluster: MemoryCluster,
         alive: Callable[[], bool],
         changed: Callable[[Bookies], None],
+        shown: Callable[[Bookies], Bookies],
     ) -> None:
         super().__init__(cluster, alive)
         self._changed = changed
+        self._shown = shown
         self._seen: Bookies | None = None
         cluster.bookie_watches.append(self)
         self.notify()
@@ -234,7 +236,7 @@ class MemoryBookieWatch(ClusterWatch):
         bookies = self._cluster.bookies()
         if bookies != self._seen:
             self._seen = bookies
-            self._changed(bookies)
+            self._changed(self._shown(bookies))
 
     def _forget(self) -> None:
         self._cluster.bookie_watches.remove(self)

@@ -11,7 +11,15 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,6 +37,7 @@ from quire.metadata.common import (
     LIST_RANGE_LEDGERS,
     SESSION_TIMEOUT_MS,
     EventWatches,
+    assumed_address,
     bookie_exists,
     check_key,
     check_ledger_id,
@@ -48,6 +57,7 @@ from quire.metadata.interface import (
     ANY_VERSION,
     BookieAddress,
     Bookies,
+    KnownRanges,
     LedgerRange,
     Registration,
     Versioned,
@@ -104,6 +114,8 @@ class MemoryStore:
         self.session_timeout_ms = session_timeout_ms
         self._hook = hook
         self._watches: list[ClusterWatch] = []
+        self._learnt: set[str] = set()
+        """The bookies of which `learn_bookies` was asked."""
         self._registrations: dict[str, MemoryRegistration] = {}
         self._session_lives = True
         self._closed = False
@@ -278,7 +290,7 @@ class MemoryStore:
         await self.call("delete_ledger", work)
 
     async def list_ledgers(
-        self, first: int = 0, *, complete: bool = False
+        self, first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
     ) -> AsyncIterator[LedgerRange]:
         check_ledger_id(first)
         start = first
@@ -288,8 +300,11 @@ class MemoryStore:
             ids = self.cluster.ledger_ids
             at = bisect_left(ids, start)
             found = tuple(ids[at : at + LIST_RANGE_LEDGERS])
-            full = len(found) == LIST_RANGE_LEDGERS
-            return LedgerRange(start, found[-1] if full else LEDGER_ID_MAX, found)
+            last = found[-1] if len(found) == LIST_RANGE_LEDGERS else LEDGER_ID_MAX
+            stamp = len(found), hash(found)
+            if known is not None and known.get((start, last)) == stamp:
+                return LedgerRange(start, last, (), stamp, unchanged=True)
+            return LedgerRange(start, last, found, stamp)
 
         while start <= LEDGER_ID_MAX:
             ledgers = await self.call("list_ledgers", work)
@@ -372,7 +387,7 @@ class MemoryStore:
             watch.close()
         self.check_open("register_bookie")
 
-    async def bookies(self) -> Bookies:
+    async def bookies(self, *, addresses: bool = True) -> Bookies:
         def work() -> Bookies:
             self.cluster.require()
             return self.cluster.bookies()
@@ -386,9 +401,34 @@ class MemoryStore:
 
         return await self.call("registered", work)
 
-    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+    async def learn_bookies(self, bookie_ids: Collection[str]) -> Mapping[str, BookieAddress]:
+        def work() -> Mapping[str, BookieAddress]:
+            self.cluster.require()
+            self._learnt.update(bookie_ids)
+            found = self.cluster.bookies()
+            addresses = {id_: found.find(id_) for id_ in bookie_ids}
+            return {id_: address for id_, address in addresses.items() if address is not None}
+
+        return await self.call("learn_bookies", work)
+
+    def watch_bookies(self, changed: Callable[[Bookies], None], *, addresses: bool = True) -> Watch:
         self.check_open("watch_bookies")
-        return self._watching(MemoryBookieWatch(self.cluster, self._alive, changed))
+
+        def shown(bookies: Bookies) -> Bookies:
+            return bookies if addresses else self._assumed(bookies)
+
+        return self._watching(MemoryBookieWatch(self.cluster, self._alive, changed, shown))
+
+    def _assumed(self, bookies: Bookies) -> Bookies:
+        """Return the bookies with the addresses of a watch that does not ask for them."""
+
+        def assumed(some: Mapping[str, BookieAddress]) -> dict[str, BookieAddress]:
+            return {
+                id_: address if id_ in self._learnt else assumed_address(id_) or address
+                for id_, address in some.items()
+            }
+
+        return Bookies(assumed(bookies.writable), assumed(bookies.readonly))
 
     # -- cookies and values -------------------------------------------------------------------
 

@@ -475,10 +475,13 @@ class World:
 
     # -- clients ------------------------------------------------------------------------------
 
-    def client(self, name: str, config: ClientConfig = CLIENT_CONFIG) -> Client:
+    def client(
+        self, name: str, config: ClientConfig = CLIENT_CONFIG, *, lazy_addresses: bool = False
+    ) -> Client:
         """Return a client for the node of that name.
 
-        Use it on that node if it is to be paused or killed with it.
+        Use it on that node if it is to be paused or killed with it. With `lazy_addresses`, it reads
+        addresses as the client of an autorecovery process does.
         """
         if self.uneven:
             self._lay_routes(name)
@@ -490,6 +493,7 @@ class World:
             network=self.network.node(name),
             clock=self.clock_of(name),
             rng=self.loop.derive(name),
+            lazy_addresses=lazy_addresses,
         )
         if self.racks:
             self.clients.append(client)

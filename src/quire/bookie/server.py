@@ -27,7 +27,12 @@ from quire.bookie.background.collection_guard import (
 )
 from quire.bookie.background.damage import DamageReports
 from quire.bookie.background.damage_notes import DamageNotes
-from quire.bookie.background.garbage import MassDeletionCheck, collect_garbage, unnamed_ledgers
+from quire.bookie.background.garbage import (
+    MassDeletionCheck,
+    UnchangedRanges,
+    collect_garbage,
+    unnamed_ledgers,
+)
 from quire.bookie.background.orders import Orders, forget_predecessor
 from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.directories.cookie_directories import FoundDirectory, check_directories, look_at
@@ -172,6 +177,7 @@ class Bookie:
         """The command that started the bookie's process. Without words if it is not known."""
         self._clearing = False
         self._mass_deletion = MassDeletionCheck(config.gc_interval_s, clock.monotonic)
+        self._unchanged = UnchangedRanges()
         self._collecting = asyncio.Lock()
         self._collection_off = False
         """Whether the log already says that garbage collection is off."""
@@ -565,6 +571,7 @@ class Bookie:
                     self._log,
                     self.collection,
                     self._mass_deletion,
+                    self._unchanged,
                 )
             self._release_long_polls()
         except CollectionOffError as error:

@@ -93,6 +93,7 @@ class LedgerClient:
         rng: random.Random | None = None,
         tracer: Tracer | None = None,
         meter: Meter | None = None,
+        lazy_addresses: bool = False,
     ) -> None:
         self.metadata = metadata
         self.config = config or ClientConfig()
@@ -109,6 +110,7 @@ class LedgerClient:
             self.rng,
             self._tasks,
             Tracing(tracer),
+            lazy_addresses=lazy_addresses,
         )
         self.counters = self._pool.counters
         """The counters of the client's metrics. Streams, which use the client, count here too."""
@@ -741,6 +743,7 @@ async def connected(
     zookeeper: ZooKeeperOptions | None,
     tracer: Tracer | None,
     meter: Meter | None,
+    lazy_addresses: bool = False,
 ) -> C:
     """Connect to a cluster with a client of the given class.
 
@@ -751,6 +754,9 @@ async def connected(
         zookeeper: As for `connect`.
         tracer: As for `connect`.
         meter: As for `connect`.
+        lazy_addresses: Whether the client reads the address of a bookie when it first uses the
+            bookie, instead of all addresses at once (`BookiePool`). Processes of which a cluster
+            has as many as bookies set it.
 
     Returns:
         The connected client.
@@ -763,7 +769,9 @@ async def connected(
     metadata = await open_metadata(uri, zookeeper=zookeeper)
     try:
         await metadata.instance_id()
-        client = kind(metadata, config=config, tracer=tracer, meter=meter)
+        client = kind(
+            metadata, config=config, tracer=tracer, meter=meter, lazy_addresses=lazy_addresses
+        )
         client._tasks.start(watch(client))
         return client
     except BaseException:

@@ -264,6 +264,18 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
     )
 
 
+def assumed_address(bookie_id: str) -> BookieAddress | None:
+    """Return the address that an id of the form host:port names, or None for another id.
+
+    Most bookies have such an id, and most of them can be reached there. The registration of the
+    bookie decides where it can really be reached.
+    """
+    host, _, port = bookie_id.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        return None
+    return BookieAddress(bookie_id, host, int(port), assumed=True)
+
+
 def store_closed(what: str) -> ClientClosedError:
     """Return the error of a call on a metadata store that this process has closed.
 

@@ -15,7 +15,7 @@ cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,6 +44,9 @@ class BookieAddress:
     """Whether clients may begin TLS on their connections."""
     others: tuple[Endpoint, ...] = ()
     """The endpoints that it serves besides the one for clients, such as HTTP."""
+    assumed: bool = False
+    """Whether the host and the port were derived from the bookie's id, and its registration was not
+    read. The bookie may have another address, and the other fields are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class Bookies:
         return self.writable.get(bookie_id) or self.readonly.get(bookie_id)
 
 
+RangeStamp = tuple[int, int]
+KnownRanges = Mapping[tuple[int, int], RangeStamp]
+"""The stamps of ranges that a caller has seen before, by the first and the last id of the range."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerRange:
     """The ledgers that exist with ids from `first` to `last`, both included.
@@ -69,6 +77,12 @@ class LedgerRange:
     first: int
     last: int
     ledger_ids: Sequence[int]
+    stamp: RangeStamp | None = None
+    """A value that changes whenever a ledger of the range is created or deleted. It is None if the
+    store has no such value."""
+    unchanged: bool = False
+    """Whether the range still has the stamp that the caller knew. `ledger_ids` is empty then,
+    because the range has the same ledgers as before."""
 
 
 class Registration(Protocol):
@@ -222,7 +236,9 @@ class MetadataStore(Protocol):
         """
         ...
 
-    def list_ledgers(self, first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
+    def list_ledgers(
+        self, first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
+    ) -> AsyncIterator[LedgerRange]:
         """Yield all ledgers from `first` on, in ascending ranges without a gap up to 2**63-1.
 
         Every failure raises an error: a missing root, a missing LAYOUT, a lost connection. A
@@ -234,6 +250,8 @@ class MetadataStore(Protocol):
                 ledger. A name in the ledger tree that cannot be decoded then raises an error,
                 because it may be the name of a ledger. Callers that delete what the list does not
                 contain must set it.
+            known: The ranges of an earlier list. Those with the same stamp are `unchanged`, and
+                their ledgers are not listed. The names in them are not decoded again either.
         """
         ...
 
@@ -281,8 +299,11 @@ class MetadataStore(Protocol):
         """
         ...
 
-    async def bookies(self) -> Bookies:
-        """Return the bookies that are registered now."""
+    async def bookies(self, *, addresses: bool = True) -> Bookies:
+        """Return the bookies that are registered now.
+
+        Without `addresses`, addresses may be `assumed`, as in `watch_bookies`.
+        """
         ...
 
     async def registered(self) -> frozenset[str]:
@@ -293,12 +314,26 @@ class MetadataStore(Protocol):
         """
         ...
 
-    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+    async def learn_bookies(self, bookie_ids: Collection[str]) -> Mapping[str, BookieAddress]:
+        """Return the addresses of these bookies, by bookie id, as they registered them.
+
+        Bookies that are not registered, and those whose address cannot be decoded, are left out.
+        From now on, all watches of this store report the addresses of these bookies as read.
+        """
+        ...
+
+    def watch_bookies(self, changed: Callable[[Bookies], None], *, addresses: bool = True) -> Watch:
         """Watch the registered bookies.
 
         `changed` is called on the event loop with the present bookies, then after each change of
         the lists. Several changes in quick succession may be reported as one. The properties of a
         bookie may be those of an earlier moment. The watch survives lost connections and sessions.
+
+        Args:
+            changed: The function that receives the bookies.
+            addresses: Whether the address of each bookie is needed. Without it, the addresses of
+                bookies with an id of the form host:port may be `assumed`, which saves a request for
+                each. Bookies of which `learn_bookies` was asked have read addresses.
         """
         ...
 

@@ -196,8 +196,12 @@ def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
             "await",
         ),
         (
-            "        here = local[",
-            "        local = sorted(store.ledger_ids())\n        here = local[",
+            "        here = within(",
+            "        local = sorted(store.ledger_ids())\n        here = within(",
+        ),
+        (
+            "unchanged.known(local)",
+            "unchanged.known(sorted(store.ledger_ids()))",
         ),
         ("if await _is_gone(metadata, ledger)", ""),
     )

@@ -610,7 +610,9 @@ async def test_a_store_that_went_back_ends_no_loss(monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     listed = there.metadata.list_ledgers
 
-    async def strange(first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
+    async def strange(
+        first: int = 0, *, complete: bool = False, known: object = None
+    ) -> AsyncIterator[LedgerRange]:
         if complete:
             raise MetadataError("L12 is not understood")
         async for span in listed(first):

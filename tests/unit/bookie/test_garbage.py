@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie.background.garbage import MASS_LEDGERS_MIN, MassDeletionCheck, collect_garbage
+from quire.bookie.background import garbage
+from quire.bookie.background.garbage import (
+    MASS_LEDGERS_MIN,
+    MassDeletionCheck,
+    UnchangedRanges,
+    collect_garbage,
+)
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     ClusterNotInitialisedError,
     CookieError,
@@ -18,7 +25,7 @@ from quire.errors import (
     NoSuchLedgerError,
     QuireError,
 )
-from quire.metadata.interface import LedgerRange
+from quire.metadata.interface import KnownRanges, LedgerRange
 from quire.storage.segment.segment import segment_name
 from tests.support.bookies.bookie import (
     SMALL,
@@ -30,6 +37,7 @@ from tests.support.bookies.bookie import (
 from tests.support.waiting import until
 
 LAST = 2**63 - 1
+METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("one",)),))
 
 
 class Store:
@@ -68,7 +76,7 @@ class Metadata:
         return self.instance
 
     async def list_ledgers(
-        self, first: int = 0, *, complete: bool = False
+        self, first: int = 0, *, complete: bool = False, known: object = None
     ) -> AsyncIterator[LedgerRange]:
         assert complete
         for span in self.ranges:
@@ -157,7 +165,9 @@ async def test_a_store_that_is_replaced_while_it_is_listed_deletes_nothing() -> 
     metadata = Metadata([LedgerRange(0, LAST, [])])
     listed = metadata.list_ledgers
 
-    async def replaced(first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
+    async def replaced(
+        first: int = 0, *, complete: bool = False, known: object = None
+    ) -> AsyncIterator[LedgerRange]:
         async for span in listed(first, complete=complete):
             yield span
         metadata.instance = "B"
@@ -261,3 +271,111 @@ async def test_mass_that_is_back_with_the_next_pass_stays() -> None:
     metadata.alive = set()
     assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), mass_deletion) == []  # type: ignore[arg-type]
     assert store.dropped == []
+
+
+class Stamped(Metadata):
+    """Two ranges of ledgers with stamps. It counts which ranges are listed."""
+
+    def __init__(self, *alive: int) -> None:
+        super().__init__([], alive=set(alive))
+        self.changes = [0, 0]
+        self.listed: list[int] = []
+
+    def delete(self, ledger_id: int) -> None:
+        self.alive.remove(ledger_id)
+        self.changes[ledger_id >= 10] += 1
+
+    async def list_ledgers(
+        self, first: int = 0, *, complete: bool = False, known: object = None
+    ) -> AsyncIterator[LedgerRange]:
+        assert complete
+        assert isinstance(known, dict)
+        for number, (low, high) in enumerate(((0, 9), (10, LAST))):
+            stamp = (7, self.changes[number])
+            if known.get((low, high)) == stamp:
+                yield LedgerRange(low, high, (), stamp, unchanged=True)
+                continue
+            self.listed.append(number)
+            there = sorted(ledger for ledger in self.alive if low <= ledger <= high)
+            yield LedgerRange(low, high, there, stamp)
+        if self.error is not None:
+            raise self.error()
+
+
+async def test_a_range_that_has_not_changed_is_not_listed_again() -> None:
+    store, metadata, unchanged = Store(1, 2, 11, 12), Stamped(1, 2, 3, 11, 12), UnchangedRanges()
+
+    async def one_pass() -> tuple[list[int], list[int]]:
+        """The ledgers that were dropped, and the ranges that were listed."""
+        metadata.listed.clear()
+        dropped = await collect_garbage(
+            store, metadata, "A", quiet, Unguarded(), None, unchanged  # type: ignore[arg-type]
+        )  # fmt: skip
+        store.ledgers.difference_update(dropped)
+        return dropped, list(metadata.listed)
+
+    assert await one_pass() == ([], [0, 1])
+    assert await one_pass() == ([], [])
+    metadata.delete(3)  # another bookie had it
+    assert await one_pass() == ([], [0])
+    metadata.delete(12)
+    assert await one_pass() == ([12], [1])
+    assert await one_pass() == ([], [1])  # a range with deleted ledgers is listed once more
+    assert await one_pass() == ([], [])
+    store.ledgers.add(5)  # the copy of a ledger that was deleted before
+    assert await one_pass() == ([5], [0])
+
+
+async def test_a_pass_that_failed_remembers_nothing() -> None:
+    store, metadata, unchanged = Store(1, 11), Stamped(1, 11), UnchangedRanges()
+
+    async def one_pass() -> list[int]:
+        return await collect_garbage(
+            store, metadata, "A", quiet, Unguarded(), None, unchanged  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    metadata.error = lambda: MetadataUnavailableError("no answer")
+    with pytest.raises(MetadataUnavailableError):
+        await one_pass()
+    metadata.error = None
+    await one_pass()
+    assert metadata.listed == [0, 1, 0, 1]
+
+
+async def test_every_so_many_passes_list_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "FULL_LIST_PASSES", 3)
+    store, metadata, unchanged = Store(1, 11), Stamped(1, 11), UnchangedRanges()
+    counts = []
+    for _ in range(7):
+        await collect_garbage(
+            store, metadata, "A", quiet, Unguarded(), None, unchanged  # type: ignore[arg-type]
+        )  # fmt: skip
+        counts.append(len(metadata.listed))
+        metadata.listed.clear()
+    assert counts == [2, 0, 2, 0, 0, 2, 0]
+
+
+async def test_a_bookie_remembers_unchanged_ranges(tmp_path: Path) -> None:
+    metadata = memory_metadata()
+    asked: list[KnownRanges | None] = []
+    listing = metadata.list_ledgers
+
+    def noted(
+        first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
+    ) -> AsyncIterator[LedgerRange]:
+        asked.append(known)
+        return listing(first, complete=complete, known=known)
+
+    async with running_bookie(tmp_path, SMALL, metadata) as bookie:
+        metadata.list_ledgers = noted  # type: ignore[method-assign]
+        await metadata.create_ledger(METADATA, 5)
+        bookie.store.create_ledger(5, b"k" * 20)
+        for _ in range(2):
+            assert await bookie.collect_garbage() == ""
+        assert asked[0] == {}
+        assert asked[1] is not None
+        assert list(asked[1]) == [(0, LAST)]
+        assert 5 in bookie.store.ledgers
+        await metadata.delete_ledger(5)
+        assert await bookie.collect_garbage() == ""
+        assert 5 not in bookie.store.ledgers

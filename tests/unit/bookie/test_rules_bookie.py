@@ -198,7 +198,7 @@ class Made:
         return "A"
 
     async def list_ledgers(
-        self, first: int = 0, *, complete: bool = False
+        self, first: int = 0, *, complete: bool = False, known: object = None
     ) -> AsyncIterator[LedgerRange]:
         yield LedgerRange(0, 5, sorted(self.alive & set(range(6))))
         self.ledgers |= {3, 9}

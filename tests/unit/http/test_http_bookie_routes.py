@@ -23,6 +23,7 @@ from quire.core.placement.tables import with_location
 from quire.http.routes import bookie_pages
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.routes.configuration import ConfigurationRoutes
+from quire.http.server import run
 from quire.http.server.api import Api
 from quire.http.server.run import serve_cluster
 from quire.http.server.security import HttpOptions
@@ -33,6 +34,7 @@ from quire.metadata import open_metadata
 from quire.metadata.bookies.orders import Order, What, give_order, read_order
 from quire.metadata.interface import BookieAddress
 from quire.metadata.tree import Create
+from quire.replication.autorecovery.settings import AutorecoveryStats
 from quire_simulator.metadata.store import forget_memory
 from tests.support.bookies.bookie import running_bookie
 from tests.support.processes.http import TOKEN, Http
@@ -109,6 +111,36 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
         await tasks.close()
     await store.close()
     forget_memory("bookie-routes")
+
+
+async def test_a_server_beside_autorecovery_has_no_client_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client would read the addresses of all bookies, and there is one beside every bookie."""
+    connected = False
+
+    def refused(uri: str, **config: object) -> object:
+        nonlocal connected
+        connected = True
+        raise AssertionError(uri)
+
+    probes = 0
+
+    async def instance_id() -> str:
+        nonlocal probes
+        probes += 1
+        return "cluster"
+
+    monkeypatch.setattr(run, "connect", refused)
+    served = serve_cluster(
+        HttpOptions(token=TOKEN), URI, ClientConfig(), "1", quiet, owner="test",
+        autorecovery=AutorecoveryStats(), instance_id=instance_id,
+    )  # fmt: skip
+    async with served as server:
+        await until(lambda: probes > 0)
+        metrics = await asyncio.to_thread(Http(server.url, TOKEN).metrics)
+        assert any(name.startswith("quire_autorecovery") for name in metrics)
+    assert not connected
 
 
 async def test_the_page_of_a_bookie(world: World) -> None:

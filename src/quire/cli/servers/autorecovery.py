@@ -29,7 +29,7 @@ from quire.cli.common.options import (
     run_async,
 )
 from quire.cli.common.output import print_json, time_text
-from quire.cli.common.tls import client_config, connect, tls_options
+from quire.cli.common.tls import client_config, tls_options
 from quire.cli.servers.http import (
     fill_options,
     given_options,
@@ -132,11 +132,12 @@ async def _start(
     worker: bool,
 ) -> None:
     from quire.metadata.outages import OutageNotes
-    from quire.replication.autorecovery.autorecovery import Autorecovery
+    from quire.replication.autorecovery.autorecovery import Autorecovery, autorecovery_client
 
     log = server_log()
     stopping = stop_event()
-    async with connect(uri) as client, AsyncExitStack() as around:
+    opened = autorecovery_client(uri, client_config())
+    async with opened as client, AsyncExitStack() as around:
         autorecovery = Autorecovery(
             client, name, settings=settings, auditor=auditor, worker=worker, log=log
         )
@@ -151,7 +152,8 @@ async def _start(
             shown = settings_of(uri, "autorecovery", layers=settings_layers())
             served = serve_cluster(http, uri, config, quire.__version__, log,
                                    owner=name, autorecovery=stats,
-                                   settings=shown)  # fmt: skip
+                                   settings=shown,
+                                   instance_id=client.metadata.instance_id)  # fmt: skip
             await around.enter_async_context(served)
         async with TaskGroup() as group:
             running = group.create_task(autorecovery.run())
@@ -171,10 +173,9 @@ def beside(
     config = client_config()
 
     async def run(bookie_id: str) -> None:
-        import quire
-        from quire.replication.autorecovery.autorecovery import Autorecovery
+        from quire.replication.autorecovery.autorecovery import Autorecovery, autorecovery_client
 
-        async with quire.connect(uri, config=config) as client:
+        async with autorecovery_client(uri, config) as client:
             await Autorecovery(client, bookie_id, settings=settings, log=log, stats=stats).run()
 
     return run

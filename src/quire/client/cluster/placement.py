@@ -43,6 +43,11 @@ RETRY_S = 5.0
 """The longest time, in seconds, until a source of locations that failed is asked again."""
 
 
+_BY_LOCATION = ("rack-aware", "region-aware", "zone-aware", "any")
+"""The policies that use the host of a bookie only to find its location, and to avoid two bookies on
+one host."""
+
+
 def make_policy(config: PlacementConfig) -> Policy:
     """Return a new placement policy with the configured name.
 
@@ -225,6 +230,35 @@ class Placement:
                 remedy="Report this to the author of the policy, or choose another one",
             )
         return found
+
+    @property
+    def needs_addresses(self) -> bool:
+        """Whether this placement needs the address of every bookie before it chooses any.
+
+        Otherwise it may begin with the hosts in the ids of bookies, if the addresses of those that
+        it chooses are read before they are used. A script, another policy and a client that prefers
+        near bookies would decide about the bookies that are not chosen as well.
+        """
+        return (
+            self.config.policy not in _BY_LOCATION
+            or isinstance(self._locations, ScriptLocations)
+            or self.config.spread_acks
+            or self.orders_reads
+        )
+
+    def unplaced(self) -> list[str]:
+        """Return the bookies whose location is not known, although a source is configured.
+
+        Their ids are of the form host:port, and neither the id nor this host has a location.
+        """
+        if self._locations is None:
+            return []
+        assumed = (one for one in self._bookies.writable.values() if one.assumed)
+        return [
+            one.bookie_id
+            for one in assumed
+            if self._locations.find(one.bookie_id, one.host) is None
+        ]
 
     def why(self, wanted: Wanted, view: View) -> str:
         """Return text that says which bookies are wanted, and why there are not enough."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from quire._runtime.metrics import Metric
@@ -24,6 +24,7 @@ from quire.core.placement import Standing, Wanted, read_order
 from quire.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
+    MetadataError,
     QuireError,
     SilentConnectionError,
 )
@@ -56,7 +57,15 @@ class BookiePool:
         rng: random.Random,
         tasks: TaskSet,
         tracing: Tracing | None = None,
+        *,
+        lazy_addresses: bool = False,
     ) -> None:
+        """Make a pool without connections, and watch the registered bookies.
+
+        With `lazy_addresses`, the address of a bookie is read when the bookie is first used, if its
+        id is of the form host:port and the placement permits it (`Placement.needs_addresses`). A
+        pool that has not used a bookie yet cannot reach it while the metadata store is away.
+        """
         self._metadata = metadata
         self._network = network
         self._dialer = Dialer(network, config)
@@ -76,7 +85,8 @@ class BookiePool:
         self.placement = Placement(
             config.placement, metadata, rng, tasks, self._free_bytes, self._failed_s
         )
-        self._watch = metadata.watch_bookies(self._on_bookies)
+        self._lazy = lazy_addresses and not self.placement.needs_addresses
+        self._watch = metadata.watch_bookies(self._on_bookies, addresses=not self._lazy)
         self.closed = False
 
     async def close(self) -> None:
@@ -145,21 +155,57 @@ class BookiePool:
             return Standing.QUARANTINED
         return Standing.SLOW if self.health.slow(bookie_id) else usual
 
-    async def pick(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
+    async def pick(
+        self, wanted: Wanted, *, rested: bool = False, wait: bool = True
+    ) -> dict[int, str]:
         """Choose bookies as `pick_now` does, but wait until there are enough.
 
         It waits up to `bookies_wait_s` for bookies to register, for their locations, and with
         `rested` for the end of the `REST_S` after a failure. If there are still too few then,
-        the result has fewer bookies.
+        the result has fewer bookies. Without `wait`, it waits for none of these, and only reads
+        the addresses that it needs to know where the chosen bookies are.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._config.bookies_wait_s
+        deadline = loop.time() + (self._config.bookies_wait_s if wait else 0.0)
         while True:
-            await self.placement.settle(deadline)
+            if wait:
+                await self.placement.settle(deadline)
             chosen = self.pick_now(wanted, rested=rested)
+            if self._lazy and await self._differs(wanted, chosen):
+                continue
             if len(chosen) == len(wanted.holes) or loop.time() >= deadline:
                 return chosen
             await self.changed(min(deadline, loop.time() + REST_S) if rested else deadline)
+
+    async def _differs(self, wanted: Wanted, chosen: Mapping[int, str]) -> bool:
+        """Read the addresses on which a choice depends, and return whether one was not as assumed.
+
+        They are the addresses of the chosen bookies and of the members that stay, and those of
+        bookies whose location is not known. If too few bookies were chosen, they are the addresses
+        of all. If the metadata store does not answer, the result is False.
+        """
+        if len(chosen) < len(wanted.holes):
+            ids = set(self._bookies.writable)
+        else:
+            ids = {*chosen.values(), *self.placement.unplaced()}
+        ids.update(one for one in wanted.members if one is not None)
+        try:
+            return await self._learn(ids)
+        except MetadataError:
+            return False
+
+    async def know_addresses(self) -> None:
+        """Read the addresses of all registered bookies that were not read before.
+
+        Call this before you judge the placement of ledgers, or choose with `pick_now`. If the
+        metadata store does not answer, assumed addresses stay.
+        """
+        if not self._lazy:
+            return
+        try:
+            await self._learn({*self._bookies.writable, *self._bookies.readonly})
+        except MetadataError:
+            pass
 
     async def changed(self, deadline: float) -> bool:
         """Wait for a change of the registered bookies until `deadline` (loop time).
@@ -349,8 +395,11 @@ class BookiePool:
         The certificate is presented over a new connection and not verified. The result is None if
         the bookie presents none within `timeout_s`. Raises no QuireError. Cancel-safe.
         """
-        address = self._bookies.find(bookie_id)
-        if address is None:
+        if self._bookies.find(bookie_id) is None:
+            return None
+        try:
+            address = await self._address(bookie_id)
+        except BookieUnavailableError:
             return None
         return await self._dialer.presented_until_ms(
             bookie_id, address.host, address.port, timeout_s
@@ -389,15 +438,7 @@ class BookiePool:
     async def _connect(
         self, bookie_id: str, make: Callable[[str], L], timeout_s: float | None = None
     ) -> L:
-        address = self._bookies.find(bookie_id) or self._last_known.get(bookie_id)
-        if address is None:
-            await self._refresh()
-            address = self._bookies.find(bookie_id)
-        if address is None:
-            raise BookieUnavailableError(
-                f"bookie {bookie_id} is not registered in the metadata store, so it cannot be "
-                "reached: it is not running, or it has lost its session"
-            )
+        address = await self._address(bookie_id)
         link = await self._dialer.connect(
             bookie_id, address.host, address.port, make(bookie_id), timeout_s
         )
@@ -417,14 +458,64 @@ class BookiePool:
         """The writable and the read-only bookies that are registered now."""
         return self._bookies
 
-    async def _refresh(self) -> None:
-        self._on_bookies(await self._metadata.bookies())
+    async def _address(self, bookie_id: str) -> BookieAddress:
+        """Return the address at which a bookie is or was registered. Read it if it is not known.
+
+        Raises BookieUnavailableError.
+        """
+        known = self._bookies.find(bookie_id) or self._last_known.get(bookie_id)
+        if known is not None and not known.assumed:
+            return known
+        if not self._lazy:
+            self._on_bookies(await self._metadata.bookies())
+            found = self._bookies.find(bookie_id)
+        else:
+            try:
+                found = (await self._metadata.learn_bookies([bookie_id])).get(bookie_id)
+            except MetadataError as error:
+                raise BookieUnavailableError(
+                    f"bookie {bookie_id} cannot be reached, because its address could not be read: "
+                    f"{error}"
+                ) from error
+            self._merge([bookie_id], {} if found is None else {bookie_id: found})
+        if found is None:
+            raise BookieUnavailableError(
+                f"bookie {bookie_id} is not registered in the metadata store, so it cannot be "
+                "reached: it is not running, or it has lost its session"
+            )
+        return found
+
+    async def _learn(self, bookie_ids: Collection[str]) -> bool:
+        """Read those of the addresses that are assumed. Return whether one of them was not right.
+
+        It was not if the bookie is on another host, or is not registered any more.
+        """
+        before = {id_: one for id_ in bookie_ids if (one := self._bookies.find(id_)) is not None}
+        unread = sorted(id_ for id_, one in before.items() if one.assumed)
+        if not unread:
+            return False
+        found = await self._metadata.learn_bookies(unread)
+        self._merge(unread, found)
+        return any(id_ not in found or found[id_].host != before[id_].host for id_ in unread)
+
+    def _merge(self, asked: Collection[str], found: Mapping[str, BookieAddress]) -> None:
+        """Use the addresses that were found. Bookies that were asked for and not found are gone."""
+        gone = set(asked) - found.keys()
+
+        def merged(some: Mapping[str, BookieAddress]) -> dict[str, BookieAddress]:
+            return {id_: found.get(id_, one) for id_, one in some.items() if id_ not in gone}
+
+        self._on_bookies(Bookies(merged(self._bookies.writable), merged(self._bookies.readonly)))
 
     def _on_bookies(self, bookies: Bookies) -> None:
         before, self._bookies = self._bookies, bookies
         self._leave_old_addresses(before)
-        self._last_known.update(bookies.readonly)
-        self._last_known.update(bookies.writable)
+        for some in (bookies.readonly, bookies.writable):
+            if self._lazy:
+                # An address that was read is worth more than an assumed one.
+                read = self._last_known
+                some = {i: one for i, one in some.items() if not one.assumed or i not in read}
+            self._last_known.update(some)
         self.placement.on_bookies(bookies, self._last_known)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -438,7 +529,7 @@ class BookiePool:
         for links in (self._channels, self._controls):
             for bookie_id in links.bookies():
                 now = self._bookies.find(bookie_id)
-                if now is None:
+                if now is None or now.assumed:
                     continue
                 returned = before.find(bookie_id) is None
                 for link in links.of(bookie_id):

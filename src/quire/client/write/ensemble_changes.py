@@ -324,10 +324,9 @@ class EnsembleChanges:
             )
         if self._no_room is not None:
             replacements = {}
-        elif self.bearable(failed):
-            replacements = session.pool.pick_now(self._wanted(failed), rested=True)
         else:
-            replacements = await session.pool.pick(self._wanted(failed), rested=True)
+            wait = not self.bearable(failed)
+            replacements = await session.pool.pick(self._wanted(failed), rested=True, wait=wait)
         ensemble = session.ensemble
         if replacements:
             gone = {index: failed[index] for index in replacements}

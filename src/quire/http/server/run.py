@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -161,19 +161,23 @@ async def serve_cluster(
     owner: str,
     autorecovery: AutorecoveryStats | None = None,
     settings: Mapping[str, Any] | None = None,
+    instance_id: Callable[[], Awaitable[str]] | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Run an HTTP server with the routes of the cluster, in a process without a bookie.
 
     If `autorecovery` is given, its counters are among the metrics. Otherwise the metrics of the
     whole cluster are, for which the server asks all bookies. `settings` is the configuration of the
-    process (`quire.configuration.report`), if it is to be served.
+    process (`quire.configuration.report`), if it is to be served. A process that has a metadata
+    store gives its `instance_id`, which is called to find out whether the store answers. The server
+    then connects a client of its own only for a request that needs one.
     """
 
     def collect() -> Iterable[Metric]:
         return () if autorecovery is None else autorecovery_metrics(autorecovery)
 
     client = LazyClient(uri, config)
-    reach = MetadataReachability(uri, client.instance_id, SystemClock(), lambda: server_causes(uri))
+    asked = instance_id or client.instance_id
+    reach = MetadataReachability(uri, asked, SystemClock(), lambda: server_causes(uri))
     served = _serving(
         client, reach, [], collect, options, owner, version, log,
         about_cluster=autorecovery is None, settings=settings,

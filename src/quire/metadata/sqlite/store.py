@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -52,6 +52,7 @@ from quire.metadata.interface import (
     ANY_VERSION,
     BookieAddress,
     Bookies,
+    KnownRanges,
     LedgerRange,
     Registration,
     Versioned,
@@ -254,7 +255,7 @@ class SqliteStore:
         await self._write(work)
 
     async def list_ledgers(
-        self, first: int = 0, *, complete: bool = False
+        self, first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
     ) -> AsyncIterator[LedgerRange]:
         check_ledger_id(first)
         start = first
@@ -395,14 +396,20 @@ class SqliteStore:
                 "bookie %s stays registered until its lease expires: %s", bookie_id, error
             )
 
-    async def bookies(self) -> Bookies:
+    async def bookies(self, *, addresses: bool = True) -> Bookies:
         return await self._read(self._session.bookies)
 
     async def registered(self) -> frozenset[str]:
         found = await self.bookies()
         return frozenset((*found.writable, *found.readonly))
 
-    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+    async def learn_bookies(self, bookie_ids: Collection[str]) -> Mapping[str, BookieAddress]:
+        found = await self.bookies()
+        addresses = {id_: found.find(id_) for id_ in bookie_ids}
+        return {id_: address for id_, address in addresses.items() if address is not None}
+
+    def watch_bookies(self, changed: Callable[[Bookies], None], *, addresses: bool = True) -> Watch:
+        # One query reads all registrations with their addresses, so `addresses` saves nothing.
         self._check_open()
         return self._watches.watch_bookies(changed)
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet, came, each
 from quire.errors import ClientClosedError, KeyExistsError, MetadataError
-from quire.metadata.common import bookie_exists, decode_address, encode_address, logger
+from quire.metadata.common import (
+    assumed_address,
+    bookie_exists,
+    decode_address,
+    encode_address,
+    logger,
+)
 from quire.metadata.interface import ANY_VERSION, BookieAddress, Bookies
 from quire.metadata.tree import Create, Delete
 from quire.metadata.zookeeper.kazoo_adapter import (
@@ -37,9 +43,9 @@ WITHDRAW_TIMEOUT_S = 5.0
 session ends."""
 
 
-async def read_bookies(root: ZooKeeperRoot) -> Bookies:
-    """Return the registered bookies, with the address of each as it is now."""
-    return await BookieLists(root).read(None)
+async def read_bookies(root: ZooKeeperRoot, addresses: bool) -> Bookies:
+    """Return the registered bookies. With `addresses`, the address of each is read now."""
+    return await BookieLists(root).read(None, addresses=addresses)
 
 
 async def read_ids(root: ZooKeeperRoot) -> frozenset[str]:
@@ -69,8 +75,9 @@ class _Seen:
 
     names: frozenset[str]
     stat: Stat
-    addresses: Mapping[str, BookieAddress | None]
-    """The address of each bookie, or None if its node was gone or cannot be decoded."""
+    addresses: dict[str, BookieAddress | None]
+    """The address of each bookie of which it was read, or None if its node was gone or cannot be
+    decoded."""
 
     def replaced(self, names: frozenset[str], stat: Stat) -> frozenset[str]:
         """Return the names in the list of now whose nodes are not known to be the same as here.
@@ -90,7 +97,9 @@ class BookieLists:
     """The lists of registered bookies, of which `read` reads only what has changed.
 
     Every change concerns every client of the cluster. If each of them read the addresses of all
-    bookies then, the load of the servers would grow with the square of the cluster.
+    bookies then, the load of the servers would grow with the square of the cluster. The same holds
+    for the start of processes that run beside every bookie, so these read only the addresses that
+    they use (`learn`).
     """
 
     def __init__(self, root: ZooKeeperRoot) -> None:
@@ -98,31 +107,74 @@ class BookieLists:
         self._seen: dict[str, _Seen] = {}
         self._reading = asyncio.Lock()
         """The lock that lets a second watch use what the first one reads at the same time."""
+        self._learnt: set[str] = set()
+        """The bookies of which `learn` was asked. Their addresses are read again with each new
+        registration, because a client may have connections to the former address."""
 
-    async def read(self, notify: Notify | None) -> Bookies:
+    async def read(self, notify: Notify | None, *, addresses: bool = True) -> Bookies:
         """Return the registered bookies. `notify` is called once, when a list has changed.
 
         The addresses of bookies that stayed in their list are those that were read first. A bookie
         that changes its properties and nothing else keeps its node, so they may be older ones.
+        Without `addresses`, they are read only where they cannot be assumed, and for the bookies of
+        which `learn` was asked.
         """
         await self._root.check_layout()
         async with self._reading:
-            writable = await self._read(AVAILABLE, notify)
-            readonly = await self._read(READONLY_PATH, notify)
+            writable = await self._read(AVAILABLE, notify, addresses)
+            readonly = await self._read(READONLY_PATH, notify, addresses)
         return Bookies(writable, readonly)
 
-    async def _read(self, below: str, notify: Notify | None) -> Mapping[str, BookieAddress]:
+    async def learn(self, bookie_ids: Collection[str]) -> dict[str, BookieAddress]:
+        """Return the addresses of these bookies, by bookie id, and read those not read before.
+
+        Bookies that are not registered, and those whose address cannot be decoded, are left out.
+        """
+        await self._root.check_layout()
+        async with self._reading:
+            self._learnt.update(bookie_ids)
+            found = await each(bookie_ids, self._learn)
+        return {id_: one for id_, one in zip(bookie_ids, found) if one is not None}
+
+    async def _learn(self, bookie_id: str) -> BookieAddress | None:
+        lists = {below: self._seen.get(below) for below in (AVAILABLE, READONLY_PATH)}
+        for seen in lists.values():
+            if seen is not None and (known := seen.addresses.get(bookie_id)) is not None:
+                return known
+        # First in the list where it was last. It may have moved to the other one since.
+        for below, seen in sorted(
+            lists.items(), key=lambda one: one[1] is None or bookie_id not in one[1].names
+        ):
+            path = self._root.at(f"{below}/{bookie_id}")
+            address = await _read_address(self._root, path, bookie_id)
+            if seen is not None and bookie_id in seen.names:
+                seen.addresses[bookie_id] = address
+            if address is not None:
+                return address
+        return None
+
+    async def _read(
+        self, below: str, notify: Notify | None, addresses: bool
+    ) -> Mapping[str, BookieAddress]:
         names, stat = await _list(self._root, below, notify)
         before = self._seen.get(below)
-        unread = names if before is None else before.replaced(names, stat)
-        ids = sorted(unread - {READONLY})
-        path = self._root.at(below)
-        read = await each(ids, lambda id_: _read_address(self._root, f"{path}/{id_}", id_))
+        replaced = names if before is None else before.replaced(names, stat)
         known = {} if before is None else before.addresses
-        found = {**known, **dict(zip(ids, read))}
-        addresses = {id_: found[id_] for id_ in sorted(names - {READONLY})}
-        self._seen[below] = _Seen(names, stat, addresses)
-        return {id_: address for id_, address in addresses.items() if address is not None}
+        found = {id_: one for id_, one in known.items() if id_ in names and id_ not in replaced}
+        assumed: dict[str, BookieAddress] = {}
+        unread: list[str] = []
+        for id_ in sorted(names - found.keys() - {READONLY}):
+            address = None if addresses or id_ in self._learnt else assumed_address(id_)
+            if address is None:
+                unread.append(id_)
+            else:
+                assumed[id_] = address
+        path = self._root.at(below)
+        read = await each(unread, lambda id_: _read_address(self._root, f"{path}/{id_}", id_))
+        found.update(zip(unread, read))
+        self._seen[below] = _Seen(names, stat, found)
+        there = {**assumed, **{id_: one for id_, one in found.items() if one is not None}}
+        return {id_: there[id_] for id_ in sorted(there)}
 
 
 async def _read_address(root: ZooKeeperRoot, path: str, bookie_id: str) -> BookieAddress | None:

@@ -13,6 +13,7 @@ the listing.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 
@@ -26,8 +27,8 @@ from quire.codec.metadata.ledger_path import (
     leaf_digits,
 )
 from quire.errors import MetadataError
-from quire.metadata.interface import LedgerRange
-from quire.metadata.zookeeper.kazoo_adapter import NoNodeError
+from quire.metadata.interface import KnownRanges, LedgerRange, RangeStamp
+from quire.metadata.zookeeper.kazoo_adapter import NoNodeError, Stat
 from quire.metadata.zookeeper.root import ZooKeeperRoot
 
 _MIDDLE = re.compile(r"\d{4}", re.ASCII)
@@ -36,9 +37,17 @@ _TOP_LIKE = re.compile(r"L?\d+", re.ASCII)
 
 
 async def list_ledgers(
-    root: ZooKeeperRoot, first: int, *, complete: bool = False
+    root: ZooKeeperRoot,
+    first: int,
+    *,
+    complete: bool = False,
+    known: KnownRanges | None = None,
 ) -> AsyncIterator[LedgerRange]:
-    """Yield ranges that cover [first, 2**63-1]. See `MetadataStore.list_ledgers` for `complete`."""
+    """Yield ranges that cover [first, 2**63-1], with the arguments of `MetadataStore.list_ledgers`.
+
+    The stamp of a range consists of the creation of the parent of its leaves, and the number of
+    leaves that were created and deleted there so far.
+    """
     top = await _children(root, "", must_exist=True)
     manager = root.manager
     await _refuse_foreign(root, manager, top)
@@ -55,9 +64,16 @@ async def list_ledgers(
             async for parent in walk.lowest_parents(tops, tree.digits, 0, tree.first):
                 await walk.ledgers_below(parent, tree)
         async for parent in walk.lowest_parents(tops, tree.digits, start):
-            found, last = await walk.ledgers_below(parent, tree)
+            last = _last_below(parent, tree)
+            before = None if known is None else known.get((start, last))
+            if before is not None and await _stamp_now(root, parent) == before:
+                yield LedgerRange(start, last, (), before, unchanged=True)
+                start = last + 1
+                continue
+            found, stamp = await walk.ledgers_below(parent, tree)
             if last >= start:
-                yield LedgerRange(start, last, tuple(id_ for id_ in found if id_ >= start))
+                there = tuple(id_ for id_ in found if id_ >= start)
+                yield LedgerRange(start, last, there, stamp)
                 start = last + 1
     if start <= LEDGER_ID_MAX:
         # The last range relies on the first listing, so the cluster must still exist.
@@ -102,6 +118,27 @@ def _flat(manager: LedgerManager, top: Sequence[str], start: int) -> tuple[int, 
 def _first_below(parent: str) -> int:
     """Return the first id that a ledger below this parent of leaves can have."""
     return int(parent.replace("/", "")) * LEAF_CAPACITY
+
+
+def _last_below(parent: str, tree: LedgerTree) -> int:
+    """Return the last id that a ledger below this parent of leaves can have."""
+    return min(_first_below(parent) + LEAF_CAPACITY - 1, tree.last)
+
+
+def _stamp_of(stat: Stat) -> RangeStamp:
+    return stat.created_zxid, stat.children_version
+
+
+async def _stamp_now(root: ZooKeeperRoot, parent: str) -> RangeStamp | None:
+    """Return the present stamp of a parent of leaves, or None if it does not exist."""
+    path = root.at(parent)
+
+    async def work(again: bool) -> RangeStamp | None:
+        # One connection answers in order, as in `children_synced`.
+        _, stat = await asyncio.gather(root.zk.sync(path), root.zk.exists(path))
+        return None if stat is None else _stamp_of(stat)
+
+    return await root.do("list ledgers", work)
 
 
 def _flat_id(manager: LedgerManager, name: str) -> int | None:
@@ -197,11 +234,14 @@ class _Walk:
             raise self.unknown(f"{parent}/{next(iter(set(names).difference(found)))}")
         return found
 
-    async def ledgers_below(self, parent: str, tree: LedgerTree) -> tuple[list[int], int]:
-        """Return the ledgers below a parent of leaves, and the last id that it can have."""
+    async def ledgers_below(
+        self, parent: str, tree: LedgerTree
+    ) -> tuple[list[int], RangeStamp | None]:
+        """Return the ledgers below a parent of leaves, and its stamp, or None if it is gone."""
         base = _first_below(parent)
         found = []
-        for name in await _children(self._root, parent):
+        names, stamp = await _leaves(self._root, parent)
+        for name in names:
             leaf = leaf_digits(name)
             if leaf is not None:
                 found.append(base + leaf)
@@ -211,7 +251,7 @@ class _Walk:
         for ledger_id in found:
             if not tree.first <= ledger_id <= tree.last:
                 raise _foreign(self._root, self._root.manager, f"{parent}/L{ledger_id - base:04d}")
-        return found, min(base + LEAF_CAPACITY - 1, tree.last)
+        return found, stamp
 
     def unknown(self, name: str) -> MetadataError:
         return MetadataError(
@@ -236,5 +276,20 @@ async def _children(root: ZooKeeperRoot, below: str, *, must_exist: bool = False
         except NoNodeError:
             await root.check_layout()
             return []
+
+    return await root.do("list ledgers", work)
+
+
+async def _leaves(root: ZooKeeperRoot, parent: str) -> tuple[list[str], RangeStamp | None]:
+    """Return the names below a parent of leaves, and its stamp of the same moment."""
+    path = root.at(parent)
+
+    async def work(again: bool) -> tuple[list[str], RangeStamp | None]:
+        try:
+            _, (names, stat) = await asyncio.gather(root.zk.sync(path), root.zk.children_stat(path))
+        except NoNodeError:
+            await root.check_layout()
+            return [], None
+        return names, _stamp_of(stat)
 
     return await root.do("list ledgers", work)

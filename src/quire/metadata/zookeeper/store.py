@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
@@ -43,6 +44,7 @@ from quire.metadata.interface import (
     ANY_VERSION,
     BookieAddress,
     Bookies,
+    KnownRanges,
     LedgerRange,
     Registration,
     Versioned,
@@ -296,11 +298,11 @@ class ZooKeeperStore:
         await self._ledgers.delete(ledger_id)
 
     async def list_ledgers(
-        self, first: int = 0, *, complete: bool = False
+        self, first: int = 0, *, complete: bool = False, known: KnownRanges | None = None
     ) -> AsyncIterator[LedgerRange]:
         self._check_open()
         check_ledger_id(first)
-        async for ledgers in list_ledgers(self._root, first, complete=complete):
+        async for ledgers in list_ledgers(self._root, first, complete=complete, known=known):
             yield ledgers
 
     async def list_ledgers_down(self, last: int = LEDGER_ID_MAX) -> AsyncIterator[LedgerRange]:
@@ -350,15 +352,23 @@ class ZooKeeperStore:
             raise
         return registration
 
-    async def bookies(self) -> Bookies:
+    async def bookies(self, *, addresses: bool = True) -> Bookies:
         self._check_open()
-        return await self._root.do("list the bookies", lambda again: read_bookies(self._root))
+        return await self._root.do(
+            "list the bookies", lambda again: read_bookies(self._root, addresses)
+        )
 
     async def registered(self) -> frozenset[str]:
         self._check_open()
         return await self._root.do("list the bookies", lambda again: read_ids(self._root))
 
-    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+    async def learn_bookies(self, bookie_ids: Collection[str]) -> Mapping[str, BookieAddress]:
+        self._check_open()
+        return await self._root.do(
+            "read the addresses of bookies", lambda again: self._bookie_lists.learn(bookie_ids)
+        )
+
+    def watch_bookies(self, changed: Callable[[Bookies], None], *, addresses: bool = True) -> Watch:
         self._check_open()
         seen: Bookies | None = None
 
@@ -369,7 +379,8 @@ class ZooKeeperStore:
                 changed(found)
             return True
 
-        return ZooKeeperWatch(self._root, self._tasks, self._bookie_lists.read, deliver)
+        look = partial(self._bookie_lists.read, addresses=addresses)
+        return ZooKeeperWatch(self._root, self._tasks, look, deliver)
 
     # -- cookies and values -------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
 from quire._runtime.tasks import TaskGroup, came, each
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.underreplication import (
     CHECKED_LEDGERS,
@@ -148,7 +149,7 @@ class Auditor:
         await self._insist("prepare", self._prepare)
         with ExitStack() as watches:
             for watch in (
-                self._store.watch_bookies(self._on_bookies),
+                self._store.watch_bookies(self._on_bookies, addresses=False),
                 self._marks.watch_delay(self._on_delay),
                 self._marks.watch_enabled(self._on_enabled),
             ):
@@ -482,6 +483,7 @@ class Auditor:
             stored = dict(zip(page, await each(page, read)))
             registered = await self._registered()
             await self._client.placement.settle(loop.time() + wait_s)
+            await pool_of(self._client).know_addresses()
             movable: dict[int, list[str]] = {}
             for ledger_id, metadata in stored.items():
                 if metadata is None or not metadata.closed:

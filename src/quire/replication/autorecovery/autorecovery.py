@@ -12,9 +12,12 @@ import random
 from collections.abc import Awaitable, Callable
 
 from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.opening import opening
 from quire._runtime.retry import Retry
 from quire._runtime.tasks import TaskGroup
 from quire.client import Client
+from quire.client.client import connected
+from quire.config import ClientConfig
 from quire.errors import MetadataError
 from quire.metadata.outages import forget_old_outages
 from quire.replication.autorecovery.auditor import Adheres, Auditor, Log
@@ -33,6 +36,21 @@ Without the wait, the first process that is back would mark the ledgers of all o
 
 def _silent(event: str, **fields: object) -> None:
     pass
+
+
+@opening
+async def autorecovery_client(uri: str, config: ClientConfig) -> Client:
+    """Connect a client for a process of autorecovery to the cluster at `uri`.
+
+    A large cluster has as many of these processes as bookies, and each of them uses few bookies.
+    So the client reads the address of a bookie when it first uses the bookie. While the metadata
+    store is away, it cannot do so, but autorecovery then repairs nothing anyway.
+
+    Raises the errors of `quire.connect`.
+    """
+    return await connected(
+        Client, uri, config=config, zookeeper=None, tracer=None, meter=None, lazy_addresses=True
+    )
 
 
 class Autorecovery:

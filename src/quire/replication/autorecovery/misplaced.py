@@ -98,6 +98,7 @@ async def put_right(
     """
     done = MisplacedResult()
     await client.placement.settle(asyncio.get_running_loop().time() + client.config.bookies_wait_s)
+    await pool_of(client).know_addresses()
     async with CopyBatch(client, ledger, budget=budget, living=True) as batch:
         try:
             for fragment in ledger.fragments():

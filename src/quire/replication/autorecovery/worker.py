@@ -179,7 +179,7 @@ class ReplicationWorker:
         """
         with ExitStack() as watches:
             for watch in (
-                self._store.watch_bookies(self._on_bookies),
+                self._store.watch_bookies(self._on_bookies, addresses=False),
                 self._marks.watch_ledgers(self._news.set),
                 self._marks.watch_enabled(self._on_enabled),
             ):

@@ -210,7 +210,7 @@ class _Decommissioning:
             return None
 
     async def registered(self) -> bool:
-        return (await self.client.metadata.bookies()).find(self.bookie) is not None
+        return self.bookie in await self.client.metadata.registered()
 
     async def drain(self, order: Order, found: Versioned[Order] | None) -> None:
         """Give the order and wait until the bookie is not writable.
@@ -240,7 +240,8 @@ class _Decommissioning:
         )
 
     async def _read_only(self) -> bool:
-        return self.bookie not in (await self.client.metadata.bookies()).writable
+        # Only the list matters, and this is asked several times a second.
+        return self.bookie not in (await self.client.metadata.bookies(addresses=False)).writable
 
     async def empty(self) -> RecoverResult:
         """Make passes over all ledgers until one finds none that names the bookie, or nothing more
