@@ -173,7 +173,10 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("namespace", "create", "/zookeeper/x"), "/zookeeper is used"),
     (("namespace", "create", "/quire/x"), "/quire is used"),
     (("namespace", "create", "/a", "--set", "entry_bytes=5"), "entry_bytes must be from 1024"),
-    (("namespace", "create", "/a", "--set", "ensemble_size=5000000000"), "ensemble_size must be at most 10,000 bookies"),
+    (
+        ("namespace", "create", "/a", "--set", "ensemble_size=5000000000"),
+        "ensemble_size must be at most 10,000 bookies",
+    ),
     (("namespace", "create", "/a", "--set", "digest=md5"), "'md5'"),
     (("namespace", "create", "/a", "--set", "retention_s=-1"), "retention_s"),
     (("namespace", "set", "/a", "roll_bytes=0"), "roll_bytes"),
