@@ -14,7 +14,8 @@ from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, QuireError, StreamEndedError
 from quire.streams import Namespace, Record
-from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE, open_namespace
+from quire.streams.namespace.namespace import open_namespace
+from quire.streams.namespace.stored_settings import STREAM_SETTINGS_NODE
 from quire.streams.objects.format import BUCKET_KEY
 from quire.streams.read.positions import oldest_position
 from quire.streams.write.segments import APPLICATION

@@ -21,8 +21,8 @@ from quire.client.read.arrow import COLUMNS
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
 from quire.spark.from_kafka import kafka_advice, kafka_option
+from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.names import check_stream_name
-from quire.streams.namespace.namespace import namespace_path
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -32,7 +32,7 @@ async def create(uri: str, path: str, values: Values) -> None:
     If the namespace exists already, the settings are added to its own. In ZooKeeper, the namespace
     is bound to the cluster, so that DistributedLog's tools find it.
     """
-    from quire.streams.namespace.namespace import check_new_path
+    from quire.streams.namespace.binding import check_new_path
 
     check_new_path(path, uri)
     import quire

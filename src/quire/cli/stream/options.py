@@ -32,7 +32,7 @@ Values = dict[str, Any]
 
 
 def _namespace_path(text: str) -> str:
-    from quire.streams.namespace.namespace import namespace_path
+    from quire.streams.namespace.binding import namespace_path
 
     return namespace_path(text)
 

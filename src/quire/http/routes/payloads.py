@@ -27,7 +27,8 @@ from quire.http.views.payload_json import (
     item_json,
 )
 from quire.replication.explain.entry import entry_copies
-from quire.streams.namespace.namespace import namespace_path, open_namespace
+from quire.streams.namespace.binding import namespace_path
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.peek import peek, position_before_end
 from quire.streams.read.positions import PLACES, find, parse_start
 

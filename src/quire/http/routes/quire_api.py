@@ -33,7 +33,8 @@ from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import check_known
 from quire.streams import Namespace
-from quire.streams.namespace.namespace import namespace_path, open_namespace
+from quire.streams.namespace.binding import namespace_path
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.tree_search import streams_page
 from quire.streams.ownership.owner_index import owners_as_json
 from quire.streams.ownership.owners import missed

@@ -45,7 +45,8 @@ from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
 from quire.streams.mirror.topics import TopicCopies
-from quire.streams.namespace.namespace import namespace_path, open_namespace
+from quire.streams.namespace.binding import namespace_path
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import current_names
 
 if TYPE_CHECKING:

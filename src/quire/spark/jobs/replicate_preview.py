@@ -21,7 +21,7 @@ from quire.streams.mirror.check import (
     origin_of,
 )
 from quire.streams.mirror.topics import TopicCopies
-from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.truncation import would_free
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics

@@ -26,8 +26,8 @@ from quire.spark.options import (
     parse_stream,
 )
 from quire.streams import EARLIEST
+from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.names import check_subscription_name
-from quire.streams.namespace.namespace import namespace_path
 from quire.streams.read.arrow import COLUMNS, KEYED_COLUMNS, PARTITION_COLUMN
 from quire.streams.read.positions import PLACES, Start, parse_start
 from quire.streams.topics.topic_metadata import PARTITIONS_MAX

@@ -29,8 +29,9 @@ from quire.errors import (
     later_json,
 )
 from quire.streams.mirror.copy import JOB, SOURCE_KEY
-from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE, Namespace
+from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.settings import encode_settings
+from quire.streams.namespace.stored_settings import STREAM_SETTINGS_NODE
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.publish.segment_builder import JOB_KEY
 

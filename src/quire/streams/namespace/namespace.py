@@ -20,15 +20,12 @@ from quire.client import Client
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream_name
-from quire.codec.distributedlog.namespace_binding import NamespaceBinding, is_binding
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
     KeyExistsError,
-    LaterMetadataError,
     MetadataError,
-    MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
     QuireError,
@@ -48,7 +45,12 @@ from quire.metadata.tree import (
     Operation,
     Put,
 )
-from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
+from quire.streams.namespace.binding import (
+    binding_of,
+    check_binding,
+    check_new_path,
+    namespace_path,
+)
 from quire.streams.namespace.job_plans import end_job_plans, is_job_plan, job_plans
 from quire.streams.namespace.removal import delete_stream
 from quire.streams.namespace.settings import (
@@ -56,8 +58,14 @@ from quire.streams.namespace.settings import (
     StreamSettings,
     check_values,
     current_names,
-    decode_settings,
     encode_settings,
+)
+from quire.streams.namespace.stored_settings import (
+    SETTINGS_NODE,
+    STREAM_SETTINGS_NODE,
+    add_settings,
+    inherited_settings,
+    stored_settings,
 )
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.topic_nodes import no_topic
@@ -80,13 +88,6 @@ from quire.streams.write.takeover import take_over
 from quire.streams.write.writer import StreamWriter
 from quire.streams.write.writer_task import ByteBudget
 
-SETTINGS_NODE = ".quire"
-"""The node with the settings of a tenant or a namespace.
-
-Names that begin with "." are hidden in listings, including the listings of Java's tools.
-"""
-STREAM_SETTINGS_NODE = "quire"
-"""The node with the settings of a stream, below the stream's root."""
 RENAME_ATTEMPTS = 5
 """The number of attempts to rename a stream that other processes change."""
 FENCED_OPERATIONS = 10
@@ -179,7 +180,7 @@ class Namespace:
 
     async def own_settings(self) -> dict[str, Any]:
         """Return the settings that were given to the namespace itself."""
-        return await _settings(self.client, f"{self.path}/{SETTINGS_NODE}")
+        return await stored_settings(self.client, f"{self.path}/{SETTINGS_NODE}")
 
     async def configure(self, settings: Mapping[str, Any]) -> None:
         """Add settings to the namespace's own settings.
@@ -194,10 +195,10 @@ class Namespace:
         Raises:
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
         """
-        above = await _inherited(self.client, self.path.rpartition("/")[0])
+        above = await inherited_settings(self.client, self.path.rpartition("/")[0])
         await self._tree.make_path(f"{self.path}/{SETTINGS_NODE}")
-        await _add_settings(self.client, f"{self.path}/{SETTINGS_NODE}", settings, above)
-        self._values = await _inherited(self.client, self.path)
+        await add_settings(self.client, f"{self.path}/{SETTINGS_NODE}", settings, above)
+        self._values = await inherited_settings(self.client, self.path)
 
     async def close(self) -> None:
         """Abandon the writers that are open, and release their locks.
@@ -310,13 +311,13 @@ class Namespace:
     async def stream_settings(self, name: str) -> StreamSettings:
         """Return all settings of a stream: its own settings and those that it inherits."""
         paths = self.metadata(name).paths
-        own = await _settings(self.client, f"{paths.root}/{STREAM_SETTINGS_NODE}")
+        own = await stored_settings(self.client, f"{paths.root}/{STREAM_SETTINGS_NODE}")
         return DEFAULTS.with_values({**self._values, **own})
 
     async def own_stream_settings(self, name: str) -> dict[str, Any]:
         """Return the settings that were given to the stream itself."""
         root = self.metadata(name).paths.root
-        return await _settings(self.client, f"{root}/{STREAM_SETTINGS_NODE}")
+        return await stored_settings(self.client, f"{root}/{STREAM_SETTINGS_NODE}")
 
     async def configure_stream(self, name: str, settings: Mapping[str, Any]) -> None:
         """Add settings to the stream's own settings.
@@ -336,7 +337,7 @@ class Namespace:
         metadata = self.metadata(name)
         node = f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}"
         await metadata.make_below(node)
-        await _add_settings(self.client, node, settings, self._values)
+        await add_settings(self.client, node, settings, self._values)
 
     async def segments(self, name: str) -> list[StreamSegment]:
         """Return the segments of a stream, from the oldest to the newest.
@@ -859,7 +860,7 @@ async def open_namespace(
     path = namespace_path(path)
     check_type("a password", password, bytes)
     if create:
-        await _check_binding(client, path)  # before anything is created
+        await check_binding(client, path)  # before anything is created
         await _make(client, path, current_names(settings or {}))
     elif settings:
         raise UsageError(
@@ -867,13 +868,13 @@ async def open_namespace(
             remedy="Pass create=True, or call `configure` on the open namespace",
         )
     tree = client.metadata.tree
-    bound = await _check_binding(client, path)
+    bound = await check_binding(client, path)
     if not bound and not await tree.exists(f"{path}/{SETTINGS_NODE}"):
         raise NoSuchNamespaceError(
             f"there is no namespace {path}",
             remedy=f"Create it: quire namespace create {path} (in Python, pass create=True)",
         )
-    return Namespace(client, path, await _inherited(client, path), password)
+    return Namespace(client, path, await inherited_settings(client, path), password)
 
 
 async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
@@ -885,10 +886,10 @@ async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
     check_values(settings)
     tree = client.metadata.tree
     if settings:
-        above = await _inherited(client, path)
+        above = await inherited_settings(client, path)
         DEFAULTS.with_values({**above, **settings})  # check them before anything is created
     await tree.make_path(path)
-    binding = _binding(client)
+    binding = binding_of(client)
     node = await tree.read(path)
     if binding and not node.value:
         try:
@@ -897,144 +898,5 @@ async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
             pass  # another client created it at the same time
     await tree.make_path(f"{path}/{SETTINGS_NODE}")
     if settings:
-        above = await _inherited(client, path.rpartition("/")[0])
-        await _add_settings(client, f"{path}/{SETTINGS_NODE}", settings, above)
-
-
-def namespace_path(path: str) -> str:
-    """Check the path of a namespace, and return it in its canonical form.
-
-    Args:
-        path: The path, with or without a slash at either end.
-
-    Returns:
-        The absolute path, without a slash at the end.
-
-    Raises:
-        UsageError: The path is not valid.
-    """
-    check_type("the path of a namespace", path, str)
-    parts = path.strip("/").split("/")
-    try:
-        for part in parts:
-            stream_name(part)
-    except UsageError as error:
-        raise UsageError(f"{path!r} cannot be the path of a namespace: {error.args[0]}") from None
-    return "/" + "/".join(parts)
-
-
-def check_new_path(path: str, uri: str) -> None:
-    """Check that a new namespace does not overlap with nodes that hold other data.
-
-    Args:
-        path: The canonical path of the namespace.
-        uri: The metadata URI of the cluster.
-
-    Raises:
-        UsageError: The path is inside the nodes of ZooKeeper, of Quire, or of the cluster's
-            ledgers.
-    """
-    try:
-        ledgers = parse_uri(uri).root
-    except MetadataURIError:
-        ledgers = ""
-    for taken in ("/zookeeper", VALUES_ROOT, ledgers):
-        if taken and f"{path}/".startswith(f"{taken}/"):
-            raise UsageError(
-                f"{path!r} cannot be the path of a namespace: {taken} is used for other data",
-                remedy="Choose another path, for example /team/orders",
-            )
-
-
-def _binding(client: Client) -> bytes:
-    try:
-        where = parse_uri(client.metadata.uri)
-    except MetadataURIError:
-        return b""
-    if where.driver is not Driver.ZOOKEEPER:
-        return b""
-    return NamespaceBinding.of_one(",".join(where.servers), where.root).to_bytes()
-
-
-async def _check_binding(client: Client, path: str) -> bool:
-    """Return whether the path or one above it is bound to a cluster.
-
-    Raises UsageError if it is bound to other ledgers than those of this client, or is federated.
-    Raises MetadataError if the binding cannot be decoded.
-    """
-    parts = path.split("/")
-    for depth in range(len(parts), 1, -1):
-        key = "/".join(parts[:depth])
-        try:
-            node = await client.metadata.tree.read(key)
-        except NoSuchKeyError:
-            continue
-        if is_binding(node.value):
-            break
-    else:
-        return False
-    where = parse_uri(client.metadata.uri)
-    try:
-        binding = NamespaceBinding.from_bytes(node.value, ",".join(where.servers))
-    except LaterMetadataError as error:
-        raise LaterMetadataError(
-            f"namespace {path} cannot be opened (node {key}): {error.args[0]}"
-        ) from None
-    except MetadataError as error:
-        raise MetadataError(
-            f"namespace {path} cannot be opened: {error.args[0]}",
-            remedy=(
-                f"Look at the node {key} in the metadata store. If another program wrote it, "
-                "use that program. Otherwise restore the node from a backup"
-            ),
-        ) from None
-    if binding.federated:
-        raise UsageError(
-            f"namespace {path} is federated: its streams are spread over several namespaces, which "
-            "Quire does not support",
-            remedy="Use a namespace that is not federated",
-        )
-    if binding.ledgers_root.rstrip("/") != where.root:
-        raise UsageError(
-            f"namespace {path} keeps its ledgers at {binding.ledgers_root}, not at {where.root}",
-            remedy=f"Connect to the cluster at {binding.ledgers_root}",
-        )
-    return True
-
-
-async def _settings(client: Client, path: str) -> dict[str, Any]:
-    try:
-        return decode_settings((await client.metadata.tree.read(path)).value, path)
-    except NoSuchKeyError:
-        return {}
-
-
-async def _inherited(client: Client, path: str) -> dict[str, Any]:
-    """Return the settings given to the namespace and to the paths above it, by name."""
-    values: dict[str, Any] = {}
-    parts = path.split("/")
-    for depth in range(2, len(parts) + 1):
-        values |= await _settings(client, "/".join(parts[:depth]) + f"/{SETTINGS_NODE}")
-    return values
-
-
-async def _add_settings(
-    client: Client, path: str, values: Mapping[str, Any], inherited: Mapping[str, Any]
-) -> None:
-    """Add settings to those that a node stores. A value of None removes a setting.
-
-    Raises UsageError if the settings are not valid together with the inherited ones.
-    """
-    tree = client.metadata.tree
-    values = current_names(values)
-    check_values({n: getattr(DEFAULTS, n, v) if v is None else v for n, v in values.items()})
-    while True:
-        node = await tree.read(path)
-        merged = {**decode_settings(node.value, path), **values}
-        merged = {name: value for name, value in merged.items() if value is not None}
-        DEFAULTS.with_values({**inherited, **merged})
-        try:
-            await tree.commit(Put(path, encode_settings(merged), node.version))
-            return
-        except VersionConflictError:
-            continue  # another client changed the node: add these settings to the new value
+        above = await inherited_settings(client, path.rpartition("/")[0])
+        await add_settings(client, f"{path}/{SETTINGS_NODE}", settings, above)

@@ -18,7 +18,8 @@ from quire.errors import (
 )
 from quire.metadata.tree import Tree
 from quire.metadata.uri import VALUES_ROOT
-from quire.streams.namespace.namespace import SETTINGS_NODE, Namespace
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.stored_settings import SETTINGS_NODE
 from quire.streams.topics.topic_metadata import StoredTopic, TopicMetadata
 
 NODES_AT_ONCE = 256

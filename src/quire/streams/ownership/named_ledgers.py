@@ -29,7 +29,7 @@ from quire.errors import (
     QuireError,
 )
 from quire.metadata.tree import Tree
-from quire.streams.namespace.namespace import SETTINGS_NODE
+from quire.streams.namespace.stored_settings import SETTINGS_NODE
 from quire.streams.namespace.stream_metadata import LIST_ATTEMPTS
 from quire.streams.namespace.tree_search import OTHERS, walk
 from quire.streams.objects.format import HEADS as OBJECTS

@@ -1,0 +1,64 @@
+"""The nodes with settings: reading, inheriting and changing what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.client import Client
+from quire.errors import NoSuchKeyError, VersionConflictError
+from quire.metadata.tree import Put
+from quire.streams.namespace.settings import (
+    DEFAULTS,
+    check_values,
+    current_names,
+    decode_settings,
+    encode_settings,
+)
+
+SETTINGS_NODE = ".quire"
+"""The node with the settings of a tenant or a namespace.
+
+Names that begin with "." are hidden in listings, including the listings of Java's tools.
+"""
+STREAM_SETTINGS_NODE = "quire"
+"""The node with the settings of a stream, below the stream's root."""
+
+
+async def stored_settings(client: Client, path: str) -> dict[str, Any]:
+    """Return the settings that the node at `path` stores, by name. They are {} without a node."""
+    try:
+        return decode_settings((await client.metadata.tree.read(path)).value, path)
+    except NoSuchKeyError:
+        return {}
+
+
+async def inherited_settings(client: Client, path: str) -> dict[str, Any]:
+    """Return the settings given to the namespace and to the paths above it, by name."""
+    values: dict[str, Any] = {}
+    parts = path.split("/")
+    for depth in range(2, len(parts) + 1):
+        values |= await stored_settings(client, "/".join(parts[:depth]) + f"/{SETTINGS_NODE}")
+    return values
+
+
+async def add_settings(
+    client: Client, path: str, values: Mapping[str, Any], inherited: Mapping[str, Any]
+) -> None:
+    """Add settings to those that a node stores. A value of None removes a setting.
+
+    Raises UsageError if the settings are not valid together with the inherited ones.
+    """
+    tree = client.metadata.tree
+    values = current_names(values)
+    check_values({n: getattr(DEFAULTS, n, v) if v is None else v for n, v in values.items()})
+    while True:
+        node = await tree.read(path)
+        merged = {**decode_settings(node.value, path), **values}
+        merged = {name: value for name, value in merged.items() if value is not None}
+        DEFAULTS.with_values({**inherited, **merged})
+        try:
+            await tree.commit(Put(path, encode_settings(merged), node.version))
+            return
+        except VersionConflictError:
+            continue  # another client changed the node: add these settings to the new value
