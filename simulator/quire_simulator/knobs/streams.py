@@ -46,5 +46,6 @@ KNOBS = (
     *limits(
         "streams.write.writer_task", BUFFERED_BYTES_MAX=1, FULL_ENTRIES_IN_FLIGHT_MAX=1,
         TURNS_BEFORE_CONTROL=1, SEGMENT_BACKOFF=0.005, GIVE_UP_S=5.0,
+        NEXT_LEDGER_PAUSE_S=0.05,
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from quire.streams.namespace.settings import DEFAULTS
 from quire.streams.read.positions import EARLIEST, LATEST
 from quire.streams.write.producers import PRODUCERS_MAX
-from quire.streams.write.writer_task import GIVE_UP_S
+from quire.streams.write.writer_task import GIVE_UP_S, NEXT_LEDGER_PAUSE_S
 from tests.support.docs.pages import section
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "streams.md").read_text(encoding="utf-8")
@@ -28,5 +28,6 @@ def test_limits_that_the_guide_names() -> None:
     assert f"up to {MAX_PAYLOAD_BYTES:,} bytes" in GUIDE
     assert f"remembers the {PRODUCERS_MAX:,} producers" in GUIDE
     assert f"for {GIVE_UP_S:g} s" in GUIDE
+    assert f"tries every {NEXT_LEDGER_PAUSE_S:g} s to begin" in GUIDE
     for place in (EARLIEST, LATEST):
         assert f"| `{place.upper()}` | `{place}` |" in section(GUIDE, "## Read a stream")

@@ -17,6 +17,7 @@ from quire.codec.distributedlog.record import control_record, decode_entry, enco
 from quire.codec.distributedlog.segment import Truncation
 from quire.errors import (
     ClientClosedError,
+    MetadataUnavailableError,
     NoSuchNamespaceError,
     NoSuchStreamError,
     RecordTooLargeError,
@@ -249,6 +250,64 @@ def test_bookies_that_die_do_not_end_the_writer() -> None:
         assert [r.payload for r in await b.read("s")] == [b"%d" % k for k in range(sent)]
 
     run(scene, bookies=4)
+
+
+async def written_without_a_third_bookie(b: Bench, settings: dict[str, Any], pause_s: float) -> int:
+    """Append while no ledger can be created, and after that. Return the segments meanwhile."""
+    await b.streams.create_stream("s", settings=settings)
+    async with b.streams.open_writer("s") as writer:
+        await writer.append(b"%d" % 0)
+        b.world.kill("bookie-1")
+        for number in range(1, 21):
+            await asyncio.sleep(pause_s)  # its registration ends meanwhile
+            await writer.append(b"%d" % number + bytes(400))
+        meanwhile = len(await b.numbers("s"))
+        await b.world.start("bookie-1")
+        for number in range(21, 31):
+            await asyncio.sleep(pause_s)
+            await writer.append(b"%d" % number + bytes(400))
+        assert len(await b.numbers("s")) > meanwhile
+    found = [int(record.payload.rstrip(bytes(1))) for record in await b.read("s")]
+    assert found == list(range(31))
+    return meanwhile
+
+
+@pytest.mark.parametrize("settings", [{"roll_bytes": 2_000}, {"roll_interval_s": 30.0}])
+def test_a_segment_that_is_due_is_kept_while_there_is_no_next_ledger(
+    settings: dict[str, Any],
+) -> None:
+    """The writer gave up the segment, which an ack quorum could still store, and failed."""
+
+    async def scene(b: Bench) -> None:
+        # Three bookies are needed for a new ledger, and two for an append.
+        meanwhile = await written_without_a_third_bookie(b, settings, GIVE_UP_S / 5)
+        assert meanwhile <= 2  # the next ledger may have been made before the bookie died
+
+    run(scene)
+
+
+def test_a_segment_is_kept_during_an_outage_of_the_metadata_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        async def away(*how: object) -> Any:
+            raise MetadataUnavailableError("no answer")
+
+        await b.streams.create_stream("s", settings={"roll_bytes": 2_000})
+        async with b.streams.open_writer("s") as writer:
+            await writer.append(b"%d" % 0 + bytes(2_000))
+            await writer.append(b"%d" % 1)  # in the segment whose ledger was made at the beginning
+            with monkeypatch.context() as outage:
+                for call in ("create_ledger", "write_ledger", "read_ledger", "bookies"):
+                    outage.setattr(b.client.metadata, call, away)
+                outage.setattr(b.client.metadata.tree, "commit", away)
+                for number in range(2, 21):
+                    await asyncio.sleep(GIVE_UP_S / 5)
+                    await writer.append(b"%d" % number + bytes(400))
+        found = [int(record.payload.rstrip(bytes(1))) for record in await b.read("s")]
+        assert found == list(range(21))
+
+    run(scene)
 
 
 def test_an_append_without_a_quorum_fails_in_the_documented_time() -> None:

@@ -26,6 +26,7 @@ from quire.codec.distributedlog.record import (
 )
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.wire.v2 import Buffer
+from quire.core.placement import Wanted
 from quire.errors import NoSuchLedgerError, QuireError, StreamFencedError, StreamQuotaError
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
@@ -355,6 +356,30 @@ class Segments:
             assert self._why is not None
             raise self._why
         return self._spare
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether the ledger of the next segment exists already."""
+        return self._spare is not None
+
+    async def check_next(self, *, at_once: bool) -> None:
+        """Check that a next segment can be begun, before the open one is given up for it.
+
+        Args:
+            at_once: Whether the next segment is begun now. Its ledger is then created. Otherwise
+                only the registered bookies are looked at, so that a stream without appends does not
+                keep an empty ledger.
+
+        Raises:
+            QuireError: The next ledger cannot be created now, or the metadata store does not
+                answer, so that the open segment cannot be completed either.
+        """
+        if at_once and self._spare is None:
+            await self._take_spare()
+            return
+        size = self._settings.ensemble_size
+        if len((await self._client.bookies()).writable) < size and self._spare is None:
+            raise self._client.placement.too_few(Wanted.new(size))
 
     async def _delete_spare(self) -> None:
         """Delete the ledger that was created ahead, so that the node can name another one."""

@@ -48,6 +48,11 @@ SEGMENT_BACKOFF = Backoff(0.05, 2.0)
 """The pauses before another attempt to begin or complete a segment."""
 GIVE_UP_S = 60.0
 """Seconds for which the writer retries to begin, complete or repair a segment before it fails."""
+NEXT_LEDGER_PAUSE_S = 10.0
+"""Seconds between two attempts to create the ledger of the next segment while that fails.
+
+Meanwhile the writer continues in the open segment.
+"""
 FINAL = (ClientClosedError, StreamFencedError, UnauthorizedError, UsageError)
 
 
@@ -120,6 +125,12 @@ class WriterTask:
         self._rolled: asyncio.Future[None] | None = None
         """Done when the open segment is completed. It is None unless a caller of `roll` waits for
         that.
+        """
+        self._next_try_s: float | None = None
+        """The event loop's time at which the creation of the next ledger is tried again.
+
+        It is None unless the last attempt failed. The open segment is then kept although it is due,
+        until there is a next ledger: a writer that completed it could not write anything.
         """
         self._settled: ControlState = segments.taken.marks.copy()
         """The producers and the fencing token after all acknowledged entries."""
@@ -229,12 +240,12 @@ class WriterTask:
         A segment always takes one entry, because the state at its beginning may be as long as
         `roll_bytes`.
         """
-        return self._rolled is not None or (
-            segment.used
-            and (
-                segment.ledger.length >= self.settings.roll_bytes
-                or self._loop.time() >= segment.due_s
-            )
+        if self._rolled is not None:
+            return True
+        if self._next_try_s is not None and not self.segments.has_spare:
+            return False
+        return segment.used and (
+            segment.ledger.length >= self.settings.roll_bytes or self._loop.time() >= segment.due_s
         )
 
     # -- the task -----------------------------------------------------------------------------
@@ -285,7 +296,11 @@ class WriterTask:
         segments = self.segments
         segment = segments.open
         if segment is None:
+            self._next_try_s = None
             return await self._without_segment()
+        if self._next_try_s is not None and self._loop.time() >= self._next_try_s:
+            self._next_try_s = self._loop.time() + NEXT_LEDGER_PAUSE_S
+            segments.prepare()
         if segment.in_flight:
             try:
                 self._settle(await segment.acknowledged())
@@ -296,7 +311,8 @@ class WriterTask:
         elif self._is_due(segment) or (self.closing and not self._queue):
             await self._roll()
         elif not self._queue and not await self._show(segment):
-            await self._rest(segment.due_s - self._loop.time())
+            due_s = segment.due_s if self._next_try_s is None else self._next_try_s
+            await self._rest(due_s - self._loop.time())
         return True
 
     async def _without_segment(self) -> bool:
@@ -312,6 +328,15 @@ class WriterTask:
         return True
 
     async def _roll(self) -> None:
+        if self._rolled is None and (self._queue or not self.closing):
+            try:
+                await self.segments.check_next(at_once=bool(self._queue))
+            except FINAL:
+                raise
+            except QuireError:
+                self._next_try_s = self._loop.time() + NEXT_LEDGER_PAUSE_S
+                return
+        self._next_try_s = None
         try:
             if self._queue:
                 await self.segments.roll(self._queue[0])
