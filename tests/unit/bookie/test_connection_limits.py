@@ -249,3 +249,36 @@ def test_one_large_request_may_cost_many_small_ones_their_connections() -> None:
         limits.partial(Holder(0.2 + number / 10), 90 * KIB)
         assert limits.partial_bytes <= 2 * config.max_partial_bytes
     assert all(holder.cut for holder in small)
+
+
+def test_a_request_that_the_bookie_has_paused_is_not_late() -> None:
+    """Only its client can be late, and the time begins again when it may go on."""
+    config = replace(SMALL, partial_frame_timeout_s=10.0, first_request_timeout_s=0.0)
+    now_s = [100.0]
+    limits = ConnectionLimits(config, lambda: now_s[0], lambda event, **fields: None)
+    held, late = Holder(100.0), Holder(100.0)
+    for one in (held, late):
+        assert limits.admit(one)
+        limits.partial(one, 20 * KIB)
+    held.paused = True
+    now_s[0] = 110.0
+    limits.sweep()
+    assert (held.cut, late.cut) == (False, False)
+    now_s[0] = 110.5
+    limits.sweep()
+    assert (held.cut, late.cut) == (False, True)
+    held.paused = False
+    limits.sweep()
+    assert held.cut
+
+
+def test_a_connection_that_ends_gives_its_memory_back() -> None:
+    config = replace(SMALL, max_partial_bytes=100 * KIB)
+    limits = ConnectionLimits(config, lambda: 0.5, lambda event, **fields: None)
+    for number in range(50):
+        one = Holder(0.5)
+        assert limits.admit(one)
+        limits.partial(one, (20 + number) * KIB)
+        limits.forget(one)
+        assert (limits.partial_bytes, limits.connections, limits.newcomers) == (0, {}, {})
+        assert not one.cut

@@ -19,6 +19,7 @@ from quire.bookie.background.garbage import (
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     ClusterNotInitialisedError,
+    CollectionOffError,
     CookieError,
     MetadataError,
     MetadataUnavailableError,
@@ -176,6 +177,26 @@ async def test_a_store_that_is_replaced_while_it_is_listed_deletes_nothing() -> 
     with pytest.raises(CookieError, match="holds cluster B"):
         await collect(store, metadata)
     assert store.dropped == []
+
+
+@pytest.mark.parametrize("refuses_at", [1, 2])
+async def test_the_guard_is_asked_before_and_after_the_ledgers_are_listed(refuses_at: int) -> None:
+    """Collection is switched off, or the store goes back, while a pass is under way."""
+    store = Store(1, 2)
+    metadata = Metadata([LedgerRange(0, LAST, [])])
+    asked: list[int] = []
+
+    class Guard(Unguarded):
+        async def check(self) -> None:
+            asked.append(1)
+            if len(asked) == refuses_at:
+                raise CollectionOffError("garbage collection is switched off")
+
+    with pytest.raises(CollectionOffError):
+        await collect_garbage(store, metadata, "A", quiet, Guard())  # type: ignore[arg-type]
+    assert store.dropped == []
+    dropped = await collect_garbage(store, metadata, "A", quiet, Guard())  # type: ignore[arg-type]
+    assert dropped == store.dropped == [1, 2]
 
 
 async def test_a_bookie_without_an_instance_id_deletes_nothing() -> None:

@@ -20,7 +20,8 @@ from quire.codec.metadata.underreplication import (
     vote_number,
 )
 from quire.errors import MetadataUnavailableError
-from quire.replication.autorecovery.auditor import Adheres, Auditor
+from quire.replication.autorecovery import auditor
+from quire.replication.autorecovery.auditor import Adheres, Auditor, LackingReplicas
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.marks.locks import ReplicationLocks
@@ -459,6 +460,53 @@ def test_a_check_finds_what_is_missing_and_keeps_its_time() -> None:
         assert at_ms > SimClock(there.world.loop).now_ms() - 50_000
 
     office(scenario, ledger_check_interval_s=100, replicas_check_interval_s=50)
+
+
+def test_a_new_auditor_goes_on_with_the_times_of_the_former_one() -> None:
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(75.0)
+        assert there.stats.replicas_checks == 2  # at once, and after its interval
+        stats = AutorecoveryStats()
+        later = Auditor(
+            there.client,
+            there.locks,
+            settings=AutorecoverySettings(ledger_check_interval_s=0, replicas_check_interval_s=50),
+            stats=stats,
+            clock=SimClock(there.world.loop),
+            rng=random.Random(2),
+            log=lambda event, **fields: None,
+        )
+        running = asyncio.ensure_future(later.run())
+        await asyncio.sleep(20.0)
+        assert stats.replicas_checks == 0
+        await asyncio.sleep(15.0)
+        assert stats.replicas_checks == 1
+        running.cancel()
+        await asyncio.wait([running])
+
+    office(scenario, replicas_check_interval_s=50)
+
+
+def test_a_replica_that_merely_lags_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker would read all of it, and find nothing to do."""
+    behind, short = bookie_id("bookie-0"), bookie_id("bookie-1")
+    looks: list[int] = []
+
+    async def check(client: Any, ledger_id: int, registered: Any) -> LackingReplicas:
+        looks.append(ledger_id)
+        lacking = (short,) if looks.count(ledger_id) > 1 else (behind, short)
+        return LackingReplicas(lacking if ledger_id == looks[0] else lacking[:-1], entries=1)
+
+    monkeypatch.setattr(auditor, "check_replicas", check)
+
+    async def scenario(there: Office) -> None:
+        ledgers = [await there.ledger(behind, short) for _ in range(2)]
+        await asyncio.sleep(30.0)
+        assert sorted(looks) == sorted([*ledgers, *ledgers])
+        assert [await there.marked(ledger_id) for ledger_id in ledgers] == [(short,), ()]
+        assert (there.stats.replicas_lagged, there.stats.ledgers_marked) == (1, 1)
+
+    office(scenario, replicas_check_interval_s=50)
 
 
 def test_a_bookie_that_is_away_makes_no_ledger_misplaced() -> None:

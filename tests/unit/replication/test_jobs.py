@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from typing import Any
@@ -12,14 +13,25 @@ from typing import Any
 import pytest
 
 from quire.bookie.background.orders import Orders
-from quire.errors import JobError, JobRefusedError, NoSuchEntryError, ReadError, UsageError
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.core.fragments import fragments
+from quire.errors import (
+    JobError,
+    JobRefusedError,
+    MetadataWentBackError,
+    NoSuchEntryError,
+    ReadError,
+    UsageError,
+)
 from quire.metadata.bookies.orders import Order, What, give_order, read_order
-from quire.metadata.interface import MetadataStore
+from quire.metadata.interface import MetadataStore, Versioned
 from quire.replication.explain.entry import entry_copies
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves import decommission as decommission_module
-from quire.replication.moves.decommission import decommission, take_back
-from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.moves.cookie_removal import BookieIdentity
+from quire.replication.moves.decommission import SETTLE_S, decommission, take_back
+from quire.replication.moves.rebalance import RebalanceOptions, _fragment, rebalance
+from quire.replication.moves.rebalance_plan import PlannedMove
 from quire.replication.moves.recover import (
     MoveOptions,
     OpenLedgers,
@@ -189,6 +201,76 @@ def test_an_emptied_bookie_with_its_cookie_is_taken_back() -> None:
     simulated(scenario, bookies=4)
 
 
+def test_a_store_that_goes_back_during_the_job_keeps_the_cookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ledgers that the store lacks may be on this bookie alone."""
+    asked: list[int] = []
+
+    async def check(store: MetadataStore) -> None:
+        asked.append(1)
+        if len(asked) > 1:
+            raise MetadataWentBackError("the metadata store went back to an older state")
+
+    monkeypatch.setattr(decommission_module, "check_not_back", check)
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        old = bookie_id("bookie-0")
+        with pytest.raises(MetadataWentBackError):
+            await retire(world, client, old)
+        assert old in await client.metadata.list_cookies()
+        found = await read_order(client.metadata, old)
+        assert found is not None
+        assert found.value.what is What.DRAIN
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_clients_have_time_to_notice_that_a_bookie_is_read_only() -> None:
+    """A client that does not know it yet may still place a ledger on the bookie."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client, late = world.client("client"), world.client("late")
+        old = bookie_id("bookie-0")
+        begun_s = world.loop.time()
+        job = asyncio.ensure_future(retire(world, client, old, keep_cookie=True))
+        while old in (await client.bookies()).writable:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(SETTLE_S - 1)
+        metadata = LedgerMetadata(1, 1, 1, (Segment(0, (old,)),)).with_close(-1, 0)
+        ledger_id, _ = await late.metadata.create_ledger(metadata)
+        done = await job
+        assert world.loop.time() - begun_s >= SETTLE_S
+        assert done.drained
+        assert [one.ledger for one in done.moved.moves] == [ledger_id]
+        assert await names(client, old) == []
+        await client.close()
+        await late.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_bookie_that_was_created_again_is_another_one() -> None:
+    """Its cookie may be the same in each byte, and the version begins again."""
+    cookie = Versioned(b"cookie", 0)
+    before = BookieIdentity(cookie, frozenset({"0a", "0b"}))
+    for now, same in (
+        (before, True),
+        (BookieIdentity(cookie, frozenset({"0b", "0c"})), True),  # a directory was replaced
+        (BookieIdentity(cookie, frozenset({"0c"})), False),
+        (BookieIdentity(cookie), True),
+        (BookieIdentity(Versioned(b"cookie", 1), before.directories), False),
+        (BookieIdentity(Versioned(b"other", 0), before.directories), False),
+        (BookieIdentity(None, before.directories), False),
+    ):
+        assert before.is_of(now) is same
+    assert BookieIdentity(cookie).is_of(before)
+
+
 def test_a_bookie_that_stays_registered_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the order it would accept entries again, although no cookie names it."""
 
@@ -310,6 +392,22 @@ def test_replicas_move_to_a_new_bookie() -> None:
         await client.close()
 
     simulated(scenario, bookies=4)
+
+
+def test_a_move_whose_segment_has_changed_since_the_plan_is_not_made() -> None:
+    """A bookie would be in the ensemble twice, or another member would be replaced."""
+    closed = LedgerMetadata(3, 3, 2, (Segment(0, ("a", "b", "c")),)).with_close(9, 90)
+    move = PlannedMove(1, 0, 1, "b", "d", 90, 10)
+
+    def found(metadata: LedgerMetadata) -> object:
+        last = metadata.last_entry_id if metadata.closed else 9
+        return _fragment({one.segment_first: one for one in fragments(metadata, last)}, move)
+
+    assert found(closed) is not None
+    for ensemble in (("a", "b", "d"), ("d", "b", "c"), ("a", "e", "c"), ("b", "a", "c")):
+        assert found(replace(closed, segments=(Segment(0, ensemble),))) is None
+    assert found(LedgerMetadata(3, 3, 2, (Segment(0, ("a", "b", "c")),))) is None
+    assert found(replace(closed, segments=(Segment(3, ("a", "b", "c")),))) is None
 
 
 def test_a_locked_ledger_is_not_rebalanced() -> None:
