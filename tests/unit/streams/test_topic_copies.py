@@ -8,12 +8,20 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from quire.errors import NoSuchStreamError, StreamDivergedError, StreamExistsError
+from quire.errors import (
+    MetadataError,
+    NoSuchStreamError,
+    StreamDivergedError,
+    StreamExistsError,
+)
+from quire.metadata.tree import Put
+from quire.streams.mirror.check import MARKER
 from quire.streams.mirror.copy import Piece, copy_ledger
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import Mirror
 from quire.streams.mirror.topics import TopicCopies
 from quire.streams.namespace.namespace import Namespace, open_namespace
+from quire.streams.namespace.topic_nodes import topic_path
 from quire.streams.topics.topic_metadata import TopicMetadata
 from quire_simulator.world.world import CLIENT_CONFIG
 from tests.support.streams import Bench, run
@@ -174,6 +182,48 @@ def test_a_topic_that_is_being_deleted_in_the_target_is_refused(
             await TopicMetadata(s.target.client, s.target.path).delete("clicks", dies)
         refused = await TopicCopies(s.source, s.target).look(PARTITIONS)
         assert "its deletion was interrupted" in str(refused["clicks/0"])
+
+    scene(play)
+
+
+def test_a_topic_that_cannot_be_read_is_an_error_after_everything_is_copied() -> None:
+    async def play(s: Scene) -> None:
+        tree = s.source.client.metadata.tree
+        path = topic_path(s.source.path, "clicks")
+        node = await tree.read(path)
+        await tree.commit(Put(path, b"{}", node.version))
+        await s.source.create_topic("good", 1)
+        topics = await s.topics(*PARTITIONS, "good/0")
+        assert await topics.look([*PARTITIONS, "good/0"]) == {}  # not looked at again
+        await s.copy(*PARTITIONS, "good/0")
+        with pytest.raises(MetadataError, match="of topic clicks cannot be decoded"):
+            await topics.make()
+        assert topics.made == ["good"]
+
+    scene(play)
+
+
+def test_a_topic_of_the_target_that_cannot_be_read_is_left_alone() -> None:
+    async def play(s: Scene) -> None:
+        await s.target.create_topic("clicks", 3)
+        tree, path = s.target.client.metadata.tree, topic_path(s.target.path, "clicks")
+        await tree.commit(Put(path, b"{}", (await tree.read(path)).version))
+        refused = await TopicCopies(s.source, s.target).look(PARTITIONS)
+        assert isinstance(refused["clicks/0"], MetadataError)
+
+    scene(play)
+
+
+@pytest.mark.parametrize("value", [b"no json", b'{"format": 9}'])
+def test_a_copy_whose_marker_cannot_be_read_does_not_become_a_topic(value: bytes) -> None:
+    async def play(s: Scene) -> None:
+        topics = await s.topics()
+        await s.copy(*PARTITIONS)
+        metadata = s.target.metadata("clicks/1")
+        path = f"{metadata.paths.root}/{MARKER}"
+        await metadata.tree.commit(Put(path, value, (await metadata.tree.read(path)).version))
+        await topics.make()
+        assert topics.made == []
 
     scene(play)
 

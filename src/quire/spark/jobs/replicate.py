@@ -34,8 +34,6 @@ from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,
     QuireError,
-    StreamDivergedError,
-    StreamExistsError,
     UsageError,
 )
 from quire.spark.jobs.replicate_copy import SegmentCopier, copy_piece
@@ -368,8 +366,8 @@ class _Job:
             await self._begin(group, await matching(source, self.pattern), mirror, None)
             try:
                 await self.topics.make()
-            except (StreamExistsError, StreamDivergedError):
-                pass  # the end of the run, or the next run, reports it
+            except QuireError:
+                pass  # the end of the run reports it, unless it has passed until then
 
         await look()
         await self._watch(ending, look)

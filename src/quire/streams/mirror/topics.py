@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from quire._runtime.tasks import each
-from quire.errors import NoSuchStreamError, QuireError, StreamDivergedError, StreamExistsError
+from quire.errors import (
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchStreamError,
+    QuireError,
+    StreamDivergedError,
+    StreamExistsError,
+)
 from quire.streams.mirror.check import check_origin, origin_of
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.topics.topic_metadata import (
@@ -35,6 +42,8 @@ class TopicCopies:
         self._from = TopicMetadata(source.client, source.path)
         self._known: set[str] = set()
         """The topics of the source that were looked at."""
+        self._unreadable: list[MetadataError] = []
+        """The errors of topics of the source whose nodes cannot be decoded."""
         self._waiting: dict[str, StoredTopic] = {}
         """The topics of the source that are not a topic in the target yet, by name."""
 
@@ -47,7 +56,7 @@ class TopicCopies:
         """
         refused: dict[str, QuireError] = {}
         names = [name for name in await self._from.names() if name not in self._known]
-        for topic in await each(names, self._from.find):
+        for topic in await each(names, self._find):
             if topic is None or topic.deleting:
                 continue
             parts = [name for name in _streams(topic) if name in streams]
@@ -61,12 +70,31 @@ class TopicCopies:
             self._known.add(topic.name)
         return refused
 
+    async def _find(self, name: str) -> StoredTopic | None:
+        """Return a topic of the source. If its node cannot be decoded, note the error for `make`.
+
+        The streams that may be its partitions are copied all the same.
+        """
+        try:
+            return await self._from.find(name)
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            self._unreadable.append(error)
+            self._known.add(name)
+            return None
+
     async def _compared(self, topic: StoredTopic) -> tuple[QuireError | None, bool]:
         """Return why the target cannot have this topic, or None, and whether it has it already."""
         if self._target is None:
             return None, False
         name, target = topic.name, TopicMetadata(self._target.client, self._target.path)
-        found = await target.find(name)
+        try:
+            found = await target.find(name)
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            return error, False
         if found is None:
             if not await self._target.exists(name):
                 return None, False
@@ -89,11 +117,15 @@ class TopicCopies:
         """Create in the target each topic whose partitions are all there, as copies.
 
         A topic of which some partitions are missing, for example because the replication does not
-        include them, is left for a later call.
+        include them, is left for a later call. Raises MetadataError for a topic of the source that
+        cannot be read, and StreamExistsError or StreamDivergedError if another program has just
+        created something else of that name. Topics that come before it are created.
         """
         for topic in list(self._waiting.values()):
             if await self._is_complete(topic) and await self._create(topic):
                 del self._waiting[topic.name]
+        if self._unreadable:
+            raise self._unreadable[0]
 
     async def upcoming(self, streams: Collection[str]) -> list[str]:
         """Return the topics that `make` would create once these streams are copied."""
@@ -117,7 +149,9 @@ class TopicCopies:
 
         try:
             await each(names, check)
-        except (NoSuchStreamError, StreamDivergedError):
+        except MetadataUnavailableError:
+            raise
+        except (NoSuchStreamError, StreamDivergedError, MetadataError):
             return False  # the replication of this stream reports it, if it is replicated
         return True
 
