@@ -279,6 +279,32 @@ def test_a_filter_that_is_not_done_looks_further(tab: Tab) -> None:
     assert "after=10" in asked[10]
 
 
+@pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
+def test_what_is_not_known_is_left_out_on_a_phone_and_meanings_have_code(tab: Tab) -> None:
+    page = tab.page
+    rows = [bookie({"id": "away", "state": "gone", "location": None, "free_bytes": None})]
+    answers = {
+        "bookies": {"bookies": rows, "next": None},
+        "configuration": {"process": "p", "file": None, "keys": [
+            {"key": "k", "meaning": "Set `--metadata` to it.", "unit": "", "changed": False,
+             "applies": True, "environment": "", "value": "", "default": "", "origin": ""}]},
+    }  # fmt: skip
+
+    def fulfill(route: Route) -> None:
+        name = re.search(r"quire/(bookies|configuration)", route.request.url)
+        assert name is not None
+        route.fulfill(content_type="application/json", body=json.dumps(answers[name[1]]))
+
+    page.route(re.compile(r"/quire/(bookies\?|configuration)"), fulfill)
+    tab.open("bookies")
+    unknown = page.locator("tbody td.unknown")
+    expect(unknown).to_have_count(7)  # all but the state
+    expect(unknown.first).to_be_hidden()
+    tab.open("configuration")
+    expect(page.locator(".keys .meaning").first).to_have_text("Set --metadata to it.")
+    expect(page.locator(".keys .meaning code").first).to_have_text("--metadata")
+
+
 # -- filters and fields -----------------------------------------------------------------------
 
 
@@ -549,7 +575,7 @@ def test_the_cursor_of_a_chart_with_all_its_keys(dashboard: Dashboard, tab: Tab)
     page = tab.page
     answer_series(page, lambda: 3.0)
     tab.open("")
-    figure = page.get_by_role("group", name="Entries per second")
+    figure = page.get_by_role("group", name="Adds and reads per second")
     expect(figure.locator("canvas")).to_be_visible()
     figure.get_by_role("img").focus()
     shown = figure.locator(".legend .value").first
@@ -577,7 +603,7 @@ def test_a_refresh_keeps_the_cursor_of_the_keyboard(dashboard: Dashboard, tab: T
 
     answer_series(page, newest)
     tab.open("")
-    figure = page.get_by_role("group", name="Entries per second")
+    figure = page.get_by_role("group", name="Adds and reads per second")
     expect(figure.locator("canvas")).to_be_visible()
     plot = figure.get_by_role("img")
     plot.focus()

@@ -22,7 +22,7 @@ STEP_S = 10
 INTERVAL_MS = 3000
 """The interval of the overview in app.js."""
 TITLES = (
-    "Entries per second", "Bytes per second", "Latency of adds", "Latency of reads",
+    "Adds and reads per second", "Bytes per second", "Latency of adds", "Latency of reads",
     "Stages of an add, p99", "Disk use", "Under-replicated ledgers", "Bookies",
 )  # fmt: skip
 NAMES = (
@@ -105,7 +105,7 @@ def test_a_refresh_keeps_the_cursor_and_adds_values(dashboard: Dashboard, tab: T
         lambda range_s: answer(range_s, lambda name, at: latest[0] if at == 59 else float(at)),
     )
     tab.open("")
-    figure = page.get_by_role("group", name="Entries per second")
+    figure = page.get_by_role("group", name="Adds and reads per second")
     expect(figure.locator(".value").first).to_have_text("59/s")
     figure.evaluate("one => { one.dataset.same = 'yes' }")
     latest[0] = 1234.0
@@ -120,7 +120,7 @@ def test_a_bookie_that_was_away_leaves_a_gap(dashboard: Dashboard, tab: Tab) -> 
         lambda range_s: answer(range_s, lambda name, at: None if 20 <= at < 30 else float(at + 1)),
     )
     tab.open("")
-    figure = page.get_by_role("group", name="Entries per second")
+    figure = page.get_by_role("group", name="Adds and reads per second")
     words = figure.get_by_role("img").get_attribute("aria-label") or ""
     assert words.count("with a gap") == 2
     figure.get_by_text("Table").click()
@@ -130,7 +130,7 @@ def test_a_bookie_that_was_away_leaves_a_gap(dashboard: Dashboard, tab: Tab) -> 
 def test_nothing_was_measured(dashboard: Dashboard, tab: Tab) -> None:
     answering(tab.page, lambda range_s: answer(range_s, lambda name, at: None))
     tab.open("")
-    figure = tab.page.get_by_role("group", name="Entries per second")
+    figure = tab.page.get_by_role("group", name="Adds and reads per second")
     expect(figure.get_by_text("No bookie with HTTP")).to_be_visible()
 
 
@@ -215,7 +215,9 @@ def test_the_last_known_state_of_the_server(dashboard: Dashboard, tab: Tab) -> N
 
     page.route("**/api/v1/quire/overview", fulfill)
     tab.open("")
-    expect(page.locator(".age")).to_contain_text(re.compile(r"Last known state, of \d+ s ago"))
+    age = page.locator(".age")
+    expect(age).to_contain_text("The metadata store does not answer.")
+    expect(age).to_contain_text(re.compile(r"Last known state, of \d+ s ago"))
     opacity = "one => getComputedStyle(one.closest('section')).opacity"
     assert page.get_by_text("The store is away").evaluate(opacity) == "1"
     assert float(page.get_by_role("heading", name="Autorecovery").evaluate(opacity)) < 1

@@ -161,6 +161,14 @@ def test_a_command_is_selected_if_there_is_no_clipboard(dashboard: Dashboard, ta
         ("Start them with this: export QUIRE_PLACEMENT=rack-aware",
          ["export QUIRE_PLACEMENT=rack-aware"], ["What to do: Start them with this:"]),
         ("Start the store", [], ["What to do: Start the store"]),
+        ("Start it. To ask it: echo srvr | curl -sm 3 telnet://h:1. In its log, look for fsync",
+         ["echo srvr | curl -sm 3 telnet://h:1"],
+         ["What to do: Start it. To ask it:", "In its log, look for fsync"]),
+        ("quire bookie explain space /d1. It also says how to find the other files",
+         ["quire bookie explain space /d1"],
+         ["What to do:", "It also says how to find the other files"]),
+        ("See the overview, or quire explain", ["quire explain"],
+         ["What to do: See the overview or:"]),
     ],
 )  # fmt: skip
 def test_commands_in_advice_are_in_boxes(

@@ -234,7 +234,7 @@ def test_a_disk_fills(tmp_path: Path) -> None:
             said = watched.told(
                 "nearly full",
                 what=rf"[89]. % of the disk of small is used \({directory}: .* of 67.1 MB free\)$",
-                next=f"^quire bookie explain space {directory}$",
+                next=f"^Run this on the machine of small: quire bookie explain space {directory}$",
             )
             assert said["what"] in seen(watched.explain, right=lambda text: "nearly" in text)
             disk.leave(MIB)
@@ -245,7 +245,8 @@ def test_a_disk_fills(tmp_path: Path) -> None:
                 r"MB, and other files [0-9.]+ MB$",
                 risk="^No stored entry is lost",
                 doing="^Nothing that helps: even if the bookie deleted its whole log",
-                next=f"^quire bookie explain space {directory}. It also says how to find the other",
+                next=f"^Run this on the machine of small: quire bookie explain space {directory}. "
+                "It also says how to find the other files$",
             )
             listed = json.loads(watched.run("cluster", "bookies", "--json").ok())
             assert listed["unwritable"] == [{"why": "full", "directory": directory}]

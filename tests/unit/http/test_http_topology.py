@@ -73,8 +73,11 @@ def test_another_depth_than_most() -> None:
 
 def test_all_are_in_one_rack() -> None:
     gone, one = warnings_of(rack("/a", 5) + rack("/b", 1, state="gone"))
-    assert (gone.severity, gone.what) == ("bad", "1 bookie is not registered: /b-0 (/b)")
-    assert gone.next == "quire explain"
+    assert gone.severity == "warn"
+    assert gone.what == (
+        "1 bookie is not registered: /b-0 (/b). The overview says whether copies are missing"
+    )
+    assert gone.next == "See the overview, or quire explain"
     assert one.severity == "warn"
     assert one.what.startswith("All 5 writable bookies with a location are in /a, because /b-0 of")
     (one,) = warnings_of(rack("/a", 5))

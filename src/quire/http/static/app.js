@@ -133,12 +133,12 @@ class View {
     const since = this.page.oldSince?.(data) ?? null;
     this.asOf = since ?? Date.now();
     this.alert.replaceChildren();
-    this.markOld(since !== null);
+    this.markOld(since !== null, since === null ? "" : "The metadata store does not answer. ");
   }
 
-  /** Mark what is shown as old, with its age, or as current. The age is not part of the alert, so
+  /** Mark what is shown as old, with the reason and its age, or as current. The age is not part of the alert, so
    * that screen readers do not read it every second. */
-  markOld(old) {
+  markOld(old, why = "") {
     clearInterval(this.ages);
     this.content.classList.toggle("old-data", old);
     say(`As of ${clock(this.asOf / 1000)}`, old);
@@ -146,7 +146,7 @@ class View {
     const age = h("strong");
     const tick = () => { age.textContent = `${seconds((Date.now() - this.asOf) / 1000)} ago`; };
     tick();
-    this.age.replaceChildren("! Last known state, of ", age, ` (${clock(this.asOf / 1000)}). It may have changed since.`);
+    this.age.replaceChildren(`! ${why}Last known state, of `, age, ` (${clock(this.asOf / 1000)}). It may have changed since.`);
     this.ages = setInterval(tick, AGE_INTERVAL_MS);
   }
 
@@ -192,7 +192,7 @@ class View {
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
     const old = this.shown ? h("p", null, "The data below is older.") : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${sentence(said.message)}`), old,
-      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
+      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? h("p", null, sentence(said.remedy)) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
     if (asking) this.alert.append(tokenForm());
     if (!this.shown) return say("No data", true);
     this.markOld(true);
@@ -214,7 +214,7 @@ function keyOf(element, inside) {
 }
 
 /** Return a text as a sentence, which begins with a capital and ends with a full stop. */
-const sentence = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}.`;
+const sentence = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}${/[.:!?]$/.test(text) ? "" : "."}`;
 
 function say(text, old = false) {
   freshness.classList.toggle("old", old);

@@ -53,9 +53,9 @@ MOVE_COPIES = (
 class TopologyWarning:
     """Something that is wrong with the distribution of bookies over racks."""
 
-    severity: Literal["bad", "warn", "note"]
-    """`bad`: something is lost now. `warn`: data or writing is at stake when a rack is lost.
-    `note`: good to know."""
+    severity: Literal["warn", "note"]
+    """`warn`: a bookie is away, or data or writing is at stake when a rack is lost. `note`: good to
+    know."""
     what: str
     next: str
     """The command to type, or the action to take."""
@@ -132,7 +132,7 @@ def warnings_of(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
             ),
         ]
     found = [*lost, *data_warnings(bookies), *_capacity(located)]
-    return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
+    return sorted(found, key=lambda one: ("warn", "note").index(one.severity))
 
 
 def data_warnings(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
@@ -152,9 +152,10 @@ def _lost(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
     if gone:
         named = [one["id"] + (f" ({one['location']})" if one["location"] else "") for one in gone]
         yield TopologyWarning(
-            "bad",
-            f"{counted(len(gone), 'bookie')} {are(len(gone))} not registered: {some_of(named)}",
-            "quire explain",
+            "warn",
+            f"{counted(len(gone), 'bookie')} {are(len(gone))} not registered: {some_of(named)}. "
+            "The overview says whether copies are missing",
+            "See the overview, or quire explain",
             bookies=tuple(one["id"] for one in gone),
         )
 

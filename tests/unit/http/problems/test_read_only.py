@@ -19,7 +19,7 @@ def readonly(*reasons: tuple[str, str], **more: Any) -> list[Problem]:
 def test_a_read_only_bookie_says_why() -> None:
     (found,) = readonly(("full", "/data/1"))
     assert found.what == "a is read-only because its disk is full: /data/1: 1.0 GB of 100 GB free"
-    assert found.next == "quire bookie explain space /data/1"
+    assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
     assert found.risk.endswith("New entries go to the 1 writable bookie")
     (found,) = readonly(("lost", "/data/1"), free_bytes=50 * GB)
     assert "a part of its data in /data/1 is lost" in found.what
@@ -72,8 +72,7 @@ def test_several_full_disks_are_one_finding() -> None:
         "a: /data/1: 1.0 GB of 100 GB free", "b: /data/1: 2.0 GB of 100 GB free",
     )  # fmt: skip
     assert found.bookies == ("a", "b")
-    assert found.next == "quire bookie explain space /data/1"
-    assert found.risk.endswith("The command shows what takes the space of a; run it there")
+    assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
 
 
 def test_a_full_disk_says_how_much_is_needed() -> None:
@@ -98,13 +97,14 @@ def test_a_disk_that_other_files_have_filled() -> None:
     )
     assert found.doing.startswith("Nothing that helps: even if the bookie deleted its whole log")
     assert found.next == (
-        "quire bookie explain space /data/1. It also says how to find the other files"
+        "Run this on the machine of a: quire bookie explain space /data/1. It also says how to "
+        "find the other files"
     )
     own = full("a", 1, min_free_bytes=3 * GB, report=report(60 * GB))
     (found,) = problems([bookie("z"), own], WELL)
     assert found.what.endswith("the log of this bookie takes 60.0 GB, and other files 39.0 GB")
     assert found.doing.startswith("The bookie frees the space of deleted ledgers")
-    assert found.next == "quire bookie explain space /data/1"
+    assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
     (found,) = problems([bookie("z"), one, {**own, "id": "b"}], WELL)
     assert found.doing.startswith("Each bookie frees"), "one of them may make room"
 

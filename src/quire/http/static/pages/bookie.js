@@ -20,7 +20,7 @@ const next = (text) => (text ? advice(text) : "");
 
 // -- key figures --------------------------------------------------------------------------------
 
-function figures({ bookie, report, ledgers }) {
+function figures({ bookie, report }, ledgers) {
   const { rates } = bookie;
   const used = bookie.free_bytes === null || !bookie.total_bytes ? null : 1 - bookie.free_bytes / bookie.total_bytes;
   return tiles([
@@ -28,7 +28,7 @@ function figures({ bookie, report, ledgers }) {
     { name: "Disk used", value: percent(used), below: used === null ? "not known" : `${bytes(bookie.free_bytes)} free of ${bytes(bookie.total_bytes)}`, kind: used >= 0.9 ? "bad" : used >= 0.8 ? "warn" : "" },
     { name: "Ledgers that name it", value: (ledgers.whole ? "" : "at least ") + count(ledgers.count), below: ledgers.age_s === null ? "being counted" : `of ${counted(ledgers.read, "ledger")}` },
     { name: "Entries added", value: rate(rates?.adds_per_s), below: rate(rates?.add_bytes_per_s, "B") },
-    { name: "Entries read", value: rate(rates?.reads_per_s), below: rate(rates?.read_bytes_per_s, "B") },
+    { name: "Read requests", value: rate(rates?.reads_per_s), below: rate(rates?.read_bytes_per_s, "B") },
     { name: "Add latency, p99", value: milliseconds(rates?.add_p99_ms), below: `p50 ${milliseconds(rates?.add_p50_ms)}` },
     { name: "Disk sync latency, p99", value: milliseconds(rates?.sync_p99_ms), below: `p50 ${milliseconds(rates?.sync_p50_ms)}` },
   ]);
@@ -169,7 +169,7 @@ export const bookie = {
     return h("div", null,
       h("p", null, stateMarks(page.bookie)),
       page.problems.length ? section("What is wrong", problemList(page.problems)) : "",
-      section("Key figures", figures(page)),
+      section("Key figures", figures(page, found)),
       series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "", disks(page), jobs(page, act), actions(page, act),
       ledgers(page, found, query), page.report ? store(page.report) : "", details(page));
   },

@@ -2,7 +2,7 @@
 
 import { get } from "/ui/parts/api.js";
 import { command, empty, tiles, usage } from "/ui/parts/controls.js";
-import { h, link, mark, sortable } from "/ui/parts/dom.js";
+import { NONE, h, link, mark, sortable } from "/ui/parts/dom.js";
 import { bytes, count, counted, milliseconds, percent, rate } from "/ui/parts/format.js";
 import { spaceAge } from "/ui/pages/overview.js";
 
@@ -36,7 +36,7 @@ const COLUMNS = [
   { text: "Sync, p99", type: "number", by: (one) => one.rates?.sync_p99_ms }];
 
 /** Return a rate of entries, and below it that of bytes. */
-const both = (entries, size) => [rate(entries), size === null || size === undefined ? "" : h("small", { class: "second" }, rate(size, "B"))];
+const both = (entries, size) => entries === null || entries === undefined ? NONE : [rate(entries), size === null || size === undefined ? "" : h("small", { class: "second" }, rate(size, "B"))];
 
 const cells = (one) => [
   link(one.id, "bookie", [one.id]), stateMarks(one), one.location ?? "–", disk(one), count(one.rates?.ledgers),

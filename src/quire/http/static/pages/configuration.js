@@ -24,10 +24,13 @@ function value(one, text) {
   return [h("code", null, text), words ? h("small", { class: "quiet" }, ` ${words}`) : ""];
 }
 
+/** Return a text with what is in backticks as code. */
+const coded = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));
+
 const COLUMNS = [{ text: "Key", by: (one) => one.key }, { text: "Value", by: (one) => one.value }, { text: "Default", by: (one) => one.default }, { text: "From", by: (one) => one.origin }];
 
 const cells = (one) => [
-  [h("span", { class: "mono" }, one.key), one.changed ? [" ", mark("note", "changed")] : "", h("p", { class: "meaning" }, one.meaning)],
+  [h("span", { class: "mono" }, one.key), one.changed ? [" ", mark("note", "changed")] : "", h("p", { class: "meaning" }, coded(one.meaning))],
   [value(one, one.value), one.applies ? "" : h("p", { class: "meaning" }, "without effect: its table is not used")],
   value(one, one.default), one.changed ? h("span", { class: "mono" }, one.origin) : h("span", { class: "quiet" }, "default")];
 
@@ -77,7 +80,7 @@ function settings(all, keys) {
   const shown = fittingSettings(all);
   if (!shown.length) return empty("No setting fits the filter", elsewhere(fittingKeys(keys).length, "key", KEYS));
   return table("In the metadata store, for every process of the cluster", [["Setting", ""], ["Value", ""], ["Default", ""], ["To change it", ""]], shown.map((one) => [
-    [h("span", { class: "name" }, one.name), h("p", { class: "meaning" }, one.meaning), one.node ? h("p", { class: "meaning mono" }, one.node) : ""],
+    [h("span", { class: "name" }, one.name), h("p", { class: "meaning" }, coded(one.meaning)), one.node ? h("p", { class: "meaning mono" }, one.node) : ""],
     one.changed ? h("span", { class: `mark ${HOLDING.has(one.name) ? "warn" : "note"} long` }, one.value) : one.value, one.default || "–", one.command ? command(one.command) : "–"]), "rows settings");
 }
 

@@ -42,14 +42,15 @@ function keyFigures(data) {
   const away = [silent, bookies["read-only"] ? `${count(bookies["read-only"])} read-only` : "", bookies.gone ? `${count(bookies.gone)} gone` : ""].filter(Boolean);
   const all = bookies.writable + bookies["read-only"] + bookies.gone;
   const looked = autorecovery.enabled && autorecovery.auditor;
+  const wrong = data.problems.some((one) => one.severity === "bad");
   return tiles([
-    { name: "Writable bookies", value: `${count(bookies.writable)} of ${count(all)}`, below: away.join(", ") || "all of them", kind: silent || bookies.gone || !bookies.writable ? "bad" : away.length ? "warn" : "" },
+    { name: "Writable bookies", value: `${count(bookies.writable)} of ${count(all)}`, below: away.join(", ") || "all of them", kind: silent || !bookies.writable || bookies.gone && wrong ? "bad" : away.length ? "warn" : "" },
     { name: "Free space", value: data.space_age_s === null ? "–" : bytes(data.free_bytes), below: data.space_age_s === null ? "not known yet" : [`of ${bytes(data.total_bytes)}, fullest bookie ${percent(share)} used `, spaceAge(data.space_age_s)], kind: fullness(share) },
     { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: looked ? `${count(autorecovery.locked)} being repaired` : "nobody looks for them", kind: autorecovery.marked || bookies.gone && !looked ? "warn" : "" },
     { name: "Autorecovery", value: autorecovery.enabled ? "on" : "switched off", below: autorecovery.auditor ? `auditor ${autorecovery.auditor}` : "no auditor", kind: autorecovery.enabled && autorecovery.auditor ? "" : "warn" },
     ...(rates.bookies ? [
       { name: "Entries added", value: rate(now("adds_per_s")), below: rate(now("add_bytes_per_s"), "B") },
-      { name: "Entries read", value: rate(now("reads_per_s")), below: rate(now("read_bytes_per_s"), "B") },
+      { name: "Read requests", value: rate(now("reads_per_s")), below: rate(now("read_bytes_per_s"), "B") },
       { name: "Add latency, p99", value: milliseconds(now("add_p99_ms")), below: `p50 ${milliseconds(now("add_p50_ms"))}` },
       { name: "Disk sync latency, p99", value: milliseconds(now("sync_p99_ms")), below: `p50 ${milliseconds(now("sync_p50_ms"))}` },
     ] : []),
@@ -83,7 +84,7 @@ export const overview = {
       h("section", { class: "current" }, h("h2", null, "What is wrong"), data.problems.length ? problemList(data.problems)
         : h("p", { class: "alert good" }, "✓ No problems were found"), searchAge(data.lost_ledgers)),
       section("Key figures", keyFigures(data),
-        h("p", { class: "quiet" }, rates.bookies ? `Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. Latencies are those of the slowest bookie in the last minute or two.`
+        h("p", { class: "quiet" }, rates.bookies ? `Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. A read request may return many entries. Latencies are those of the slowest bookie in the last minute or two.`
           : ["No bookie reports its rates. To see them, start the bookies with ", h("code", null, "--http HOST:PORT"), "."])),
       seriesSection("Over time", data.series, OF_CLUSTER, () => act(() => {})),
       disks(data),

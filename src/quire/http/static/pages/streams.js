@@ -145,7 +145,7 @@ function segmentRow(one, stream) {
   return [`${one.number}`, mark(...(SEGMENT[one.state] ?? ["note", one.state])), count(one.records), bytes(one.bytes),
     h("span", { class: "mono" }, `${one.first} to ${one.last ?? "–"}`), written(one.created), written(one.completed),
     [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), one.records && one.state !== "lost" && one.state !== "truncated"
-      ? [" ", link("records", "stream", [...stream, "records"], { from: one.first })] : ""]];
+      ? [" ", link("show records", "stream", [...stream, "records"], { from: one.first })] : ""]];
 }
 
 function lagRow(one, data) {

@@ -6,23 +6,23 @@ import { address, h, link, mark, section, sortable } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, rate } from "/ui/parts/format.js";
 import { FIGURES, figures, least, RATES } from "/ui/pages/streams.js";
 
-const PARTITIONS = [{ text: "Partition", by: (one) => one.partition }, ...FIGURES];
+const PARTITIONS = [{ text: "Partition", by: (one) => one.partition }, ...FIGURES, { text: "" }];
 
 const SAFE = /^[\w./:@%+=,-]+$/;
 /** Return a word of a command as a shell takes it. */
 const quoted = (word) => (SAFE.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function partitionRow(one, namespace) {
-  const name = [link(`${one.partition}`, "stream", [namespace, one.stream]), " ", link("records", "stream", [namespace, one.stream, "records"])];
-  if (one.error) return [name, mark("bad", "✗ unreadable"), "–", "–", "–", "–", one.error];
-  return [[...name, one.ended ? [" ", mark("note", "ended")] : ""], ...figures(one)];
+  const name = link(`${one.partition}`, "stream", [namespace, one.stream]);
+  const records = link("Show records", "stream", [namespace, one.stream, "records"]);
+  if (one.error) return [name, mark("bad", "✗ unreadable"), "–", "–", "–", "–", one.error, records];
+  return [[name, one.ended ? [" ", mark("note", "ended")] : ""], ...figures(one), records];
 }
 
 function keyFigures(data, sums) {
   const last = sums.last_time ? Date.parse(sums.last_time) : null;
   return tiles([
-    { name: "Partitions", value: count(data.partitions), below: "each is a stream" },
-    { name: "Records", value: least(sums, count(sums.records)), below: "that can be read" },
+    { name: "Records", value: least(sums, count(sums.records)), below: `that can be read, in ${counted(data.partitions, "partition")}` },
     { name: "Size", value: least(sums, bytes(sums.bytes)), below: "payload, one copy" },
     { name: "Written now", value: rate(sums.records_per_s), below: rate(sums.bytes_per_s, "B") },
     { name: "Last write", value: last === null ? "–" : [clock(last / 1000)], below: last === null ? (sums.ended ? "all partitions have ended" : "") : `${date(last)}${sums.ended ? ", all partitions have ended" : ""}` },

@@ -37,6 +37,9 @@ export function usage(name, used, total) {
     h("span", { style: { "--share": share } })));
 }
 
+/** The number of characters from which on a command has its button below it on a small screen. */
+const LONG_CHARS = 60;
+
 /** Return a command in a box, with a button that copies it. */
 export function command(text) {
   const code = h("code", null, text);
@@ -45,19 +48,27 @@ export function command(text) {
     words.textContent = await copy(text, code) ? "Copied" : "Press Ctrl-C";
     setTimeout(() => { words.textContent = "Copy"; }, COPIED_MS);
   };
-  return h("div", { class: "command" }, code,
+  return h("div", { class: text.length >= LONG_CHARS ? "command long" : "command" }, code,
     h("button", { type: "button", "aria-label": `Copy the command ${text}`, onclick: press }, icon("copy"), words));
 }
 
 /** A command after a colon or after "or", up to the end of its sentence. */
-const COMMANDS = /(: |, or )((?:quire|curl|openssl|smartctl|export) .*?)(?=\. [A-Z]|, or quire |$)/gs;
+const COMMANDS = /(: |, or )((?:quire|curl|openssl|smartctl|export|echo) .*?)(?=\. [A-Z]|, or quire |$)/gs;
+
+/** A sentence at the beginning that is nothing but a command. */
+const LEADING = /^(?:quire|curl) (?:(?! continues )(?!\. [A-Z]).)*(?=\. [A-Z])/s;
 
 /** Return advice as words and commands: each command that stands after a colon is in a box of its own,
- * and so is a text that is nothing but a command. */
+ * and so is a text, or its first sentence, that is nothing but a command. */
 export function advice(text) {
   if (/^(?:quire|curl) (?!.*(?:\. | continues ))/s.test(text)) return [h("p", null, "What to do:"), command(text)];
   const found = [];
   let from = 0;
+  const [first] = LEADING.exec(text) ?? [];
+  if (first) {
+    found.push(h("p", null, "What to do:"), command(first));
+    from = first.length;
+  }
   for (const match of text.matchAll(COMMANDS)) {
     const words = text.slice(from, match.index).replace(/^\. /, "");
     found.push(h("p", null, found.length ? "" : "What to do: ", match[1] === ": " ? `${words}:` : `${words} or:`), command(match[2]));

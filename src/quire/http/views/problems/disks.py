@@ -130,18 +130,18 @@ def of_disks(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         f"{len(nearly)} disks are nearly full"
         if several
         else f"1 disk is nearly full: {nearly[0]}",
-        explain_space(next(iter(fullest.directories), "")),
-        f"A bookie becomes read-only when its disk is full. The command shows what takes the space "
-        f"of {fullest.bookies[0]}; run it there",
+        explain_space(fullest.bookies[0], next(iter(fullest.directories), "")),
+        "A bookie becomes read-only when its disk is full",
         bookies=tuple(dict.fromkeys(name for one in nearly for name in one.bookies)),
         items=listed(map(str, nearly)) if several else (),
     )
 
 
-def explain_space(directory: str) -> str:
-    """Return the command that shows what takes the space of a directory."""
+def explain_space(bookie_id: str, directory: str) -> str:
+    """Return the command that shows what takes the space of a directory, and where to run it."""
     # People paste this command into a shell, and the path comes from a bookie: quote it.
-    return f"quire bookie explain space {shlex.quote(directory) if directory else 'DIR'}"
+    named = shlex.quote(directory) if directory else "DIR"
+    return f"Run this on the machine of {bookie_id}: quire bookie explain space {named}"
 
 
 def _of_directories(bookie: Bookie, reasons: Iterable[Mapping[str, str]]) -> Iterator[Problem]:
@@ -210,7 +210,7 @@ def explain_full(bookie: Bookie, directory: str) -> str:
     more = (
         ". It also says how to find the other files" if has_other_files(bookie, directory) else ""
     )
-    return f"{explain_space(directory)}{more}"
+    return f"{explain_space(bookie['id'], directory)}{more}"
 
 
 def cannot_make_room(bookie: Bookie, directory: str) -> bool:

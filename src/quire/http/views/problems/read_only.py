@@ -60,9 +60,7 @@ def _full(bookies: Sequence[Bookie], risk: str) -> Iterator[Problem]:
         if several
         else f"{names[0]} is read-only because its disk is full: {told[0]}",
         explain_full(full[names[0], directory], directory),
-        f"{risk}. The command shows what takes the space of {names[0]}; run it there"
-        if len(names) > 1
-        else risk,
+        risk,
         NO_ROOM
         if all(cannot_make_room(one, directory) for (_, directory), one in full.items())
         else f"{'Each' if len(names) > 1 else 'The'} bookie frees the space of deleted ledgers, "
@@ -161,7 +159,7 @@ def _guessed(bookie: Bookie, risk: str) -> Problem:
             "warn",
             f"{bookie['id']} is read-only, probably because its disk is full: "
             f"{some_of(map(str, full))}",
-            explain_space(full[0].directory),
+            explain_space(bookie["id"], full[0].directory),
             risk,
             bookies=(bookie["id"],),
         )
