@@ -216,6 +216,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "metadata.common": "CREATE_ATTEMPTS_MAX NODE_BYTES_MAX",
         "metadata.ledgers.size": "CLOSING_BYTES ENSEMBLE_CHANGES_RESERVED",
         "metadata.tree": "COMMIT_OPERATIONS_MAX COMMIT_BYTES_MAX",
+        "streams.statemachine.durable_dict": "NESTING_MAX FORMER_NESTING_MAX",
         "replication.autorecovery.misplaced": "CHOICES_MAX",
         "replication.moves.decommission": "DRAIN_WAIT_S RETIRE_WAIT_S",
         "storage.directories": "MAX_DIRECTORIES",
