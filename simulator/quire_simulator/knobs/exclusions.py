@@ -252,7 +252,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "bookie.protocol.connection": "MAX_UNSENT_BEFORE_TLS_BYTES",
         "bookie.protocol.connection_limits": "NEWCOMERS_SHARE",
         "codec.packed_rows": "LAYOUTS_MAX",
-        "streams.namespace.settings": "ENTRY_BYTES_MIN TIME_MIN_S",
+        "streams.namespace.settings": "ENTRY_BYTES_MIN TIME_MIN_S TIME_MAX_S",
         "streams.topics.partitioner": "KEYS_REMEMBERED",
     },
 }
