@@ -305,6 +305,20 @@ def test_what_is_not_known_is_left_out_on_a_phone_and_meanings_have_code(tab: Ta
     expect(page.locator(".keys .meaning code").first).to_have_text("--metadata")
 
 
+def test_why_a_directory_is_full_has_sizes_in_words(dashboard: Dashboard, tab: Tab) -> None:
+    tab.open("")
+    said = tab.page.evaluate(
+        """async () => {
+          const { localSizes } = await import("/ui/parts/format.js");
+          return ["897024 bytes are free, less than 8388608", "7 bytes are free, and adds are taken again at 1000000",
+            "/data/12345678 cannot be used"].map(localSizes);
+        }"""  # noqa: E501
+    )
+    assert said == ["897 kB are free, less than 8.4 MB",
+                    "7 B are free, and adds are taken again at 1.0 MB",
+                    "/data/12345678 cannot be used"]  # fmt: skip
+
+
 # -- filters and fields -----------------------------------------------------------------------
 
 
