@@ -275,7 +275,7 @@ def test_a_filter_that_is_not_done_looks_further(tab: Tab) -> None:
     expect(page.get_by_text("1,000 ledgers looked at, up to ledger 10.")).to_be_visible()
     page.get_by_role("link", name="Look further").click()
     page.wait_for_url(re.compile("after=10$"))
-    wait_for(lambda: len(asked) >= 11, "the next page is asked for")
+    expect(page.get_by_text("1,000 ledgers looked at, up to ledger 20.")).to_be_visible()
     assert "after=10" in asked[10]
 
 
@@ -662,7 +662,7 @@ def test_the_token_is_entered_at_the_top_of_a_page(dashboard: Dashboard, strange
 
 def test_a_running_job_is_paused_and_resumed(dashboard: Dashboard, tab: Tab) -> None:
     """The job waits for ledgers that it cannot copy, so it runs until it is cancelled."""
-    page, leaving = tab.page, dashboard.cluster.bookies[3].id
+    page, leaving = tab.page, dashboard.cluster.bookies[1].id
     name = f"decommission {leaving}"
     job = dashboard.put("/api/v1/autorecovery/decommission",
                         {"bookie_src": leaving, "check": False})  # fmt: skip
