@@ -253,6 +253,17 @@ def test_files(cluster: LocalCluster, ledger_id: int) -> None:
     assert run(cluster, "bookieformat", "-n", "-f", "--dry-run").exit_code == 1  # it runs
 
 
+def created_on(client: quire.blocking.Client, pair: tuple[str, ...]) -> int:
+    """Return an open ledger without entries on these two bookies."""
+    while True:
+        writer = client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        writer.abandon()
+        found = client.ledger_metadata(writer.ledger_id).segments[0].ensemble
+        if {*found} == {*pair}:
+            return writer.ledger_id
+        client.delete_ledger(writer.ledger_id)
+
+
 def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> None:
     """Asked for, planned, renamed in vain; at the end of the module, for it ends a bookie."""
     with client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as writer:
@@ -262,6 +273,10 @@ def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> 
     (bookie,) = (one for one in cluster.bookies if one.id == lost)
     assert f"ledger {name} : CLOSED\n0:\t{lost}*" in said(cluster, "recover", "-q", lost)
     assert run(cluster, "recover", "-f", lost).exit_code != 0  # it lives
+    pair = client.ledger_metadata(ledger_id).segments[0].ensemble
+    left_open = created_on(client, pair)
+    empty = created_on(client, pair)
+    client.open_ledger(empty, recover=True).close()
     bookie.stop()
     plan = said(cluster, "recover", "-dr", "-l", name, lost)
     assert f"1 ledger has replicas on {lost}: 5 entries" in plan
@@ -271,6 +286,10 @@ def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> 
     rename = ("updateBookieInLedger", "-sb", lost, "-db", spare)
     result = run(cluster, *rename, "--dry-run")
     assert f"ledger {name} is not changed: {spare} has no entries of it" in result.stderr
+    # An open ledger is not changed either: its writer may have acknowledged entries on the bookie.
+    assert f"ledger {left_open} is not changed: {spare} has no entries of it" in result.stderr
+    assert f"recover it with `quire ledger recover {left_open}`" in result.stderr
+    assert f"ledger {empty} would be updated" in result.stdout
     assert result.exit_code == 1
     assert run(cluster, *rename, "-l", "1").exit_code == 1
     assert lost in client.ledger_metadata(ledger_id).segments[0].ensemble
