@@ -132,12 +132,12 @@ def test_a_table_that_cannot_be_changed(
     monkeypatch.setattr(tables, "import_module", lambda _: library)
     nothing = DLSN(0, 0, 0)
     manifest = Manifest("c", "/n", "orders", "/life", nothing, nothing)
-    change = {
+    changes: dict[str, Callable[[], int]] = {
         "delta": lambda: tables.to_delta(broken, manifest, False),
         "iceberg": lambda: tables.to_iceberg(broken, manifest, "a.b", {"uri": URI}, False),
-    }[kind]
+    }
     with pytest.raises(HistoryError, match=f"no answer of {SHOWN}") as caught:
-        change()
+        changes[kind]()
     shown(caught.value)
 
 
