@@ -6,8 +6,8 @@ import re
 
 _USER = re.compile(
     r"""^([a-z][a-z0-9+.\-]*://)
-    (?: [^/?\#]*@                             # user, user:password or the two keys of an S3 store
-      | [^/?\#@:]+:(?!\d+(?:[/?\#]|$))[^@]*@  # a password with / or ?; digits would be a port
+    (?: [^/?\#]*@                               # user, user:password or the two keys of an S3 store
+      | [^/?\#@:]+:(?!\d+(?:[/?\#,;]|$))[^@]*@  # a password with / or ?; digits would be a port
     )+""",
     re.IGNORECASE | re.VERBOSE,
 )

@@ -14,6 +14,7 @@ from quire._runtime.uris import text_without_credentials, without_credentials
         ("s3://bucket/a", "s3://bucket/a"),
         ("s3://bucket/a@b", "s3://bucket/a@b"),
         ("foo://host:9000/a@b", "foo://host:9000/a@b"),
+        ("zk://h1:2181,h2:2181/a@b", "zk://h1:2181,h2:2181/a@b"),
         ("foo://user:secret@host/x", "foo://host/x"),
         ("foo://secret@host/x", "foo://host/x"),
         ("foo://user:sec@ret@host/x", "foo://host/x"),
