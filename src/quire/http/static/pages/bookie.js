@@ -124,7 +124,8 @@ function parts(ledger, id) {
   const of = ledger.segments.length > 1 ? `${named.length} of ${ledger.segments.length} fragments` : "";
   const [first, last] = [named[0], named.at(-1)];
   if (!first) return "–";
-  const range = last.last_entry_id === null ? `from ${count(first.first_entry_id)} on` : `${count(first.first_entry_id)} to ${count(last.last_entry_id)}`;
+  const [from, to] = [first.first_entry_id, last.last_entry_id];
+  const range = to === null ? `from ${count(from)} on` : to < from ? "none" : `${count(from)} to ${count(to)}`;
   return [range, of ? h("small", { class: "quiet" }, ` ${of}`) : ""];
 }
 
