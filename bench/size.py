@@ -3,7 +3,7 @@
 
     make bench-size                                     everything, for about half an hour
     make bench-size ARGS=--quick                        small numbers, to see that it works
-    make bench-size ARGS="--parts ledgers --ledgers 10000000 --bookies 1"
+    make bench-size ARGS="--parts ledgers --ledgers 10000000 --at-once 256"
     make bench-size ARGS="--parts ledgers --zookeeper"  the metadata in ZooKeeper
 
 The parts:
@@ -55,7 +55,7 @@ ROOT = Path(__file__).resolve().parent
 PARTS = ("ledgers", "streams", "entries")
 PAYLOAD = b"x" * 100
 AT_ONCE = 64
-"""The number of ledgers or streams that are created at the same time."""
+"""The number of ledgers or streams that are created at the same time, by default."""
 TENTHS = 10
 QUICK_DIVISOR = 200
 SAMPLES = 200
@@ -169,7 +169,7 @@ def percentile(took: Sequence[float], share: float) -> float:
 
 
 async def in_tenths(
-    count: int, work: Callable[[int], Awaitable[None]], what: str, at_once: int = AT_ONCE
+    count: int, work: Callable[[int], Awaitable[None]], what: str, at_once: int
 ) -> tuple[float, float]:
     """Do `work` for each number below `count`. Return the whole rate, and last by first tenth."""
     rates: list[float] = []
@@ -216,9 +216,12 @@ class Ledgers:
 
     name = "ledgers"
 
-    def __init__(self, cluster: LocalCluster, count: int, token: str, report: Report) -> None:
+    def __init__(
+        self, cluster: LocalCluster, count: int, at_once: int, token: str, report: Report
+    ) -> None:
         self._cluster = cluster
         self._count = count
+        self._at_once = at_once
         self._token = token
         self._report = report
         self._copies = len(cluster.bookies)
@@ -253,7 +256,7 @@ class Ledgers:
                 await ledger.append(PAYLOAD)
             ids[number] = ledger.ledger_id
 
-        rate, growth = await in_tenths(self._count, one, "creating ledgers")
+        rate, growth = await in_tenths(self._count, one, "creating ledgers", self._at_once)
         self.add("creating, appending to and closing a ledger, per second", rate)
         self.add("rate of creating, the last tenth by the first", growth)
         return ids
@@ -337,7 +340,7 @@ class Ledgers:
         async def one(number: int) -> None:
             await client.delete_ledger(doomed[number])
 
-        await in_tenths(len(doomed), one, "deleting ledgers")
+        await in_tenths(len(doomed), one, "deleting ledgers", self._at_once)
         path = "/api/v1/bookie/gc"
         began = time.perf_counter()
         await asyncio.to_thread(http.ask, "PUT", path)
@@ -353,7 +356,7 @@ class Ledgers:
 # -- streams ----------------------------------------------------------------------------------
 
 
-async def streams(cluster: LocalCluster, count: int, report: Report) -> None:
+async def streams(cluster: LocalCluster, count: int, at_once: int, report: Report) -> None:
     copies = len(cluster.bookies)
     settings = {
         "ensemble_size": copies, "write_quorum": copies, "ack_quorum": copies // 2 + 1,
@@ -365,7 +368,7 @@ async def streams(cluster: LocalCluster, count: int, report: Report) -> None:
             async with namespace.open_writer(f"stream-{number:06}", create=True) as writer:
                 await writer.append(PAYLOAD)
 
-        _, growth = await in_tenths(count, one, "creating streams")
+        _, growth = await in_tenths(count, one, "creating streams", at_once)
         report.add("streams", "rate of creating streams, the last tenth by the first", growth)
         began = time.perf_counter()
         names = await listed(namespace)
@@ -439,6 +442,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--entries", type=int, default=100_000_000)
     parser.add_argument("--bookies", type=int, default=1, help="all of them have each entry (1)")
+    parser.add_argument(
+        "--at-once", type=int, default=AT_ONCE,
+        help=f"ledgers or streams that are created at the same time ({AT_ONCE})",
+    )  # fmt: skip
     parser.add_argument("--zookeeper", action="store_true", help="instead of SQLite; needs Java")
     parser.add_argument("--quick", action="store_true", help=f"one part in {QUICK_DIVISOR}")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "size", help="results")
@@ -458,7 +465,7 @@ def run(options: argparse.Namespace) -> int:
         say(f"note: {warning}")
     report = Report(options.out, facts)
     for part in options.parts:
-        count = max(TENTHS * AT_ONCE, getattr(options, part) // divisor)
+        count = max(TENTHS * options.at_once, getattr(options, part) // divisor)
         facts[part] = f"{count:,}"
         directory = work / f"quire-size-{part}"
         shutil.rmtree(directory, ignore_errors=True)
@@ -470,9 +477,9 @@ def run(options: argparse.Namespace) -> int:
         try:
             with cluster:
                 if part == "ledgers":
-                    run_async(Ledgers(cluster, count, token, report).run())
+                    run_async(Ledgers(cluster, count, options.at_once, token, report).run())
                 elif part == "streams":
-                    run_async(streams(cluster, count, report))
+                    run_async(streams(cluster, count, options.at_once, report))
                 else:
                     run_async(entries(cluster, count, report))
         finally:
