@@ -3,11 +3,12 @@
 
     make bench-scale                                  100 and 300 bookies, for minutes
     make bench-scale ARGS="--bookies 100 --seed 7"
-    make bench-scale ARGS="--bookies 1000"            a quarter of an hour, and 1.2 GB of memory
+    make bench-scale ARGS="--bookies 1000"            up to 20 minutes, and 2 GB of memory
 
 Each cluster has racks of 20 bookies, ledgers with E=3 Wq=3 Aq=2 and rack-aware placement, and a
 process of autorecovery for each bookie. It is started, does nothing for a while, and then loses a
-rack. docs/internals/benchmarks.md says what is real and what is modelled.
+rack. At the end, a bookie is decommissioned. docs/internals/benchmarks.md says what is real and
+what is modelled.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tests.support.ui.dashboard import Dashboard, Tab, Windows
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, Route
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -156,6 +156,22 @@ def test_its_ledgers_are_listed(dashboard: Dashboard, tab: Tab, bookie: str) -> 
     expect(row).to_contain_text("0 to 99")
     row.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {dashboard.ledger}")
+
+
+def test_a_ledger_without_entries_has_none_here(
+    dashboard: Dashboard, tab: Tab, bookie: str
+) -> None:
+    def without_entries(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        segment = {"first_entry_id": 0, "last_entry_id": -1, "bookies": [bookie]}
+        found["ledgers"][0] |= {"state": "CLOSED", "segments": [segment]}
+        route.fulfill(response=answer, json=found)
+
+    tab.page.route(re.compile(r"/bookies/[^/]+/ledgers"), without_entries)
+    tab.open(f"bookie/{bookie}")
+    listed = tab.page.get_by_role("region", name=re.compile(r"^Newest first"))
+    expect(listed.get_by_role("row").nth(1)).to_contain_text("none")
 
 
 def test_its_ledgers_have_pages(dashboard: Dashboard, tab: Tab, bookie: str) -> None:

@@ -216,6 +216,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "metadata.common": "CREATE_ATTEMPTS_MAX NODE_BYTES_MAX",
         "metadata.ledgers.size": "CLOSING_BYTES ENSEMBLE_CHANGES_RESERVED",
         "metadata.tree": "COMMIT_OPERATIONS_MAX COMMIT_BYTES_MAX",
+        "streams.statemachine.durable_dict": "NESTING_MAX FORMER_NESTING_MAX",
         "replication.autorecovery.misplaced": "CHOICES_MAX",
         "replication.moves.decommission": "DRAIN_WAIT_S RETIRE_WAIT_S",
         "storage.directories": "MAX_DIRECTORIES",
@@ -251,7 +252,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "bookie.protocol.connection": "MAX_UNSENT_BEFORE_TLS_BYTES",
         "bookie.protocol.connection_limits": "NEWCOMERS_SHARE",
         "codec.packed_rows": "LAYOUTS_MAX",
-        "streams.namespace.settings": "ENTRY_BYTES_MIN TIME_MIN_S",
+        "streams.namespace.settings": "ENTRY_BYTES_MIN TIME_MIN_S TIME_MAX_S",
         "streams.topics.partitioner": "KEYS_REMEMBERED",
     },
     "Only lists of the HTTP API reach it, which no workload asks for.": {

@@ -25,8 +25,8 @@ _M_MMAP_THRESHOLD = -3
 def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
     """Tell the C library's allocator, for the whole process, to keep freed memory.
 
-    `quire bookie` and `quire bench` call it. A program that moves much data through the client may
-    call it once at its start. Quire never calls it for such a program.
+    The commands of `quire` that run an event loop call it. A program that moves much data through
+    the client may call it once at its start. Quire never calls it for such a program.
 
     Args:
         kept_bytes: The largest amount of free memory to keep at the top of the heap, in bytes.

@@ -160,6 +160,23 @@ def some_of(names: Iterable[str], limit: int = NAMED_MAX) -> str:
     return ", ".join(known[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
+def end_text(last_entry: int) -> str:
+    """Return the end of a ledger as a verb and its object: "ends at entry 6" or "has no entries".
+
+    `last_entry` is the id of the last entry, or -1.
+    """
+    return "has no entries" if last_entry < 0 else f"ends at entry {last_entry}"
+
+
+def acknowledged_text(last_entry: int) -> str:
+    """Return the reason why an entry after `last_entry`, the last confirmed one or -1, is not read.
+
+    The result is "only entries up to 6 are known to be acknowledged yet" or says the same of none.
+    """
+    known = "no entry is" if last_entry < 0 else f"only entries up to {last_entry} are"
+    return f"{known} known to be acknowledged yet"
+
+
 def utc_text(ms: int) -> str:
     """Return a Unix time in milliseconds as a date and time in UTC: `2026-11-28T15:34:54Z`."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -179,6 +179,7 @@ class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
         Raises:
             ArgumentTypeError: The key is not text, or JSON cannot represent the value. Nothing was
                 changed.
+            UsageError: The value is nested too deeply (`NESTING_MAX`). Nothing was changed.
             QuireError: The command failed. See `Leader.execute`.
         """
         call(self.aio.set(key, value))
@@ -216,6 +217,7 @@ class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
         Raises:
             ArgumentTypeError: The key is not text, or JSON cannot represent a value. Nothing was
                 changed.
+            UsageError: A value is nested too deeply (`NESTING_MAX`). Nothing was changed.
             QuireError: The command failed. See `Leader.execute`.
         """
         return call(self.aio.compare_and_set(key, old, new))

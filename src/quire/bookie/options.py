@@ -86,7 +86,10 @@ def check_host(host: str) -> None:
 
 
 def check_advertised(host: str) -> None:
-    """Raise UsageError if clients could not connect to a bookie that is advertised as this host."""
+    """Raise UsageError if the text cannot be a host, or means all addresses of a machine.
+
+    No name is looked up.
+    """
     check_host(host)
     if host in ANY_ADDRESS:
         raise UsageError(

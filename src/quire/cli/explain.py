@@ -332,7 +332,8 @@ def _ledger_lines(found: Explained, owners: Sequence[OwnerClaim] = ()) -> list[s
         "CLOSED": "closed",
     }[found.state]
     lines = [
-        f"ledger {found.ledger}: {state}; last entry {found.last_entry}; "
+        f"ledger {found.ledger}: {state}; "
+        f"{'no known entries' if found.last_entry < 0 else f'last entry {found.last_entry}'}; "
         f"ensemble {ensemble}, write quorum {write_quorum}, ack quorum {ack_quorum}"
     ]
     lines += [f"belongs to {claim}" for claim in owners]

@@ -275,8 +275,11 @@ def unknown(prefix: str, last: str) -> str:
         for name in everything
         if name.startswith(prefix) and "." not in name.removeprefix(prefix)
     ]
+    alike = [name for name in beside if name.removeprefix("http_") == last.removeprefix("http_")]
     elsewhere = [name for name in everything if name.rpartition(".")[2] == last]
     what = f"[{table}] has no key {last!r}" if table else f"there is no key or table {last!r}"
+    if table and alike:  # The keys of HTTP have the prefix in all tables but [http].
+        return f"{what}; did you mean {' or '.join(alike)}?"
     if elsewhere:
         return f"{what}; did you mean {' or '.join(elsewhere)}?"
     if _OF_APACHE.fullmatch(last):

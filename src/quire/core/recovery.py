@@ -186,7 +186,9 @@ class RecoveryVotes:
 def recovery_lac(answers: Mapping[int, int], last_segment_first: int) -> int:
     """Return the id of the entry after which recovery starts to read.
 
-    It is the highest LAC in `answers`, which has the LAC of each bookie of the last segment. It is
-    at least `last_segment_first - 1`, the end of the segment before (rule 2).
+    It is the highest LAC in `answers`, but at least `last_segment_first - 1`, the end of the
+    segment before (rule 2 of docs/internals/replication-rules.md). Each LAC must already be
+    believed under the trust model (`TrustModel.believed_lac`), because one answer of a Byzantine
+    bookie would decide here.
     """
     return max([last_segment_first - 1, *answers.values()])

@@ -158,7 +158,7 @@ class OutageNotes:
         self._unsaved = self._writing = False
 
     def start(self) -> None:
-        """Begin to notice outages."""
+        """Begin to notice outages of the metadata store, and to write them into the note."""
         self._watch = self._store.on_outage(self._ended)
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quire import errors
+from quire._runtime.uris import text_without_credentials
 from quire.errors import JobError, JobRefusedError, QuireError, UsageError
 
 OURS = re.compile(r"^\s*(?:[\w.]+: )*quire\.errors\.(\w+): (.+)$", re.MULTILINE)
@@ -86,7 +87,7 @@ def _of_spark(
         first = "Spark's session ended, or could not start: check that its master can be reached"
     log = kept_log()
     remedy = f"Spark's complete output is in {log}" if log is not None else ""
-    return JobError(f"{doing} failed: {first}", remedy=remedy)
+    return JobError(f"{doing} failed: {text_without_credentials(first)}", remedy=remedy)
 
 
 def ours(text: str) -> QuireError | None:
@@ -100,6 +101,7 @@ def ours(text: str) -> QuireError | None:
     if not found:
         return None
     name, message = found[-1]
+    message = text_without_credentials(message)
     kind: Any = getattr(errors, name, JobError)
     # The message already contains causes and remedy.
     for refusal in (UsageError, JobRefusedError):

@@ -141,11 +141,43 @@ def test_readledger_of_a_bookie_without_the_entries(
     )
     with client.create_ledger(ensemble_size=2, write_quorum=1, ack_quorum=1) as writer:
         writer.append_many(SENT)
-    member = client.ledger_metadata(writer.ledger_id).segments[0].ensemble[1]
+    other, member = client.ledger_metadata(writer.ledger_id).segments[0].ensemble
     words = ("readledger", "-l", str(writer.ledger_id), "-b", member, "-fe", "2", "-le", "2")
     result = run(cluster, *words)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"bookie {member} stores none of the entries 2 to 2" in result.stderr
+    assert (
+        f"bookie {member} should store none of the entries 2 to 2 of ledger {writer.ledger_id}. "
+        f"Give one of {other}\n" in result.stderr
+    )
+
+
+def test_readledger_of_a_bookie_ends_with_the_ledger(
+    cluster: LocalCluster, ledger_id: int, client: quire.blocking.Client
+) -> None:
+    """It reported entries that never existed as missing, one after the other without end."""
+    bookie = cluster.bookies[0].id
+
+    def read(ledger: int, *words: str) -> tuple[int, list[str], str]:
+        result = run(cluster, "readledger", "-l", str(ledger), "-b", bookie, "-m", *words)
+        return result.exit_code, re.findall(r"entry-\d", result.stdout), result.stderr
+
+    sent = [one.decode() for one in SENT]
+    forever = ("-le", "2147483646")
+    status, found, told = read(ledger_id, *forever)
+    assert (status, found) == (0, sent)
+    assert f"ledger {ledger_id} is closed and ends at entry 4, so no later entry is read" in told
+    status, found, told = read(ledger_id, "-fe", "100", "-le", "102")
+    assert (status, found) == (2, [])
+    assert f"entry 100 cannot be read: ledger {ledger_id} is closed and ends at entry 4" in told
+    with client.create_ledger() as empty:
+        pass
+    status, found, told = read(empty.ledger_id, *forever)
+    assert (status, found) == (2, [])
+    assert f"ledger {empty.ledger_id} is closed and has no entries" in told
+    with client.create_ledger() as writer:
+        writer.append_many(SENT)
+        # Nobody knows where an open ledger ends, and what is not there is not missing.
+        assert read(writer.ledger_id, *forever) == (0, sent, "")
 
 
 def test_a_list_for_a_bookie_without_ledgers_says_so(cluster: LocalCluster) -> None:
@@ -221,6 +253,17 @@ def test_files(cluster: LocalCluster, ledger_id: int) -> None:
     assert run(cluster, "bookieformat", "-n", "-f", "--dry-run").exit_code == 1  # it runs
 
 
+def created_on(client: quire.blocking.Client, pair: tuple[str, ...]) -> int:
+    """Return an open ledger without entries on these two bookies."""
+    while True:
+        writer = client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        writer.abandon()
+        found = client.ledger_metadata(writer.ledger_id).segments[0].ensemble
+        if {*found} == {*pair}:
+            return writer.ledger_id
+        client.delete_ledger(writer.ledger_id)
+
+
 def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> None:
     """Asked for, planned, renamed in vain; at the end of the module, for it ends a bookie."""
     with client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as writer:
@@ -230,6 +273,10 @@ def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> 
     (bookie,) = (one for one in cluster.bookies if one.id == lost)
     assert f"ledger {name} : CLOSED\n0:\t{lost}*" in said(cluster, "recover", "-q", lost)
     assert run(cluster, "recover", "-f", lost).exit_code != 0  # it lives
+    pair = client.ledger_metadata(ledger_id).segments[0].ensemble
+    left_open = created_on(client, pair)
+    empty = created_on(client, pair)
+    client.open_ledger(empty, recover=True).close()
     bookie.stop()
     plan = said(cluster, "recover", "-dr", "-l", name, lost)
     assert f"1 ledger has replicas on {lost}: 5 entries" in plan
@@ -239,6 +286,10 @@ def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> 
     rename = ("updateBookieInLedger", "-sb", lost, "-db", spare)
     result = run(cluster, *rename, "--dry-run")
     assert f"ledger {name} is not changed: {spare} has no entries of it" in result.stderr
+    # An open ledger is not changed either: its writer may have acknowledged entries on the bookie.
+    assert f"ledger {left_open} is not changed: {spare} has no entries of it" in result.stderr
+    assert f"recover it with `quire ledger recover {left_open}`" in result.stderr
+    assert f"ledger {empty} would be updated" in result.stdout
     assert result.exit_code == 1
     assert run(cluster, *rename, "-l", "1").exit_code == 1
     assert lost in client.ledger_metadata(ledger_id).segments[0].ensemble

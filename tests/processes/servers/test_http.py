@@ -131,7 +131,11 @@ def test_a_forced_compaction_runs_and_reports_its_end(tmp_path: Path) -> None:
         status, refused = http("PUT", gc, {"forceMajor": True})
         assert status == 400
         assert "suspended by me" in refused["error"]["what"]
-        assert "resume_compaction" in refused["error"]["remedy"]
+        remedy = refused["error"]["remedy"]
+        asked = re.search(r"PUT (\S+/resume_compaction) and the body ({.*}), and repeat", remedy)
+        assert asked is not None, remedy
+        assert http("PUT", asked[1], json.loads(asked[2]))[0] == 200
+        assert http("PUT", gc, {"forceMajor": True})[0] == 200
 
 
 def test_the_cluster_in_apaches_words(http: Http, cluster: LocalCluster, ledger: int) -> None:

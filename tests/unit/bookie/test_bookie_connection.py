@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from quire._runtime.clock import SystemClock
 from quire.bookie.protocol import v2 as protocol_v2
 from quire.bookie.protocol.connection import Connection
-from quire.bookie.protocol.connection_limits import ConnectionLimits
+from quire.bookie.protocol.connection_limits import TOLD_EVERY_S, ConnectionLimits
 from quire.bookie.protocol.long_polls import LongPolls
 from quire.bookie.protocol.service import Counters
 from quire.codec.entry.digest import DigestType
@@ -319,3 +319,21 @@ async def test_nor_is_it_one_batch_with_protocol_v3(tmp_path: Path, sizes: tuple
         answers = [v3.parse_response((await peer.receive())[4:]) for _ in requests]
         assert [one.status for one in answers] == [0] * len(requests)
         assert [one.addResponse.entryId for one in answers] == list(range(len(requests)))
+
+
+def test_a_flood_of_nonsense_does_not_fill_the_log() -> None:
+    """Every such connection wrote a line, so a stranger could fill the disk of the bookie."""
+    now_s, events = 100.0, []
+
+    def log(event: str, **fields: object) -> None:
+        events.append(event)
+
+    limits = ConnectionLimits(BookieConfig(), lambda: now_s, log)
+    for number in range(30):
+        made, _ = connection([])
+        made.service.limits = limits
+        made.service.log = log
+        made.data_received(b"\xff" * 20)
+        assert made._closing
+        now_s = 100.0 + number // 10 * TOLD_EVERY_S
+    assert events == ["connection_refused"] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shlex
 import shutil
@@ -14,15 +15,26 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from quire.bookie.directories.identity import COOKIE_FILE
-from quire.bookie.directories.lost_directory import known_bookie, replace_directory
+from quire.bookie.directories.identity import COOKIE_FILE, cookie_of, make_known
+from quire.bookie.directories.lost_directory import (
+    DirectoryContent,
+    KnownBookie,
+    check_successor,
+    known_bookie,
+    remove_directory,
+    replace_directory,
+)
 from quire.cli.main import cli
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, StorageError
+from quire.metadata.bookies.directories import read_directories
 from quire.metadata.interface import MetadataStore
+from quire.storage.directory import read_small_file, write_small_file
 from quire.storage.disk import RealDisk
+from quire_simulator.machine.disk import SimDisk
+from tests.support.bookies.bookie import memory_metadata
 from tests.support.bookies.lost_directory import Place, lossy
 
 
@@ -245,3 +257,64 @@ def test_a_directory_goes_when_nothing_needs_it(place: Place) -> None:
 def test_nothing_goes_while_another_cannot_be_read(place: Place) -> None:
     (place.root / "two" / "current" / "DIRECTORY").write_text("rot")
     place.refused("remove", "b", "one", says="none of the other directories")
+
+
+# -- the order of writes, and what may be a successor --------------------------------------------
+
+
+async def test_the_cluster_has_the_cookie_last_when_a_directory_is_removed() -> None:
+    """A start compares each directory with the cluster, so those that stay come first."""
+    metadata = memory_metadata()
+    await metadata.initialise()
+    disks = [SimDisk(random.Random(number), f"d{number}") for number in range(3)]
+    paths = [disk.path for disk in disks]
+    former = cookie_of("b", paths, await metadata.instance_id())
+    for disk in disks:
+        write_small_file(disk, COOKIE_FILE, encode(former))
+    version = await metadata.write_cookie("b", encode(former), None)
+    holder = KnownBookie("b", await metadata.instance_id(), tuple(paths), version)
+    left, real, known = holder.cookie(paths[1:]), metadata.write_cookie, list[bytes | None]()
+
+    async def write_cookie(bookie_id: str, cookie: bytes, version: int | None) -> int:
+        known.extend(read_small_file(disk, COOKIE_FILE) for disk in disks[1:])
+        return await real(bookie_id, cookie, version)
+
+    metadata.write_cookie = write_cookie  # type: ignore[method-assign]
+    await remove_directory(metadata, holder, paths[0], disks[1:], {}, 0)
+    assert known == [encode(left)] * 2
+    assert (await metadata.read_cookie("b")).value == encode(left)
+
+
+async def test_a_lost_bookie_is_marked_before_it_has_a_cookie() -> None:
+    """With a cookie and without the mark, an empty directory would count as a new one."""
+    metadata = memory_metadata()
+    await metadata.initialise()
+    named = LedgerMetadata(1, 1, 1, (Segment(0, ("b",)),)).with_close(3, 30)
+    await metadata.create_ledger(named)
+    cookie = cookie_of("b", ["/one"], await metadata.instance_id())
+    real, marks = metadata.write_cookie, list[str]()
+
+    async def write_cookie(bookie_id: str, cookie: bytes, version: int | None) -> int:
+        found = await read_directories(metadata, bookie_id)
+        assert found is not None
+        marks.append(found.value.marks["0a"].lost)
+        return await real(bookie_id, cookie, version)
+
+    metadata.write_cookie = write_cookie  # type: ignore[method-assign]
+    await make_known(metadata, cookie, {"/one": "0a"}, 0)
+    assert marks == ["is empty, but ledgers name bookie b"]
+
+
+def test_a_directory_of_another_cluster_is_no_successor() -> None:
+    """Its bookie may have the same id there."""
+    holder = KnownBookie("b", "here", ("/one",), 0)
+    for bookie, cluster, fits in (("b", "here", True), ("b", "there", False), ("c", "here", False)):
+        found = DirectoryContent(cookie=cookie_of(bookie, ["/new"], cluster))
+        if fits:
+            check_successor(holder, "/new", found)
+        else:
+            with pytest.raises(
+                CookieError, match=f"belongs to bookie {bookie} of cluster {cluster}"
+            ):
+                check_successor(holder, "/new", found)
+    check_successor(holder, "/new", DirectoryContent())

@@ -140,6 +140,8 @@ def test_an_empty_variable_is_not_set() -> None:
          "segment_bytes?"),
         ("[client]\nsegment_bytes = 1", "did you mean bookie.segment_bytes?"),
         ("segment_bytes = 1", "did you mean bookie.segment_bytes?"),
+        ("[http]\nhttp_read_only = true", "has no key 'http_read_only'; did you mean read_only?"),
+        ("[bookie]\nread_only = true", "has no key 'read_only'; did you mean http_read_only?"),
         ("[bookies]\nport = 1", "there is no key or table 'bookies'; did you mean bookie?"),
         ("[client.tls]\nkey = 'a'", "[client.tls] has no key 'key'"),
         ("bookie = 1", "bookie is a table: write [bookie]"),

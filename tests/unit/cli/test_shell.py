@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from quire.cli.main import cli
+from quire.cli.shell.bookie import bookie_format
 from quire.cli.shell.ledgers import metadata_text
 from quire.cli.shell.session import Shell, bookie_line, hex_dump, readable
 from quire.cli.shell.shell import REFUSED, shell
@@ -237,6 +241,20 @@ def test_wrong_usage(uri: str, words: list[str], named: str) -> None:
     result = quire("--metadata", uri, *words)
     assert result.exit_code == 2
     assert named in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("silent", "terminal"), [(True, True), (True, False), (False, False)])
+def test_a_format_that_is_not_confirmed(
+    silent: bool, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With -n at a terminal, it claimed that there was none."""
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
+    shell: Any = SimpleNamespace(own_directories=lambda: ("/a",))
+    with pytest.raises(click.UsageError) as refused:
+        bookie_format(shell, silent, False, False, False)
+    assert "no terminal" not in refused.value.message
+    assert refused.value.message.startswith("nothing was deleted: ")
+    assert "Give -nonInteractive and -force, or run it in a terminal" in refused.value.message
 
 
 def test_switches_and_delay(uri: str) -> None:

@@ -21,8 +21,14 @@ from quire.client.client import pool_of
 from quire.config import ClientConfig, PlacementConfig
 from quire.core.placement import Level
 from quire.core.placement.settings import parse_placement
-from quire.errors import BookieUnavailableError, NotEnoughBookiesError, UsageError
-from quire.metadata.interface import BookieAddress, Registration
+from quire.errors import (
+    BookieUnavailableError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+    UsageError,
+)
+from quire.metadata.common import WatchHandle
+from quire.metadata.interface import BookieAddress, Bookies, Registration
 from quire.metadata.tree import Put
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
@@ -278,6 +284,26 @@ async def test_another_depth_is_reported_and_not_chosen(
 
 
 # -- what is said -----------------------------------------------------------------------------
+
+
+async def test_a_store_that_is_slow_is_not_a_cluster_without_bookies(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first list of bookies came late, and the error was that none is writable."""
+    await cluster.add("b1", "b2")
+
+    async def away() -> Bookies:
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(MemoryStore, "watch_bookies", lambda *how: WatchHandle(lambda: None))
+    async with cluster.client(wait_s=SHORT_S) as client:
+        with monkeypatch.context() as outage:
+            outage.setattr(client.metadata, "bookies", away)
+            with pytest.raises(MetadataUnavailableError, match="no answer"):
+                await ensemble(client)
+        assert set(await ensemble(client)) == {"b1", "b2"}
+        with pytest.raises(NotEnoughBookiesError, match="2 are writable"):
+            await ensemble(client, 3)
 
 
 async def test_too_few_racks(cluster: Cluster) -> None:

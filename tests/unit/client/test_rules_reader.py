@@ -76,6 +76,25 @@ def test_rule_21_nothing_behind_the_end_is_given(shape: tuple[int, int, int]) ->
     simulated(main)
 
 
+def test_a_ledger_without_entries_has_no_last_entry() -> None:
+    """The errors named the entry -1 as the last one."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), [])
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            with pytest.raises(ReadError, match="no entry is known to be acknowledged yet"):
+                await reader.read_entry(0)
+            stored = await cluster.store.read_ledger(LEDGER)
+            await update_ledger(cluster.store, LEDGER, stored, lambda now: now.with_close(-1, 0))
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            with pytest.raises(NoSuchEntryError, match="the ledger is closed and has no entries"):
+                await reader.read_entry(0)
+
+    simulated(main)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 @pytest.mark.parametrize("first", [0, 5])
 def test_entries_are_asked_only_of_the_bookies_of_their_segment(

@@ -500,6 +500,9 @@ def test_the_copies_of_an_entry_are_shown() -> None:
         await start(world, 3)
         client = world.client("client")
         ledger_id = (await write(client, 5)).ledger_id
+        empty = (await write(client, 0)).ledger_id
+        with pytest.raises(NoSuchEntryError, match="is closed and has no entries"):
+            await entry_copies(client, empty, 0, password=PASSWORD)
         found = await entry_copies(client, ledger_id, 2, password=PASSWORD)
         assert [one.state for one in found.copies] == ["good"] * 3
         assert [one.registered for one in found.copies] == ["writable"] * 3
@@ -523,7 +526,7 @@ def test_an_entry_that_is_not_known_to_be_acknowledged_is_not_shown() -> None:
         await start(world, 3)
         client, other = world.client("client"), world.client("other")
         ledger_id = (await write(client, 0, close=False)).ledger_id
-        with pytest.raises(ReadError, match="only entries up to -1 are known") as caught:
+        with pytest.raises(ReadError, match="no entry is known to be") as caught:
             await entry_copies(other, ledger_id, 0, password=PASSWORD)
         assert not isinstance(caught.value, NoSuchEntryError)
         await client.close()

@@ -10,9 +10,11 @@ import pytest
 
 import quire
 from quire._runtime.units import (
+    acknowledged_text,
     are,
     counted,
     duration_text,
+    end_text,
     host_port,
     parse_duration,
     parse_size,
@@ -156,6 +158,13 @@ def test_host_and_port_are_joined_in_one_place() -> None:
 )  # fmt: skip
 def test_sizes_are_shown_in_the_unit_that_fits(size: float, text: str) -> None:
     assert size_text(size) == text
+
+
+def test_the_end_of_a_ledger_without_entries_is_not_an_entry() -> None:
+    assert end_text(6) == "ends at entry 6"
+    assert end_text(-1) == "has no entries"
+    assert acknowledged_text(0) == "only entries up to 0 are known to be acknowledged yet"
+    assert acknowledged_text(-1) == "no entry is known to be acknowledged yet"
 
 
 @pytest.mark.parametrize(

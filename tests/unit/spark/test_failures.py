@@ -77,3 +77,10 @@ def test_an_error_that_is_not_of_spark_is_not_changed() -> None:
     with pytest.raises(KeyError), before_publishing():
         raise mine
     assert one_error(mine, "compact") is mine
+
+
+@pytest.mark.parametrize("cause", ["Path does not exist: ", "quire.errors.HistoryError: no file "])
+def test_credentials_in_a_uri_are_not_shown(cause: str) -> None:
+    error = told(f"{cause}s3a://user:secret@bucket/x?sig=secret")
+    assert "s3a://bucket/x" in str(error)
+    assert "secret" not in str(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -403,6 +404,7 @@ def test_a_deletion_that_is_logged_again_spares_a_ledger_of_its_first_segment() 
 
 def test_a_refusal_outlives_the_segments_that_tell_of_the_ledger() -> None:
     """For a week, whatever is removed, and not for longer."""
+    assert timedelta(milliseconds=TOMBSTONE_TTL_MS) == timedelta(days=7)
     box = opened()
     box.append(entries(1, 0, 2))
     box.fence(1)

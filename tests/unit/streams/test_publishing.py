@@ -567,3 +567,48 @@ def test_a_batch_costs_the_same_in_a_stream_of_many_segments(settings: dict[str,
         assert await payloads(b) == [b"%d" % number for number in range(60)]
 
     run(scene)
+
+
+def test_an_empty_batch_leaves_the_end_of_the_stream_as_it_is() -> None:
+    """A later record must not get a txid that is less than those before it."""
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"0")
+        metadata = b.streams.metadata("s")
+        before = await metadata.shared_claim()
+        assert before.max_txid > 0
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        assert await publish(b.streams, "s", batch, []) == []
+        after = await metadata.shared_claim()
+        assert (after.max_txid, after.newest) == (before.max_txid, before.newest)
+        assert await payloads(b) == [b"0"]
+
+    run(scene)
+
+
+def test_a_sweep_leaves_a_stream_alone_that_was_renamed_meanwhile() -> None:
+    """Its ledgers were built for the name that another stream has now."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        good = await build(b, batch, [b"0", b"1"])
+        [segment] = await publish(b.streams, "s", batch, [good])
+        real = b.client.ledger_metadata
+
+        async def renamed(ledger_id: int) -> LedgerMetadata:
+            b.client.ledger_metadata = real  # type: ignore[method-assign]
+            found = await real(ledger_id)
+            await b.streams.rename_stream("s", "t")
+            await b.streams.create_stream("s")
+            return found
+
+        b.client.ledger_metadata = renamed  # type: ignore[method-assign]
+        assert await sweep_job(b.streams, "s", KEY, (), segment.ledger_id) == []
+        assert b.client.ledger_metadata == real
+        assert [record.payload for record in await b.read("t")] == [b"0", b"1"]
+
+    run(scene)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,12 @@ from quire.errors import (
 )
 from quire.statemachine import Dictionary
 from quire.streams.objects.objects import Objects
-from quire.streams.statemachine.durable_dict import open_dict
+from quire.streams.statemachine.durable_dict import (
+    NESTING_MAX,
+    DurableDict,
+    _deeply,
+    open_dict,
+)
 from quire.streams.statemachine.snapshot_info import snapshot_info
 from quire.streams.statemachine.state_machine import BUCKET, Follower, follow, lead
 from tests.support.streams import Bench, run
@@ -51,6 +57,55 @@ def test_keys_are_text_and_values_json() -> None:
                 await d.set("a", b"bytes")
             assert dict(d) == {}
             assert d.leader.applied == 0
+
+    run(scene)
+
+
+def nested(depth: int) -> Any:
+    value: Any = "[" * 200  # brackets in a text are no nesting
+    for level in range(depth):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+def test_a_value_that_could_not_be_restored_is_refused() -> None:
+    """It was acknowledged, and after the next snapshot nobody could open the dictionary again."""
+
+    async def scene(b: Bench) -> None:
+        deep, wide = nested(NESTING_MAX), [nested(3) for _ in range(NESTING_MAX)]
+        async with await open_dict(b.streams, "d") as d:
+            await d.set("deep", deep)
+            await d.set("wide", wide)
+            for depth in (NESTING_MAX + 1, 500, 900, 100_000):
+                with pytest.raises(UsageError, match=f"nests more than {NESTING_MAX} lists"):
+                    await d.set("deep", nested(depth))
+                with pytest.raises(UsageError, match="Nothing was changed"):
+                    await d.compare_and_set("deep", None, nested(depth))
+            await d.leader.snapshot()
+        async with await open_dict(b.streams, "d") as d:
+            assert dict(d) == {"deep": deep, "wide": wide}
+
+    run(scene)
+
+
+def test_a_value_of_before_the_limit_is_the_same_for_every_replica() -> None:
+    """What was applied depended on how deep the stack of the process was."""
+
+    async def scene(b: Bench) -> None:
+        deep = nested(900)
+        command = _deeply(json.dumps, ["set", "deep", deep]).encode()
+        async with await open_dict(b.streams, "d") as d:
+            assert await d.leader.execute(command)
+            assert _deeply(json.dumps, d["deep"]) == _deeply(json.dumps, deep)
+            await d.leader.snapshot()
+            assert await d.leader.execute(command)
+        for frames in (0, 500):
+            d = await opened_below(frames, b)
+            assert list(d) == ["deep"]
+            await d.close()
+
+    async def opened_below(frames: int, b: Bench) -> DurableDict:
+        return await (opened_below(frames - 1, b) if frames else open_dict(b.streams, "d"))
 
     run(scene)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from array import array
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -1006,6 +1007,21 @@ def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatc
                 await writer.append(b"never")
         assert [str(one["exception"]) for one in reported] == ["a defect"]
         await writer.close()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("name", ["roll_interval_s", "retention_s", "retention_ms"])
+@pytest.mark.parametrize("value", [1e308, 10**400])
+def test_a_time_that_is_no_number_of_milliseconds_is_refused(name: str, value: float) -> None:
+    """It was an OverflowError, and a roll interval of so many seconds ended the writer."""
+
+    async def scene(b: Bench) -> None:
+        given = 1_000 * int(value) if name.endswith("_ms") else value
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            with pytest.raises(UsageError, match=f"setting {name} is too large"):
+                await b.streams.create_stream("s", settings={name: given})
 
     run(scene)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -17,6 +17,8 @@ from quire.errors import (
     MetadataUnavailableError,
     NoSuchStreamError,
     StreamClosedError,
+    StreamConditionError,
+    StreamEndedError,
     StreamFencedError,
     UsageError,
     VersionConflictError,
@@ -29,9 +31,13 @@ from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import free, remove, retain, truncate
+from quire.streams.read.positions import AtTime, AtTxid, find
 from quire.streams.read.records import Gap
+from quire.streams.read.segment_list import SegmentList
 from quire.streams.statemachine.durable_dict import open_dict
 from quire.streams.statemachine.state_machine import BUCKET, Objects, follow
+from quire.streams.write import producers
+from quire.streams.write.producers import ControlState
 from quire.streams.write.segments import Segments
 from quire.streams.write.takeover import take_over
 from tests.support.streams import Bench, run
@@ -914,5 +920,154 @@ def test_retention_does_not_mix_the_settings_of_two_streams() -> None:
             await writer.roll()
             await asyncio.sleep(1)
         assert len(await b.read("s")) == 4
+
+    run(scene)
+
+
+def test_the_producer_that_was_silent_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its retries would create duplicates, so it must not be one that is at work."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
+    state = ControlState()
+    for number, name in enumerate("abcad"):
+        state.sent(name, number, DLSN(1, number, 0))
+    assert list(state.producers) == ["c", "a", "d"]
+    assert state.last_sequence("a") == 3
+    assert state.last_sequence("b") == -1
+    copy = state.copy()
+    copy.sent("e", 5, DLSN(1, 5, 0))
+    assert list(copy.producers) == ["a", "d", "e"]
+    assert list(state.producers) == ["c", "a", "d"]
+
+
+def test_a_position_is_not_stored_in_a_stream_that_took_the_name_meanwhile() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 2)
+        subscription = await b.streams.subscription("s", "reader")
+        assert await subscription.commit(DLSN(1, 0, 0))
+        tree, real = b.streams.metadata("s").tree, b.streams.metadata("s").tree.commit
+
+        async def late(*operations: Operation) -> list[Result]:
+            tree.commit = real  # type: ignore[method-assign]
+            await b.streams.delete_stream("s")
+            await fill(b, "s", 1)
+            other = await b.streams.subscription("s", "reader")
+            assert await other.commit(DLSN(1, 0, 0))
+            return await real(*operations)
+
+        tree.commit = late  # type: ignore[method-assign]
+        with pytest.raises(NoSuchStreamError):
+            await subscription.commit(DLSN(2, 0, 0))
+        assert tree.commit == real
+        again = await b.streams.subscription("s", "reader")
+        assert await again.position() == DLSN(1, 0, 0)
+
+    run(scene)
+
+
+def test_the_token_in_force_is_that_of_the_newest_segment() -> None:
+    """The next writer reads back to the state at the beginning of that segment, and no further."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        producer = await writer.producer("p")
+        await producer.append(b"0", 0)
+        for number, token in ((1, "first"), (2, "second"), (3, "")):
+            before = "" if number == 1 else ("first" if number == 2 else "second")
+            await writer.set_fencing_token(token, expect=before)
+            await writer.roll()
+            await producer.append(b"%d" % number, number, token=token)
+            await writer.close()
+            writer = await b.streams.open_writer("s")
+            if token:
+                with pytest.raises(StreamConditionError):
+                    await writer.append(b"x")
+            producer = await writer.producer("p")
+            assert producer.last_sequence == number
+            assert await producer.append(b"x", number, token=token) is None
+        await writer.close()
+        assert [record.payload for record in await b.read("s")] == [b"0", b"1", b"2", b"3"]
+
+    run(scene)
+
+
+def test_a_stream_whose_end_is_in_the_segment_in_progress_is_not_opened_again() -> None:
+    """Its writer died when the end was acknowledged, and the segment was not completed."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        with pytest.MonkeyPatch.context() as patch:
+
+            async def dies(self: Segments) -> None:
+                await asyncio.Event().wait()
+
+            patch.setattr(Segments, "complete", dies)
+            ending = asyncio.ensure_future(writer.end_stream())
+            await asyncio.sleep(1)
+            writer.abandon()
+            await asyncio.gather(ending, return_exceptions=True)
+        assert await b.numbers("s") == [-1]
+        for _ in range(2):
+            with pytest.raises(StreamEndedError):
+                await b.streams.open_writer("s")
+            assert await b.numbers("s") == [1]
+        assert [record.payload for record in await b.read("s", follow=True)] == [b"0"]
+
+    run(scene)
+
+
+def test_a_record_of_the_time_at_which_its_segment_was_completed_is_found() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 3)
+        segments = [dataclasses.replace(s, completion_time_ms=s.last_txid) for s in
+                    await b.streams.segments("s")]  # fmt: skip
+        records = await b.read("s")
+        assert len({record.txid for record in records}) == 3
+        for record in records:
+            for start in (AtTime(record.txid), AtTxid(record.txid)):
+                found = await find(b.client, segments, start, b"")
+                at, *_ = await b.read("s", start=found)
+                assert at.position == record.position
+
+    run(scene)
+
+
+def test_a_claim_is_not_taken_from_a_writer_that_came_since() -> None:
+    """A sink looked at the stream before, and would fence a writer that it may not fence."""
+
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 1)
+        metadata = b.streams.metadata("s")
+        seen = await metadata.shared_claim()
+        writer = await b.streams.open_writer("s")
+        with pytest.raises(StreamFencedError):
+            await metadata.claim("job/j", seen.ledgers_version)
+        await writer.append(b"1")
+        await writer.close()
+        now = await metadata.shared_claim()
+        taken = await metadata.claim("job/j", now.ledgers_version)
+        assert taken.ledgers_version == now.ledgers_version + 1
+        assert [record.payload for record in await b.read("s")] == [b"0", b"1"]
+
+    run(scene)
+
+
+def test_a_gap_that_a_second_look_does_not_show_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes of segments are not listed at one moment: one may be completed meanwhile."""
+
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 3)
+        real, looks = SegmentList.look, list[bool]()
+
+        async def look(self: SegmentList, *, anew: bool = False) -> Sequence[StreamSegment]:
+            found = await real(self, anew=anew)
+            looks.append(anew)
+            if len(looks) == 1:
+                found = self.segments = [one for one in found if one.lssn != 2]
+            return found
+
+        monkeypatch.setattr(SegmentList, "look", look)
+        assert [record.payload for record in await b.read("s")] == [b"0", b"1", b"2"]
+        assert looks == [False, True]
 
     run(scene)

@@ -417,9 +417,10 @@ class Connection(asyncio.Protocol):
     def _close(self, why: str) -> None:
         """Disconnect a client that violates the protocol, after sending the answers that are ready.
 
-        `why` says what the client did, for the log.
+        `why` says what the client did, for the log, which has one such event a second at most.
         """
-        self.service.log("connection_refused", peer=self.peer, reason=why)
+        # Throttled: anybody who can connect can send nonsense, and must not fill the disk.
+        self.service.limits.tell("connection_refused", peer=self.peer, reason=why)
         self._send_out()
         self._closing = True
         if self._transport is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 from quire._runtime.tasks import TaskGroup
+from quire._runtime.units import end_text
 from quire.client import Client, LedgerWriter
 from quire.errors import QuireError, ReadError
 
@@ -388,8 +389,9 @@ async def recover_each(
             result.latencies.append((seconds, 1))
             if reader.last_add_confirmed != load.entries - 1:
                 raise ReadError(
-                    f"ledger {writer.ledger_id} of the benchmark was recovered only up to entry "
-                    f"{reader.last_add_confirmed}, but entry {load.entries - 1} was acknowledged",
+                    f"ledger {writer.ledger_id} of the benchmark "
+                    f"{end_text(reader.last_add_confirmed)} after its recovery, but entry "
+                    f"{load.entries - 1} was acknowledged",
                     ledger_id=writer.ledger_id,
                     remedy="An acknowledged entry is lost: check the bookies, and report this "
                     "error",

@@ -582,8 +582,9 @@ async def _cookie_there(
 ) -> Cookie:
     """Return the cookie in a directory, which must be one of the bookie `wanted`.
 
-    With '' as `wanted`, it may be one of any bookie. `directories` is the number of directories
-    that the caller named. Raises CookieError for a missing or unexpected cookie.
+    With '' as `wanted`, it may be one of any bookie. The cookie must be of this cluster, and name
+    no more directories than `directories`, the number of those that the caller named. With `force`,
+    neither is required. Raises CookieError for a missing or unexpected cookie.
     """
     from quire.bookie.directories.identity import stored_cookie
 

@@ -427,7 +427,9 @@ def _ledger_lines(found: LedgerDescription, runs: bool) -> list[str]:
     state = [
         "fenced" if found.fenced else "not fenced",
         "its master key is known" if found.has_master_key else "its master key is not known",
-        f"confirmed at least up to entry {found.last_add_confirmed}",
+        "no entry is known to be confirmed"
+        if found.last_add_confirmed < 0
+        else f"confirmed at least up to entry {found.last_add_confirmed}",
     ]
     if found.has_explicit_lac:
         state.append("with an explicit LAC")

@@ -272,6 +272,6 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
     if unread:
         raise UsageError(
             f"the metadata of {unread} cannot be read and may name bookie {bookie_id} "
-            f"({unread.why}), although no other ledger does; nothing was changed",
+            f"({unread.why}). No other ledger names it. Nothing was changed",
             remedy=REMEDY,
         )

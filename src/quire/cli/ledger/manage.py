@@ -213,10 +213,11 @@ def _lines(described: dict[str, Any], claims: Sequence[OwnerClaim]) -> list[str]
     def known(value: Any) -> Any:
         return "unknown" if value is None else value
 
+    last_entry = described["last_entry_id"]
     lines = [
         f"ledger        {described['ledger_id']}",
         f"state         {described['state']}",
-        f"last entry    {known(described['last_entry_id'])}",
+        f"last entry    {'none' if last_entry == -1 else known(last_entry)}",
         f"length        {known(described['length'])}",
         f"ensemble      {described['ensemble']}",
         f"write quorum  {described['write_quorum']}",
@@ -229,7 +230,9 @@ def _lines(described: dict[str, Any], claims: Sequence[OwnerClaim]) -> list[str]
         lines.append(f"custom        {key}={value}")
     for segment in described["segments"]:
         last = segment["last_entry_id"]
-        entries = f"{segment['first_entry_id']}..{'' if last is None else last}"
+        first = segment["first_entry_id"]
+        empty = last is not None and last < first
+        entries = f"{first}..{' (no entries)' if empty else '' if last is None else last}"
         lines.append(f"segment       {entries} {' '.join(segment['bookies'])}")
     return lines
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
+from quire._runtime.uris import without_credentials
 from quire.cli.common.groups import EXIT_ERROR, fail
 from quire.cli.common.options import Duration, dry_run_option, flag, key_values, size_option
 from quire.cli.pipeline.job import PipelineJob, job_options
@@ -227,7 +228,7 @@ def _describe(job: PipelineJob, path: str, name: str, directory: str) -> None:
 
     facts = history_facts(job.cluster, path, name, directory)
     if not facts.files:
-        line = f"stream {name}: no records are offloaded to {directory}"
+        line = f"stream {name}: no records are offloaded to {without_credentials(directory)}"
     else:
         line = (
             f"stream {name}: {counted(facts.records, 'record')} from "
@@ -308,5 +309,6 @@ def _read(
     if output is None:
         job.show(result, f"{records:,}")
     else:
-        written = f"{counted(records, 'record')} written to {output}"
-        job.show({**result, "output": output}, written)
+        shown = without_credentials(output)
+        written = f"{counted(records, 'record')} written to {shown}"
+        job.show({**result, "output": shown}, written)

@@ -59,8 +59,9 @@ def bookie_format(
     sure = silent and force
     if not sure and not dry_run and (silent or not sys.stdin.isatty()):
         raise click.UsageError(
-            "this command deletes everything that the bookie stores, and there is no terminal to "
-            "ask for confirmation: give -nonInteractive and -force"
+            "nothing was deleted: this command deletes everything that the bookie stores, so it "
+            "must be confirmed. Give -nonInteractive and -force, or run it in a terminal without "
+            "-nonInteractive"
         )
     return shell.run(
         erase_bookie,

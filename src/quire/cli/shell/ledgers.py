@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import click
 
 from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.tasks import each, pages
-from quire._runtime.units import counted, does
+from quire._runtime.units import counted, does, end_text
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import check_quorums
 from quire.cli.common.progress import ProgressBar
@@ -21,7 +22,8 @@ from quire.cli.shell.session import LOOKUPS_IN_FLIGHT, Shell, agreed
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata_format import decode, encode
-from quire.core.replicas import Bad
+from quire.core.fragments import stored_by
+from quire.core.replicas import Bad, Kind
 from quire.errors import (
     LaterMetadataError,
     LedgerExistsError,
@@ -257,18 +259,34 @@ async def read_ledger(
     async with shell.client() as client:
         secret = (await client.ledger_metadata(ledger_id)).password or b""
         async with await client.open_ledger(ledger_id, password=secret, recover=recover) as reader:
-            end = last if last >= 0 else reader.last_add_confirmed
+            known = reader.last_add_confirmed
+            end = last if last >= 0 else known
             if first > end:
                 return 0
             if bookie is not None:
+                if reader.ledger_closed and end > known:
+                    end = _end_of_closed(name, first, known)
                 return await _read_replica(
-                    client, ledger_id, reader.metadata, secret, bookie, (first, end), show
+                    client, ledger_id, reader.metadata, secret, bookie, (first, end), known, show
                 )
             async with aclosing(reader.read_runs(first, end)) as runs:
                 async for run in runs:
                     for at, payload in enumerate(run.payloads()):
                         show(run.first + at, run.ledger_lengths[at], payload)
     return 0
+
+
+def _end_of_closed(name: str, first: int, last: int) -> int:
+    """Return the last entry to read of a closed ledger that ends at `last`, before the wanted end.
+
+    The entries after it never existed, so no bookie lacks them. Raises UsageError if `first` is
+    one of them.
+    """
+    ends = f"ledger {name} is closed and {end_text(last)}"
+    if first > last:
+        raise UsageError(f"entry {first} cannot be read: {ends}")
+    say(f"{ends}, so no later entry is read")
+    return last
 
 
 async def _read_replica(
@@ -278,13 +296,16 @@ async def _read_replica(
     password: bytes,
     bookie: str,
     span: tuple[int, int],
+    known: int,
     show: Callable[[int, int, bytes], None],
 ) -> int:
     """Show the entries of a ledger that one bookie has, and report those that it should have.
 
-    `span` is the first and the last entry id to show. `show` receives the entry id, the cumulative
-    length and the payload of each entry. Returns exit status 1 if the bookie lacks an entry or has
-    a damaged one. Raises UsageError if the bookie should have none of the entries in `span`.
+    `span` is the first and the last entry id to show. `known` is the last entry that is known to be
+    acknowledged. After it, an open ledger may have no entries, so the first missing one is not
+    reported, and ends the search. `show` receives the entry id, the cumulative length and the
+    payload of each entry. Returns exit status 1 if the bookie lacks an entry or has a damaged one.
+    Raises UsageError if the bookie should have none of the entries in `span`.
     """
     from quire.replication.repair.replica_reader import ReplicaReader
 
@@ -296,6 +317,7 @@ async def _read_replica(
         )
     codec = EntryCodec(ledger_id, metadata.digest or DigestType.CRC32, password)
     reader = ReplicaReader(client, ledger_id, metadata, codec, bookie)
+    known = max(known, metadata.last_segment.first_entry_id - 1)
     status, asked, (first, last) = 0, False, span
     for segment in metadata.segments:
         start = max(first, segment.first_entry_id)
@@ -307,9 +329,16 @@ async def _read_replica(
             async for part in parts:
                 asked = True
                 if isinstance(part, Bad):
-                    why = part.kind.name.lower().replace("_", " ")
-                    say(f"entries {part.first}..{part.last} on {bookie}: {why} {part.detail}")
+                    bad = part
+                    if part.kind is Kind.MISSING and part.last > known:
+                        if part.first > known:
+                            break
+                        bad = replace(part, last=known)
+                    why = bad.kind.name.lower().replace("_", " ")
+                    say(f"entries {bad.first}..{bad.last} on {bookie}: {why} {bad.detail}")
                     status = EXIT_ERROR
+                    if bad is not part:
+                        break
                     continue
                 for entry_id, length, payload in zip(
                     part.ids, part.lengths, part.payloads, strict=True
@@ -317,11 +346,27 @@ async def _read_replica(
                     show(entry_id, length, payload)
     if not asked:
         raise UsageError(
-            f"bookie {bookie} stores none of the entries {first} to {last} of ledger {ledger_id}: "
-            "others of its bookies do",
-            remedy=f"`quire ledger show {ledger_id}` names the bookies of each range of entries",
+            f"bookie {bookie} should store none of the entries {first} to {last} of ledger "
+            f"{ledger_id}",
+            remedy=f"Give one of {', '.join(_storing(metadata, first, last))}",
         )
     return status
+
+
+def _storing(metadata: LedgerMetadata, first: int, last: int) -> list[str]:
+    """Return the bookies that should store entries from `first` to `last`, which are not sorted.
+
+    If an ensemble is larger than the write quorum, each entry is on some of its bookies only.
+    """
+    found: dict[str, None] = {}
+    for segment in metadata.segments:
+        start = max(first, segment.first_entry_id)
+        end = min(last, metadata.segment_end(segment, last))
+        for index, bookie in enumerate(segment.ensemble):
+            # After as many entries as the ensemble has bookies, each of them has been named.
+            if stored_by(metadata, index, start, min(end, start + metadata.ensemble_size)):
+                found[bookie] = None
+    return list(found)
 
 
 async def simple_test(

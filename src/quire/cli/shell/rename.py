@@ -25,8 +25,8 @@ async def update_bookie(shell: Shell, source: str, target: str, **how: Any) -> i
 
     Use this for a bookie whose id has changed, but not its data. (A Quire bookie keeps its id on
     every host, so it never needs this.) The source bookie must be stopped. If the destination
-    bookie is running, it is asked for each ledger: a ledger of which it has no entries is not
-    changed, and the exit status is 1.
+    bookie is running, it is asked for each ledger, open ones included: a ledger of which it has no
+    entries is not changed, and the exit status is 1. Closed ledgers without entries are changed.
     """
     return await _rename(shell, source, target, **how)
 
@@ -93,8 +93,15 @@ async def _rename(
                 say(f"ledger {name} is not changed: it has both {target} and {source}")
                 continue
             try:
-                if metadata.last_entry_id >= 0 and runs and await _lacks(client, target, ledger_id):
+                # The metadata of an open ledger does not say whether it has entries.
+                empty = metadata.closed and metadata.last_entry_id < 0
+                if runs and not empty and await _lacks(client, target, ledger_id):
                     say(f"ledger {name} is not changed: {target} has no entries of it")
+                    if not metadata.closed:
+                        say(
+                            f"ledger {name} is open: if it has no entries, recover it with "
+                            f"`quire ledger recover {ledger_id}`, and repeat the command"
+                        )
                     continue
                 if not dry_run:
                     stored = await client.metadata.read_ledger(ledger_id)

@@ -139,7 +139,7 @@ VERBS = {
         flag("disable", "d disable", "Disable autorecovery; repairs under way are completed.")),
     "bookieformat": Verb("bookie:bookie_format", "Delete everything that the local bookie stores.",
         flag("silent", "n nonInteractive",
-             "Do not ask for confirmation; without -force, fail if there is data."),
+             "Do not ask for confirmation; fail without -force."),
         flag("force", "f force", "With -nonInteractive: delete existing data."),
         flag("delete_cookie", "d deleteCookie", "Also remove the bookie from the cluster."),
         DRY_RUN),

@@ -73,6 +73,8 @@ class BookiePool:
         self.rng = rng
         self._tasks = tasks
         self._bookies = Bookies({}, {})
+        self._bookies_heard = False
+        """Whether the metadata store has said at least once which bookies are registered."""
         self._last_known: dict[str, BookieAddress] = {}
         self._changed = asyncio.Event()
         self._channels = Links(BookieChannel)
@@ -243,12 +245,19 @@ class BookiePool:
     ) -> tuple[str, ...]:
         """Choose the bookies of a new ensemble of `size` members, and return their ids.
 
-        Raises NotEnoughBookiesError, which says what is missing, and UsageError if the policy can
-        never be satisfied with these quorums.
+        Raises NotEnoughBookiesError, which says what is missing, UsageError if the policy can never
+        be satisfied with these quorums, and MetadataUnavailableError if the metadata store has not
+        said yet which bookies there are.
         """
         wanted = Wanted.new(size, write_quorum, ack_quorum)
         self.placement.policy.check(size, wanted.write_quorum, wanted.ack_quorum)
         chosen = await self.pick(wanted)
+        if len(chosen) < size and not self._bookies_heard:
+            # The store is slow or away. Without its answer nothing can be said about the bookies.
+            found = await self._metadata.bookies()
+            if not self._bookies_heard:
+                self._on_bookies(found)
+            chosen = self.pick_now(wanted)
         if len(chosen) < size:
             error = self.placement.too_few(wanted)
             error.outcome_known = True  # nothing was created (a writer may have sent appends)
@@ -508,7 +517,7 @@ class BookiePool:
         self._on_bookies(Bookies(merged(self._bookies.writable), merged(self._bookies.readonly)))
 
     def _on_bookies(self, bookies: Bookies) -> None:
-        before, self._bookies = self._bookies, bookies
+        before, self._bookies, self._bookies_heard = self._bookies, bookies, True
         self._leave_old_addresses(before)
         for some in (bookies.readonly, bookies.writable):
             if self._lazy:

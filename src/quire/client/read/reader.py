@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quire._runtime.opening import open_or_closed, represented
+from quire._runtime.units import acknowledged_text, end_text
 from quire.client.cluster.pool import BookiePool
 from quire.client.read import arrow
 from quire.client.read.engine import ReadEngine
@@ -492,12 +493,12 @@ class LedgerReader:
             what = f"entry {max(first, last)} of ledger {self.ledger_id} cannot be read: "
             if self.ledger_closed:
                 raise NoSuchEntryError(
-                    what + f"the ledger is closed and ends at entry {end}",
+                    what + f"the ledger is closed and {end_text(end)}",
                     ledger_id=self.ledger_id,
                     entry_id=last,
                 )
             raise ReadError(
-                what + f"only entries up to {end} are known to be acknowledged yet",
+                what + acknowledged_text(end),
                 ledger_id=self.ledger_id,
                 entry_id=last,
                 remedy="Call refresh() for a newer view, or wait for the writer",

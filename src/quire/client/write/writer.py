@@ -14,6 +14,7 @@ from typing import Self, TypedDict, Unpack
 
 from quire._runtime.opening import open_or_closed, represented
 from quire._runtime.tasks import TaskSet
+from quire._runtime.units import end_text
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.tracing import note
 from quire.client.write.add_session import AddSession, SharedByWriters
@@ -333,8 +334,9 @@ class WriteHandle:
         self._metadata = updated
         if updated.value.last_entry_id != last:
             raise LedgerClosedError(
-                f"ledger {self.ledger_id} was closed by another client at entry "
-                f"{updated.value.last_entry_id}, but the last entry of this writer is {last}",
+                f"ledger {self.ledger_id} was closed by another client and "
+                f"{end_text(updated.value.last_entry_id)}, but the ledger of this writer "
+                f"{end_text(last)}",
                 ledger_id=self.ledger_id,
                 remedy="Read the ledger to see which entries it has. Entries after its end are "
                 "not part of it",
@@ -480,10 +482,10 @@ class WriteHandle:
             )
         if now.closed:
             return LedgerClosedError(
-                f"ledger {self.ledger_id} was closed by another client at entry "
-                f"{now.last_entry_id}, so this writer can append no more",
+                f"ledger {self.ledger_id} was closed by another client and "
+                f"{end_text(now.last_entry_id)}, so this writer can append no more",
                 ledger_id=self.ledger_id,
-                remedy="Entries after that one are not in it: append them to a new ledger",
+                remedy="Append entries that are not in it to a new ledger",
             )
         return None
 

@@ -31,6 +31,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from quire._runtime.uris import without_credentials
 from quire.codec.distributedlog.limits import BY, FIRST_LSSN
 from quire.codec.distributedlog.thrift_json import BOOL, I64, TEXT, Value, read_struct, write_struct
 from quire.errors import LaterMetadataError, MetadataError, MetadataURIError, written_later
@@ -194,6 +195,12 @@ class NamespaceURI:
         if parts.scheme not in _BACKEND_SCHEMES:
             raise MetadataURIError(
                 f"{text!r} is not a namespace URI: its scheme is wrong", remedy=remedy
+            )
+        if "@" in parts.netloc:
+            raise MetadataURIError(
+                f"the namespace URI {without_credentials(text)!r} was given with a user or a "
+                "password, which it cannot have",
+                remedy=remedy,
             )
         servers = parts.netloc.replace(";", ",")
         if not all(servers.split(",")) or parts.query or parts.fragment:

@@ -251,7 +251,8 @@ class BookieRoutes:
         if held is not None and getattr(held, kind):
             raise UsageError(
                 f"nothing was done: {held.describe()}",
-                remedy=f"Resume it with PUT {PREFIX}/gc/resume_compaction",
+                remedy=f"Resume it with PUT {PREFIX}/gc/resume_compaction and the body "
+                f'{{"resume{kind.capitalize()}": true}}, and repeat the request',
             )
         ratio = f"compact_{kind}_ratio"
         if getattr(self._bookie.config, ratio) <= 0:

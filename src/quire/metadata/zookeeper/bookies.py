@@ -78,6 +78,8 @@ class _Seen:
     addresses: dict[str, BookieAddress | None]
     """The addresses that were read, by bookie id. The value is None if the node of the bookie was
     gone or cannot be decoded."""
+    assumed: Mapping[str, BookieAddress]
+    """The assumed addresses of the other bookies, by bookie id. All watches share them."""
 
     def replaced(self, names: frozenset[str], stat: Stat) -> frozenset[str]:
         """Return the names in the list of now whose nodes are not known to be the same as here.
@@ -160,19 +162,20 @@ class BookieLists:
         before = self._seen.get(below)
         replaced = names if before is None else before.replaced(names, stat)
         known = {} if before is None else before.addresses
+        former = {} if before is None else before.assumed
         found = {id_: one for id_, one in known.items() if id_ in names and id_ not in replaced}
         assumed: dict[str, BookieAddress] = {}
         unread: list[str] = []
         for id_ in sorted(names - found.keys() - {READONLY}):
-            address = None if addresses or id_ in self._learnt else assumed_address(id_)
-            if address is None:
+            address = former.get(id_) or assumed_address(id_)
+            if address is None or addresses or id_ in self._learnt:
                 unread.append(id_)
             else:
                 assumed[id_] = address
         path = self._root.at(below)
         read = await each(unread, lambda id_: _read_address(self._root, f"{path}/{id_}", id_))
         found.update(zip(unread, read))
-        self._seen[below] = _Seen(names, stat, found)
+        self._seen[below] = _Seen(names, stat, found, assumed)
         there = {**assumed, **{id_: one for id_, one in found.items() if one is not None}}
         return {id_: there[id_] for id_ in sorted(there)}
 

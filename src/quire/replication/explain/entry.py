@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quire._runtime.tasks import each
+from quire._runtime.units import acknowledged_text, end_text
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.entry.digest import DigestType
@@ -157,12 +158,12 @@ def _beyond(ledger_id: int, entry_id: int, last: int, *, closed: bool) -> ReadEr
     what = f"entry {entry_id} of ledger {ledger_id} cannot be read: "
     if closed:
         return NoSuchEntryError(
-            f"{what}the ledger is closed and ends at entry {last}",
+            f"{what}the ledger is closed and {end_text(last)}",
             ledger_id=ledger_id,
             entry_id=entry_id,
         )
     return ReadError(
-        f"{what}only entries up to {last} are known to be acknowledged yet",
+        what + acknowledged_text(last),
         ledger_id=ledger_id,
         entry_id=entry_id,
         remedy="Wait for the writer",

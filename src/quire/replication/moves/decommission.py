@@ -235,8 +235,8 @@ class _Decommissioning:
         raise JobError(
             f"bookie {self.bookie} still accepts entries: it does not follow Quire's orders, or "
             f"does not respond; {done}",
-            remedy="Make an Apache bookie read-only first (PUT /api/v1/bookie/state/readonly), or "
-            "stop the bookie",
+            remedy="Make an Apache bookie read-only first (PUT /api/v1/bookie/state/readonly with "
+            'the body {"readOnly": true}), or stop the bookie',
         )
 
     async def _read_only(self) -> bool:

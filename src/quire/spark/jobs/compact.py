@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire import blocking
 from quire._runtime.names.former_names import former_names
+from quire._runtime.uris import without_credentials
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import MetadataError, QuireError, StreamGapError, UsageError
@@ -135,7 +136,7 @@ class CompactResult:
     stream: str
     """The name of the stream."""
     target: str
-    """The directory or the stream that holds the latest records."""
+    """The directory or the stream that holds the latest records. A URI has no credentials."""
     start: str
     """The position from which this run has read."""
     end: str
@@ -227,7 +228,7 @@ def compacted(spark: SparkSession, directory: str) -> DataFrame:
     current = Versions(directory).newest()
     if current is None or current.name is None:
         raise UsageError(
-            f"the directory {directory} holds no compacted stream",
+            f"the directory {without_credentials(directory)} holds no compacted stream",
             remedy="Correct the path, or run `quire pipeline compact` first",
         )
     return spark.read.parquet(Versions(directory).spark_path(current))
@@ -293,7 +294,11 @@ def source_of(
     to_stream: str | None,
     namespace: str,
 ) -> CompactSource:
-    """Return the stream to be compacted. Raises UsageError for targets that are not valid."""
+    """Return the stream to be compacted, after reading its identity from the cluster.
+
+    Raises UsageError unless exactly one of `to` and `to_stream` is given, and if `to_stream` is the
+    stream itself. Raises NoSuchStreamError if the stream does not exist, and MetadataError.
+    """
     if (to is None) == (to_stream is None):
         raise UsageError(
             "the target of the compaction must be either a directory or another stream: give "
@@ -445,8 +450,8 @@ def _to_table(
     claim = versions.claim()
     if not full and claim.former != former:
         raise UsageError(
-            f"another run has compacted to {directory} in the meantime, so this one stopped "
-            "without a new version",
+            f"another run has compacted to {without_credentials(directory)} in the meantime, so "
+            "this one stopped without a new version",
             remedy="Run the job again: it continues after the other run",
         )
     # The columns of tables with another kind of key never change.
@@ -492,15 +497,16 @@ def _result(
     changed: bool = True,
 ) -> CompactResult:
     start, end = str(span.start), str(span.end.position)
-    return CompactResult(source.stream, target, start, end, span.records, rows, version, changed)
+    shown = without_credentials(target)
+    return CompactResult(source.stream, shown, start, end, span.records, rows, version, changed)
 
 
 def _check_made_of(target: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     for what, value in wanted.items():
         if found.get(what) != value:
             raise UsageError(
-                f"the target {target} was compacted with {what} {found.get(what)}, but this run "
-                f"has {what} {value}. Nothing was changed",
+                f"the target {without_credentials(target)} was compacted with {what} "
+                f"{found.get(what)}, but this run has {what} {value}. Nothing was changed",
                 remedy="Choose another target, or compact the stream completely again (full)",
             )
 
@@ -625,7 +631,7 @@ class CompactPreview:
     stream: str
     """The name of the stream."""
     target: str
-    """The directory or the stream that holds the latest records."""
+    """The directory or the stream that holds the latest records. A URI has no credentials."""
     start: str
     """The position from which it would read."""
     end: str
@@ -674,9 +680,8 @@ def preview_compact(
         assert to_stream is not None
         since = None if full else published(made, to_stream)
     span = made.span(since)
-    return CompactPreview(
-        stream, to or str(to_stream), str(span.start), str(span.end.position), span.records
-    )
+    target = without_credentials(to or str(to_stream))
+    return CompactPreview(stream, target, str(span.start), str(span.end.position), span.records)
 
 
 __getattr__ = former_names(__name__, {"Key": "RecordKey"})

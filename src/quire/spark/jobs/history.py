@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.uris import without_credentials
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
@@ -275,7 +276,7 @@ def check_history(
     manifest = found.newest()
     if manifest is None:
         raise UsageError(
-            f"no record of stream {stream} was offloaded to {directory}",
+            f"no record of stream {stream} was offloaded to {without_credentials(directory)}",
             remedy="Check the names of the stream and of the directory",
         )
     found.check_files(manifest)

@@ -24,6 +24,7 @@ from quire import blocking
 from quire._runtime.names.former_names import former_names
 from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.tasks import each
+from quire._runtime.uris import text_without_credentials, without_credentials
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import UsageError
@@ -165,7 +166,7 @@ class FollowResult:
     namespace: str
     """The namespace of the streams."""
     checkpoint: str
-    """The directory of the checkpoint."""
+    """The directory of the checkpoint. A URI has no credentials."""
     records: int
     """The number of records that this run has written."""
     batches: int
@@ -430,7 +431,8 @@ def list_files(spark: SparkSession, files: Files) -> Listing:
     frame = spark.read.format("binaryFile").load(list(files.paths))
     rows = frame.selectExpr("path", "length", "string(modificationTime)").collect()
     if not rows:
-        raise UsageError(f"no file matches {', '.join(files.paths)}", remedy="Correct the path")
+        paths = ", ".join(map(text_without_credentials, files.paths))
+        raise UsageError(f"no file matches {paths}", remedy="Correct the path")
     return Listing(tuple(sorted((row[0], row[1], row[2]) for row in rows)))
 
 
@@ -602,7 +604,8 @@ def _watch(
         with ThreadPoolExecutor(1) as other:
             other.submit(query.stop).result()
     ended = "available" if over else STOPPED_BY
-    return FollowResult(target.namespace, checkpoint, sum(batches.values()), len(batches), ended)
+    where = without_credentials(checkpoint)
+    return FollowResult(target.namespace, where, sum(batches.values()), len(batches), ended)
 
 
 __getattr__ = former_names(__name__, {"Target": "IngestTarget"})

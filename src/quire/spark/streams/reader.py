@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 from quire import blocking
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
+from quire._runtime.units import acknowledged_text
 from quire.blocking.background import call
 from quire.client import Client, LedgerReader
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
@@ -235,8 +236,8 @@ async def open_split(client: Client, split: StreamSplit, password: bytes) -> Led
         if not retry.failed():
             raise ReadError(
                 f"stream {split.origin.stream}: entry {split.last} of ledger "
-                f"{segment.ledger_id} is acknowledged, but the bookies that answer know only "
-                f"of the entries up to {ledger.last_add_confirmed}",
+                f"{segment.ledger_id} is acknowledged, but the bookies that answer say that "
+                + acknowledged_text(ledger.last_add_confirmed),
                 ledger_id=segment.ledger_id,
                 entry_id=split.last,
                 remedy="Start the other bookies of the ledger",

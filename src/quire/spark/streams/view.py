@@ -123,7 +123,10 @@ class StreamView:
         return self._client.clock.now_ms()
 
     async def find(self, start: Start) -> DLSN:
-        """Return the position at which a reader with this start would begin now."""
+        """Return the position at which a reader with this start would begin.
+
+        It is searched in the segments of the last `look`. Raises UsageError for an invalid start.
+        """
         return await find(self._client, self.segments, start, self._streams.password)
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from quire._runtime.units import end_text
 from quire.client import Client
 from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
@@ -168,7 +169,7 @@ def check_segments(
             continue  # `look_at_copy` checks its ledger
         if original.in_progress:
             raise StreamDivergedError(
-                f"segment {segment.lssn} of stream {name} ends at entry {segment.last_entry_id} "
+                f"segment {segment.lssn} of stream {name} {end_text(segment.last_entry_id)} "
                 "in the target, but continues in the source: another writer was opened in the "
                 "target",
                 remedy=REMEDY,

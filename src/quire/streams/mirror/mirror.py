@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from quire._runtime.retry import Backoff, Retry
+from quire._runtime.units import end_text
 from quire.client import LedgerReader, LedgerWriter
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
@@ -337,8 +338,8 @@ class Mirror:
             if found.last_entry_id < segment.last_entry_id and not gone:
                 raise StreamDamagedError(
                     f"segment {segment.lssn} of stream {self.name} was not copied completely: "
-                    f"the copy ends at entry {found.last_entry_id}, but the segment's metadata "
-                    f"says {segment.last_entry_id}",
+                    f"the copy {end_text(found.last_entry_id)}, but according to its metadata the "
+                    f"segment {end_text(segment.last_entry_id)}",
                     remedy=f"Check the segment's ledger {segment.ledger_id} in the source "
                     "cluster with `quire ledger show`. If it has lost entries, give up this "
                     f"segment and all before it: truncate the source before {segment.lssn + 1}:0:0",
@@ -520,8 +521,8 @@ class Mirror:
         assert tail.named
         if await tail.writer.close() != last:
             raise StreamDamagedError(
-                f"the copy of segment {completed.lssn} of stream {self.name} ends at entry "
-                f"{tail.entries - 1}, but the source's segment ends at entry {last}",
+                f"the copy of segment {completed.lssn} of stream {self.name} "
+                f"{end_text(tail.entries - 1)}, but the source's segment {end_text(last)}",
                 remedy="Run the replication again: it copies the segment anew. If the error "
                 "returns, report it",
             )

@@ -46,6 +46,9 @@ the old names for one more release.
 _STORED = {name: stored for stored, name in IN_MILLISECONDS.items()}
 TIME_MIN_S = 0.001
 """The shortest time in seconds that a setting can have, because whole milliseconds are stored."""
+TIME_MAX_S = 1e300
+"""The longest time in seconds that a setting can have. In milliseconds, a much longer one is no
+finite number. The bound is no smaller, because a stored setting must stay readable."""
 
 
 @was_in_milliseconds("roll_interval", "retention")
@@ -155,6 +158,8 @@ def check_value(name: str, value: Any) -> None:
             f"setting entry_bytes must be from {ENTRY_BYTES_MIN} to {ENTRY_BYTES_MAX} bytes, not "
             f"{value}"
         )
+    if name in _STORED:
+        _check_long(name, value, TIME_MAX_S, "seconds")
     if name == "roll_interval_s" and value < TIME_MIN_S:
         raise UsageError(f"setting {name} must be at least {TIME_MIN_S:g} seconds, not {value:g}")
     if name in _STORED and 0 < value < TIME_MIN_S:
@@ -169,6 +174,11 @@ def check_value(name: str, value: Any) -> None:
         raise UsageError(f"setting {name} must not be negative, but it is {value}")
 
 
+def _check_long(name: str, value: float, most: float, unit: str) -> None:
+    if value > most:
+        raise UsageError(f"setting {name} is too large: it must be at most {most:g} {unit}")
+
+
 def check_values(values: Mapping[str, Any]) -> None:
     """Check the names of settings and the types of their values.
 
@@ -179,7 +189,7 @@ def check_values(values: Mapping[str, Any]) -> None:
         values: The values by name.
 
     Raises:
-        UsageError: A name is unknown, or a value has the wrong type.
+        UsageError: A name is unknown, or a value has the wrong type or is too long a time.
     """
     known: dict[str, type] = {field.name: type(field.default) for field in fields(StreamSettings)}
     for name, value in values.items():
@@ -192,6 +202,8 @@ def check_values(values: Mapping[str, Any]) -> None:
             raise UsageError(f"setting {name} must be of type {kind.__name__}, not {value!r}")
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"setting {name} must be a finite number, not {value!r}")
+        if name in _STORED:
+            _check_long(name, values[name], TIME_MAX_S, "seconds")
 
 
 DEFAULTS = StreamSettings()
@@ -226,6 +238,7 @@ def _in_seconds(values: Mapping[str, Any]) -> dict[str, Any]:
         if name in IN_MILLISECONDS and value is not None:
             if type(value) is not int:
                 raise UsageError(f"setting {name} must be of type int, not {value!r}")
+            _check_long(name, value, 1_000 * TIME_MAX_S, "milliseconds")
             value = value / 1_000
         found[IN_MILLISECONDS.get(name, name)] = value
     return found

@@ -12,9 +12,11 @@ opening it in another process takes it over.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from quire._runtime.names.former_names import deprecated
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
@@ -22,13 +24,53 @@ from quire.errors import ArgumentTypeError, UsageError, check_type
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead
 
+T = TypeVar("T")
+A = TypeVar("A")
+
 SNAPSHOT_EVERY = 10_000
+NESTING_MAX = 100
+"""The largest number of lists and dictionaries that a value may nest in each other.
+
+Python decodes JSON with one level of its stack for each of them. How many fit depends on what else
+is on the stack, so a value near that limit could be stored, and then not be restored.
+"""
+FORMER_NESTING_MAX = 2_000
+"""A number of levels that no value has that was stored before there was a limit."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _deeply(function: Callable[[A], T], argument: A) -> T:
+    """Call a function of the JSON module, which may need more of the stack than is left.
+
+    Without this, what a replica does with a deeply nested value would depend on its stack.
+    """
+    try:
+        return function(argument)
+    except RecursionError:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + FORMER_NESTING_MAX)
+        try:
+            return function(argument)
+        finally:
+            sys.setrecursionlimit(limit)
+
+
+def _nesting(command: bytes) -> int:
+    """Return how many lists and dictionaries of a JSON text are nested in each other at most."""
+    if command.count(b"[") + command.count(b"{") <= NESTING_MAX:
+        return 0  # certainly few enough, also if all of them are nested
+    depth = deepest = 0
+    for bracket in _STRING.sub(b"", command).translate(None, _NO_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _decoded(command: bytes) -> Any:
     """Return the JSON value of a command, or None if it is not JSON."""
     try:
-        return json.loads(command)
+        return _deeply(json.loads, command)
     except ValueError:
         return None
 
@@ -79,7 +121,7 @@ class Dictionary:
 
     def snapshot(self) -> bytes:
         """Return the whole dictionary as JSON."""
-        return json.dumps(self.items).encode()
+        return _deeply(json.dumps, self.items).encode()
 
     def restore(self, state: bytes) -> None:
         """Replace the dictionary.
@@ -87,7 +129,7 @@ class Dictionary:
         Args:
             state: A dictionary as `snapshot` returns it.
         """
-        self.items = json.loads(state)
+        self.items = _deeply(json.loads, state)
 
 
 class DurableDict(Mapping[str, Any]):
@@ -140,6 +182,7 @@ class DurableDict(Mapping[str, Any]):
         Raises:
             ArgumentTypeError: The key is not text, or JSON cannot represent the value. Nothing was
                 changed.
+            UsageError: The value is nested too deeply (`NESTING_MAX`). Nothing was changed.
             QuireError: The command failed. See `Leader.execute`.
         """
         await self._execute("set", key, value)
@@ -177,23 +220,34 @@ class DurableDict(Mapping[str, Any]):
         Raises:
             ArgumentTypeError: The key is not text, or JSON cannot represent a value. Nothing was
                 changed.
+            UsageError: A value is nested too deeply (`NESTING_MAX`). Nothing was changed.
             QuireError: The command failed. See `Leader.execute`.
         """
         return await self._execute("compare", key, old, new)
 
     async def _execute(self, name: str, key: str, *values: Any) -> bool:
         check_type("a key of the dictionary", key, str)
+        deep = False
         try:
             command = json.dumps((name, key, *values)).encode()
+            deep = _nesting(command) > NESTING_MAX + 1  # the command is a list itself
+        except RecursionError:
+            deep = True
         except (TypeError, ValueError) as error:  # ValueError: it contains itself
             raise ArgumentTypeError(
                 f"the value for key {key!r} of the dictionary cannot be stored as JSON: {error}. "
                 "Nothing was changed"
             ) from None
+        if deep:
+            raise UsageError(
+                f"the value for key {key!r} of the dictionary nests more than {NESTING_MAX} lists "
+                "or dictionaries in each other. Nothing was changed",
+                remedy="Store it as text, for example as JSON of its own",
+            )
         return await self.leader.execute(command)
 
     def __getitem__(self, key: str) -> Any:
-        return _copied(self._machine.items[key])
+        return _deeply(_copied, self._machine.items[key])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._machine.items)

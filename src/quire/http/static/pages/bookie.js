@@ -7,7 +7,7 @@ import { stateMarks } from "/ui/pages/bookies.js";
 import { advice, command, empty, tiles, usage } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
 import { address, facts, h, link, mark, section, table } from "/ui/parts/dom.js";
-import { bytes, count, counted, milliseconds, percent, rate, seconds, time } from "/ui/parts/format.js";
+import { bytes, count, counted, localSizes, milliseconds, percent, rate, seconds, time } from "/ui/parts/format.js";
 import { elsewhereTable, jobTable, pausedTable } from "/ui/parts/jobs.js";
 import { problemList } from "/ui/pages/overview.js";
 import { loadSeries, OF_BOOKIE, seriesSection } from "/ui/parts/series.js";
@@ -44,7 +44,7 @@ function directory(one) {
   const [files, live] = ["file_bytes", "live_bytes"].map((name) => one.segments.reduce((total, part) => total + part[name], 0));
   return h("section", { class: "card directory", "aria-label": `Directory ${one.path}` },
     h("header", null, h("h3", { class: "mono" }, one.path), mark(...(DIRECTORY[one.state] ?? ["note", one.state]))),
-    one.reason ? h("p", { class: "wrong" }, one.reason) : "",
+    one.reason ? h("p", { class: "wrong" }, localSizes(one.reason)) : "",
     one.total_bytes ? usage(`disk of ${one.path}`, one.total_bytes - one.free_bytes, one.total_bytes) : h("p", { class: "quiet" }, "Its file system does not answer."),
     one.ledgers === null ? "" : h("p", null, `${counted(one.ledgers, "ledger")}. The log files take ${bytes(files)}, with ${bytes(live)} of entries that are not deleted.`),
     one.segments.length ? table(`Segments of ${one.path}`, [["Segments", ""], ["Number", "number"], ["Files", "number"], ["Live", "number"]], one.segments.map((part) =>
@@ -124,7 +124,8 @@ function parts(ledger, id) {
   const of = ledger.segments.length > 1 ? `${named.length} of ${ledger.segments.length} fragments` : "";
   const [first, last] = [named[0], named.at(-1)];
   if (!first) return "–";
-  const range = last.last_entry_id === null ? `from ${count(first.first_entry_id)} on` : `${count(first.first_entry_id)} to ${count(last.last_entry_id)}`;
+  const [from, to] = [first.first_entry_id, last.last_entry_id];
+  const range = to === null ? `from ${count(from)} on` : to < from ? "none" : `${count(from)} to ${count(to)}`;
   return [range, of ? h("small", { class: "quiet" }, ` ${of}`) : ""];
 }
 

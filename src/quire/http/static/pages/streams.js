@@ -55,7 +55,7 @@ export const written = (text) => (text ? time(Date.parse(text)) : "–");
 
 /** Return the cells of FIGURES for a stream or a topic. They are empty if it was not looked at yet. */
 export function figures(one) {
-  if (one.waits) return [h("span", { class: "quiet" }, "…"), "", "", "", "", ""];
+  if (one.waits) return [h("span", { class: "quiet" }, "reading …"), "", "", "", "", ""];
   return [least(one, count(one.records)), least(one, bytes(one.bytes)), rate(one.records_per_s), rate(one.bytes_per_s, "B"), lag(one), written(one.last_time)];
 }
 

@@ -75,7 +75,7 @@ export function advice(text) {
     from = match.index + match[0].length;
   }
   const rest = text.slice(from).replace(/^\. /, "");
-  if (rest) found.push(h("p", null, found.length ? "" : "What to do: ", rest));
+  if (rest) found.push(h("p", null, found.length ? "" : "What to do: ", rest, /[.:!?]$/.test(rest) ? "" : "."));
   return found;
 }
 

@@ -68,6 +68,9 @@ export const date = (ms) => new Date(Number(ms)).toLocaleDateString("en-GB", { d
 /** Return a text of the server with its times, as in its log, in the form that the page uses. */
 export const localTimes = (text) => text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g, (found) => time(Date.parse(found)));
 
+/** Return the reason why a directory is full, as a bookie logs it, with sizes as the page shows them. */
+export const localSizes = (text) => text.replace(/^(\d+) bytes are free, (\D+)(\d+)/, (all, free, words, limit) => `${bytes(free)} are free, ${words}${bytes(limit)}`);
+
 /** Return the date and the time of day, of 24 hours as on the axis of a chart. */
 export function time(ms) {
   return ms === null || ms === undefined ? NONE : `${date(ms)}, ${clock(Number(ms) / 1000)}`;

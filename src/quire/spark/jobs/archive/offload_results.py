@@ -29,7 +29,7 @@ class StreamPreview:
     With a partition by date there may be more, because a file has the records of one date only.
     """
     ledger_bytes: int
-    """The bytes of one replica of what would be copied."""
+    """The payload bytes of the segments that would be copied, counted for one replica."""
     freed_ledgers: tuple[int, ...]
     """The ledgers that would be deleted with `truncate`, also those that were offloaded before."""
     merged_files: int = 0
@@ -78,7 +78,7 @@ class StreamOffload:
     size_bytes: int
     """The size in bytes of the files that this run has written."""
     ledger_bytes: int
-    """The bytes that the offloaded records take in ledgers, counted for one replica."""
+    """The payload bytes of the segments that this run has copied, counted for one replica."""
     freed_ledgers: tuple[int, ...]
     """The ledgers that were deleted."""
     merged_files: int
@@ -137,7 +137,7 @@ class OffloadResult:
 
     @property
     def ledger_bytes(self) -> int:
-        """The bytes of one replica of all records."""
+        """The payload bytes of the segments that this run has copied, counted for one replica."""
         return sum(one.ledger_bytes for one in self.streams)
 
     def as_json(self) -> dict[str, Any]:

@@ -452,10 +452,10 @@ def _write(
     except OSError as error:
         raise HistoryError(
             f"file {history.location(name)} of the offloaded history of stream "
-            f"{history.stream} cannot be written: {error}",
+            f"{history.stream} cannot be written: {history.store.text_of(error)}",
             remedy="Check the directory and its space, and run the job again: it continues "
             "after what it has committed",
-        ) from error
+        ) from history.store.cause(error)
 
 
 # -- reading ----------------------------------------------------------------------------------
@@ -475,12 +475,13 @@ def read_file(
         yield from _read_file(history, name, columns, filters)
     except (OSError, pa.ArrowException) as error:
         raise HistoryDamagedError(
-            f"file {history.location(name)} of the offloaded history cannot be read: {error}",
+            f"file {history.location(name)} of the offloaded history cannot be read: "
+            f"{history.store.text_of(error)}",
             remedy=(
                 "If the storage does not answer, try again. If the file is missing or "
                 "damaged, restore it from a backup"
             ),
-        ) from error
+        ) from history.store.cause(error)
 
 
 def _read_file(

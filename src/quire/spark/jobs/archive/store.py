@@ -18,12 +18,11 @@ from typing import Any
 
 import crc32c
 
+from quire._runtime.uris import text_without_credentials, without_credentials
 from quire.client.read.arrow import import_pyarrow
 from quire.errors import HistoryError, QuireError, UsageError
 
 GLOB = re.compile(r"([*?\[\]{}\\])")
-USER = re.compile(r"^([^:/?#]+://)[^/?#]*@")
-"""The beginning of a URI with a user, or with the two keys of an S3 store."""
 BUCKETS = ("s3", "gcs")
 """The kinds of pyarrow's stores in which the first part of a path is a bucket."""
 HADOOP_SCHEMES = {"s3": "s3a"}
@@ -86,8 +85,16 @@ class ArchiveDirectory:
 
         The query, which only pyarrow and fsspec understand, is left out too.
         """
-        base = self.uri if self.is_local else _shown(self.uri.partition("?")[0])
+        base = self.uri if self.is_local else without_credentials(self.uri)
         return f"{base}/{name}" if name else base
+
+    def text_of(self, error: Exception) -> str:
+        """Return the text of a library's error without credentials, as messages show it."""
+        return text_without_credentials(str(error), "" if self.is_local else self.uri)
+
+    def cause(self, error: Exception) -> Exception | None:
+        """Return the error as a cause, which tracebacks show, or None if it shows credentials."""
+        return error if self.text_of(error) == str(error) else None
 
     def require_bucket(self) -> None:
         """Raise HistoryError if the bucket of this directory does not exist.
@@ -208,11 +215,6 @@ class ArchiveDirectory:
                 pass
 
 
-def _shown(uri: str) -> str:
-    """Return a URI without its user or keys."""
-    return USER.sub(r"\1", uri)
-
-
 def _open(uri: str) -> tuple[Any, str]:
     import pyarrow as pa
     from pyarrow import fs
@@ -228,21 +230,29 @@ def _open(uri: str) -> tuple[Any, str]:
         found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
         return found
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        known = str(error)
+        known = text_without_credentials(str(error), uri)
     except OSError as error:
-        raise HistoryError(
-            f"the directory {_shown(uri)} cannot be reached: {error}",
-            remedy="Check the URI, the network and the credentials for this storage",
-        ) from error
+        raise _unreachable(uri, error) from None  # The text of the cause shows credentials.
     try:
         filesystem, path = import_module("fsspec.core").url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise UsageError(
-            f"the directory {_shown(uri)} cannot be reached. pyarrow: {known}; fsspec: {error}",
+            f"the directory {without_credentials(uri)} cannot be opened, because neither library "
+            f"knows how to. pyarrow: {known}; fsspec: {text_without_credentials(str(error), uri)}",
             remedy="Use /path, file://, s3://, gs:// or hdfs://, or install fsspec and what it "
             "needs for this kind of URI",
         ) from None
+    except OSError as error:
+        raise _unreachable(uri, error) from None
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), str(path)
+
+
+def _unreachable(uri: str, error: OSError) -> HistoryError:
+    return HistoryError(
+        f"the directory {without_credentials(uri)} cannot be reached: "
+        f"{text_without_credentials(str(error), uri)}",
+        remedy="Check the URI, the network and the credentials for this storage",
+    )
 
 
 @contextmanager
@@ -253,9 +263,9 @@ def _told(store: ArchiveDirectory, name: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise HistoryError(
-            f"the file {store.location(name)} cannot be read or written: {error}",
+            f"the file {store.location(name)} cannot be read or written: {store.text_of(error)}",
             remedy="Check the storage and its credentials, and run the job again",
-        ) from error
+        ) from store.cause(error)
 
 
 def _make_durably(path: str) -> None:

@@ -100,9 +100,9 @@ def to_delta(history: OffloadHistory, manifest: Manifest, by_date: bool) -> int:
     except (deltalake.exceptions.DeltaError, OSError) as error:
         raise HistoryError(
             f"the Delta table {history.store.location()} was not brought up to date with the "
-            f"offloaded files: {error}",
+            f"offloaded files: {history.store.text_of(error)}",
             remedy="Run the job again. The files themselves are complete",
-        ) from error
+        ) from history.store.cause(error)
     return len(missing)
 
 
@@ -186,9 +186,9 @@ def to_iceberg(
             raise
         raise HistoryError(
             f"the Iceberg table {table} was not brought up to date with the offloaded files: "
-            f"{error}",
+            f"{history.store.text_of(error)}",
             remedy="Run the job again. The files themselves are complete",
-        ) from error
+        ) from history.store.cause(error)
     return len(missing)
 
 

@@ -1,0 +1,92 @@
+"""A request that several bookies are asked for in turn: who is asked, waited for, and reported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from quire.client.read.hedge import PATIENCE_ROUNDS, Hedge
+from quire.config import ClientConfig
+from quire.errors import BookieIOError, BookieTimeoutError
+from quire_simulator.machine import SimulatedLoop
+
+CONFIG = ClientConfig(speculative_read_s=1.0, read_timeout_s=10.0)
+
+
+@pytest.fixture
+def loop() -> SimulatedLoop:
+    return SimulatedLoop(1)
+
+
+class Bookies:
+    """Bookies that answer after some seconds. `trickling` ones send data, but no answer."""
+
+    def __init__(self, **answers_in_s: float) -> None:
+        self.answers_in_s = answers_in_s
+        self.trickling: set[str] = set()
+        self.failing: set[str] = set()
+        self.asked: dict[str, float] = {}
+        """The seconds after which each bookie was asked."""
+        self._begun_s = asyncio.get_running_loop().time()
+        self.overtaken: list[str] = []
+        self._received: Counter[str] = Counter()
+        self.hedge = Hedge(CONFIG, self.received_bytes, self.overtaken.append)
+
+    @property
+    def passed_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._begun_s
+
+    def received_bytes(self, bookie: str) -> int:
+        self._received[bookie] += bookie in self.trickling
+        return self._received[bookie]
+
+    async def ask(self, bookie: str) -> str:
+        self.asked[bookie] = self.passed_s
+        await asyncio.sleep(self.answers_in_s[bookie])
+        if bookie in self.failing:
+            raise BookieIOError(f"bookie {bookie} failed")
+        return f"from {bookie}"
+
+
+def test_only_bookies_that_were_asked_before_are_overtaken(loop: SimulatedLoop) -> None:
+    """One that was asked later had less time, and is not slow."""
+
+    async def main() -> None:
+        bookies = Bookies(a=60.0, b=1.5, c=60.0)
+        found, errors = await bookies.hedge.first_good("abc", bookies.ask)
+        assert (found, errors) == ("from b", {})
+        assert bookies.asked == {"a": 0.0, "b": 1.0, "c": 2.0}
+        assert bookies.overtaken == ["a"]
+
+    loop.run(main())
+
+
+def test_a_bookie_that_fails_is_followed_at_once_and_is_not_slow(loop: SimulatedLoop) -> None:
+    async def main() -> None:
+        bookies = Bookies(a=0.25, b=0.5, c=0.5)
+        bookies.failing = {"a"}
+        found, errors = await bookies.hedge.first_good("abc", bookies.ask)
+        assert (found, list(errors)) == ("from b", ["a"])
+        assert bookies.asked == {"a": 0.0, "b": 0.25}
+        assert bookies.overtaken == []
+
+    loop.run(main())
+
+
+@pytest.mark.parametrize("trickles", [False, True])
+def test_the_patience_with_a_bookie_has_an_end(loop: SimulatedLoop, *, trickles: bool) -> None:
+    """One from which data arrives has more time than others, but not any amount."""
+
+    async def main() -> None:
+        bookies = Bookies(a=10_000.0)
+        bookies.trickling = {"a"} if trickles else set()
+        found, errors = await bookies.hedge.first_good("a", bookies.ask)
+        rounds = PATIENCE_ROUNDS if trickles else 1
+        assert found is None
+        assert isinstance(errors["a"], BookieTimeoutError)
+        assert f"within {10 * rounds} s" in str(errors["a"])
+        assert bookies.passed_s == pytest.approx(10.0 * rounds)
+
+    loop.run(main())

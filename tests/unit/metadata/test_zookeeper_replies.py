@@ -1,0 +1,85 @@
+"""ZooKeeper's replies that need a second look, given by a substitute for the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from quire._runtime.tasks import TaskSet
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata_format import encode
+from quire.errors import LedgerRecreatedError
+from quire.metadata.zookeeper.ledgers import ZooKeeperLedgers
+from quire.metadata.zookeeper.tree import ZooKeeperTree
+
+OLD = LedgerMetadata(1, 1, 1, (Segment(0, ("b",)),))
+NEW = OLD.with_close(3, 30)
+
+
+class Root:
+    """A root whose connection is the given substitute."""
+
+    def __init__(self, zk: object) -> None:
+        self.zk = zk
+
+    async def do(self, what: str, work: Callable[[bool], Awaitable[Any]], **how: object) -> Any:
+        return await work(False)
+
+    def at(self, below: str) -> str:
+        return f"/ledgers/{below}"
+
+    def ledger_path(self, ledger_id: int) -> str:
+        return f"/ledgers/L{ledger_id}"
+
+
+def stat(created_zxid: int, version: int) -> Any:
+    return SimpleNamespace(created_zxid=created_zxid, version=version, ctime_ms=0)
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_a_ledger_that_is_created_again_just_before_a_write_is_noticed(
+    *, recreated: bool
+) -> None:
+    """ZooKeeper compares only versions, and the new node has the same one."""
+
+    class ZooKeeper:
+        async def get_or_sync(self, path: str) -> tuple[bytes, Any]:
+            return encode(OLD), stat(100, 0)
+
+        async def set(self, path: str, data: bytes, version: int) -> Any:
+            return stat(200 if recreated else 100, version + 1)
+
+    ledgers = ZooKeeperLedgers(cast(Any, Root(ZooKeeper())), TaskSet())
+    known = await ledgers.read(7)
+    if recreated:
+        with pytest.raises(LedgerRecreatedError, match="overwritten the metadata") as caught:
+            await ledgers.write(7, encode(NEW), 0, known)
+        assert not caught.value.outcome_known
+    else:
+        written = await ledgers.write(7, encode(NEW), 0, known)
+        assert (written.value.last_entry_id, written.version, written.created) == (3, 1, 100)
+
+
+async def test_a_node_is_missing_only_if_the_newest_state_lacks_it() -> None:
+    """A server may lag behind the process that has just created the node."""
+    synced: list[str] = []
+
+    class ZooKeeper:
+        session_id = 1
+
+        def on_connected(self, look: Callable[[], None]) -> Callable[[], None]:
+            return lambda: None
+
+        async def exists(self, path: str) -> Any:
+            return stat(1, 0) if path in synced and path == "/there" else None
+
+        async def sync(self, path: str) -> None:
+            synced.append(path)
+
+    tree = ZooKeeperTree(cast(Any, Root(ZooKeeper())), TaskSet(), lambda: None)
+    assert await tree.exists("/there")
+    assert not await tree.exists("/missing")
+    assert synced == ["/there", "/missing"]
