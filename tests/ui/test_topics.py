@@ -155,7 +155,7 @@ def test_a_topic_that_cannot_be_read_is_named(site: str, tab: Tab) -> None:
     tab.open("streams/%2Fdamaged")
     alert = tab.page.locator(".alert.bad")
     expect(alert).to_contain_text("of topic broken cannot be decoded")
-    expect(alert).to_contain_text("Its partitions are listed as streams")
+    expect(alert).to_contain_text("The partitions of such a topic are listed as streams")
     expect(tab.page.locator("tbody th a")).to_have_text(["broken/0", "broken/1"])
 
 

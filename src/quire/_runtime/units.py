@@ -171,10 +171,11 @@ def end_text(last_entry: int) -> str:
 def acknowledged_text(last_entry: int) -> str:
     """Return the reason why an entry after `last_entry`, the last confirmed one or -1, is not read.
 
-    The result is "only entries up to 6 are known to be acknowledged yet" or says the same of none.
+    The result is "only entries up to 6 are known to be acknowledged so far", for example.
     """
-    known = "no entry is" if last_entry < 0 else f"only entries up to {last_entry} are"
-    return f"{known} known to be acknowledged yet"
+    if last_entry < 0:
+        return "no entry is known to be acknowledged yet"
+    return f"only entries up to {last_entry} are known to be acknowledged so far"
 
 
 def utc_text(ms: int) -> str:

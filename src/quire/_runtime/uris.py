@@ -30,7 +30,7 @@ def without_credentials(uri: str) -> str:
 
 
 def text_without_credentials(text: str, uri: str = "") -> str:
-    """Return the message of a library, with each URI in it without credentials.
+    """Return the message of a library, with the credentials removed from each URI in it.
 
     `uri` is the URI that the caller has given to the library. It is found even if it has spaces or
     quotes.

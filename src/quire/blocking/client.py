@@ -360,8 +360,8 @@ class Client(ContextHandle[AsyncClient]):
 
         Open writers are abandoned: their ledgers stay open until they are recovered. Everything
         else that was opened from the client ends as well, and calls that wait raise
-        ClientClosedError. Calling this again does nothing. If the call is interrupted, it does not
-        wait for the connections, and nothing stays open.
+        ClientClosedError. Calling this again does nothing. If the call is interrupted, everything
+        is closed all the same, but the call does not wait for the connections.
         """
         if self._leave():
             call(self._opened.close())

@@ -217,6 +217,6 @@ async def _pieces_of_file(file: ReadableFile) -> AsyncGenerator[bytes, None]:
 
 async def _pieces_of_iterable(source: Iterable[Buffer]) -> AsyncGenerator[Buffer, None]:
     upcoming = iter(source)
-    # None is no sign of the end: it may be a piece, which `put` refuses.
+    # None does not mark the end: the iterable may yield it, and `put` then refuses it.
     while not isinstance(piece := await asyncio.to_thread(next, upcoming, _END), _End):
         yield piece

@@ -580,8 +580,8 @@ class LedgerClient:
 
         Open writers are abandoned: their ledgers stay open until they are recovered. Everything
         else that was opened from the client ends as well, and calls that wait raise
-        ClientClosedError. Calling this again does nothing. If the call is cancelled, it does not
-        wait for the connections, and nothing stays open.
+        ClientClosedError. Calling this again does nothing. If the call is cancelled,
+        everything is closed all the same, but the call does not wait for the connections.
         """
         if self._closed:
             return
@@ -755,8 +755,8 @@ async def connected(
         tracer: As for `connect`.
         meter: As for `connect`.
         lazy_addresses: Whether the client reads the address of a bookie when it first uses the
-            bookie, instead of all addresses at once (`BookiePool`). Processes of which a cluster
-            has as many as bookies set it.
+            bookie, instead of all addresses at once (`BookiePool`). Processes that run beside every
+            bookie set it.
 
     Returns:
         The connected client.

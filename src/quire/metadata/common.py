@@ -267,8 +267,8 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
 def assumed_address(bookie_id: str) -> BookieAddress | None:
     """Return the address that an id of the form host:port names, or None for another id.
 
-    Most bookies have such an id, and most of them can be reached there. The registration of the
-    bookie decides where it can really be reached.
+    Most bookies have such an id, and most of them can be reached there. Only the registration of
+    the bookie says where it can really be reached.
     """
     host, _, port = bookie_id.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -318,7 +318,7 @@ class MetadataStore(Protocol):
         """Return the addresses of these bookies, by bookie id, as they registered them.
 
         Bookies that are not registered, and those whose address cannot be decoded, are left out.
-        From now on, all watches of this store report the addresses of these bookies as read.
+        From now on, no watch of this store reports an assumed address for these bookies.
         """
         ...
 
@@ -333,7 +333,7 @@ class MetadataStore(Protocol):
             changed: The function that receives the bookies.
             addresses: Whether the address of each bookie is needed. Without it, the addresses of
                 bookies with an id of the form host:port may be `assumed`, which saves a request for
-                each. Bookies of which `learn_bookies` was asked have read addresses.
+                each. The addresses of bookies that `learn_bookies` was called with are always read.
         """
         ...
 

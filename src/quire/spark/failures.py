@@ -1,8 +1,8 @@
 """The translation of Spark's errors into one error without stack traces.
 
 Spark's errors combine the stacks of the JVM, of its Python, and of Quire. They do not say whether
-the job has published anything, so a job whose steps say so marks them, with `before_publishing` and
-`publishing_one_stream`.
+the job has published anything. A job that knows marks the errors of its steps, with
+`before_publishing` and `publishing_one_stream`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ THROWN = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.MULTILINE)
 STATE = re.compile(r"\s*SQLSTATE: \w+|\[USER_RAISED_EXCEPTION\] ")
 STACK = re.compile(r"^\s*(?:at [\w.$]+\(|JVM stacktrace|Traceback \()", re.MULTILINE)
 DOUBTFUL = re.compile(r"quire\.errors\.(?:MetadataUnavailableError|ClientClosedError)\b")
-"""The errors after which a publication may have succeeded."""
+"""The names of the errors after which a publication may have succeeded."""
 PUBLISHED_NOTHING = "quire_published_nothing"
 """The attribute of errors after which it is certain that the job has published nothing."""
 ENDED = "stopped SparkContext"
@@ -44,10 +44,10 @@ def before_publishing() -> Iterator[None]:
 
 @contextmanager
 def publishing_one_stream() -> Iterator[None]:
-    """Mark errors of a batch write to one stream after which nothing is published.
+    """Mark the errors of a batch write to one stream after which certainly nothing was published.
 
-    The last step of such a write publishes all rows in one transaction, and after most errors of
-    Quire it is certain that it did not (`quire.streams.publish.publishing.publish`).
+    The last step of such a write publishes all rows in one transaction. After most of Quire's
+    errors, it is certain that this did not happen (`quire.streams.publish.publishing.publish`).
     """
     try:
         yield

@@ -163,7 +163,7 @@ def test_sizes_are_shown_in_the_unit_that_fits(size: float, text: str) -> None:
 def test_the_end_of_a_ledger_without_entries_is_not_an_entry() -> None:
     assert end_text(6) == "ends at entry 6"
     assert end_text(-1) == "has no entries"
-    assert acknowledged_text(0) == "only entries up to 0 are known to be acknowledged yet"
+    assert acknowledged_text(0) == "only entries up to 0 are known to be acknowledged so far"
     assert acknowledged_text(-1) == "no entry is known to be acknowledged yet"
 
 

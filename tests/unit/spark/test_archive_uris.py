@@ -47,7 +47,7 @@ def shown(error: BaseException) -> str:
     ],
 )
 def test_a_directory_that_no_library_knows(uri: str) -> None:
-    with pytest.raises(UsageError, match="because neither library knows how to") as caught:
+    with pytest.raises(UsageError, match="because neither library supports such a URI") as caught:
         ArchiveDirectory(uri)
     assert "cannot be reached" not in shown(caught.value)
 

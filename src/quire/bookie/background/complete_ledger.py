@@ -2,7 +2,7 @@
 
 When every ledger of the cluster is complete here, the bookie may again answer "no such entry" for
 an entry that it does not have (`LedgerStore.mark_repaired`). If the metadata of a ledger names this
-bookie, the ledger is complete under three conditions.
+bookie, the ledger must meet three conditions to be complete.
 
 - No recovery of the ledger is in progress, and no further entry of it can be acknowledged here. So
   the ledger is closed, or it is open and the bookie is not in its last ensemble. Otherwise the

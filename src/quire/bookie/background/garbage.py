@@ -8,8 +8,8 @@ docs/internals/replication-rules.md):
 - Before and after listing, it compares the cluster's identity and asks the guard
   (`collection_guard`) whether collection is switched off or the store went back in time.
 - It requires a complete list without a gap, and reads every ledger that is not listed once more.
-- It does not list a range of ledgers again that has not changed since a pass found all of this
-  bookie's ledgers in it (`UnchangedRanges`). This never drops anything.
+- It skips a range of ledgers that has not changed since an earlier pass found that all of this
+  bookie's ledgers in it exist (`UnchangedRanges`). Nothing is dropped in a skipped range.
 - It aborts on any error, with nothing dropped. Only a ledger whose own metadata cannot be read
   does not end it, and counts as existing.
 - If it would drop most of the bookie's ledgers at once, a pass one interval later must find the
@@ -39,8 +39,10 @@ pass."""
 
 
 FULL_LIST_PASSES = 144
-"""The number of passes of which one lists every range again: about one a day with the default
-interval. It also looks for names among the ledgers that cannot be decoded."""
+"""The number of passes from one full list to the next, about a day with the default interval.
+
+A full list skips no range, so it also finds names that cannot be decoded in unchanged ranges.
+"""
 
 
 class MassDeletionCheck:
@@ -79,7 +81,7 @@ class MassDeletionCheck:
 
 
 class UnchangedRanges:
-    """The ranges of ledgers in which a pass found all ledgers of this bookie.
+    """The ranges of ledgers in which a pass found that all ledgers of this bookie exist.
 
     Each bookie lists all ledgers of the cluster, so the load of the lists grows with bookies ×
     ledgers. Most ranges have only old ledgers, and do not change between two passes. The store
@@ -115,7 +117,7 @@ class UnchangedRanges:
             self._noted[span.first, span.last] = span.stamp, _digest(here)
 
     def complete(self) -> None:
-        """Replace the remembered ranges by those that were noted, because the pass is complete."""
+        """Complete a pass: the ranges that it noted replace the remembered ones."""
         self._stamps = self._noted
 
 
@@ -140,10 +142,12 @@ async def collect_garbage(
     """Make one pass of garbage collection, and return the ids of the ledgers that were dropped.
 
     If `mass_deletion` is given, many ledgers are dropped at once only if two passes have found
-    them. It keeps its state from pass to pass, as `unchanged` does, with which a pass does not list
-    again what has not changed since the pass before. Raises CollectionOffError while collection is
-    switched off, and MetadataError or CookieError if the metadata store cannot be trusted. Nothing
-    is dropped in these cases. Run one pass at a time. Safe to cancel.
+    them. If `unchanged` is given, a pass skips the ranges that have not changed since the pass
+    before. Both keep their state from pass to pass.
+
+    Raises CollectionOffError while collection is switched off, and MetadataError or CookieError if
+    the metadata store cannot be trusted. Nothing is dropped in these cases. Run one pass at a time.
+    Safe to cancel.
     """
     await guard.check()
     local = store.ledger_ids()

@@ -417,7 +417,7 @@ class Connection(asyncio.Protocol):
     def _close(self, why: str) -> None:
         """Disconnect a client that violates the protocol, after sending the answers that are ready.
 
-        `why` says what the client did, for the log, which has one such event a second at most.
+        `why` says what the client did. The log has at most one such event a second.
         """
         # Throttled: anybody who can connect can send nonsense, and must not fill the disk.
         self.service.limits.tell("connection_refused", peer=self.peer, reason=why)

@@ -582,8 +582,8 @@ async def _cookie_there(
 ) -> Cookie:
     """Return the cookie in a directory, which must be one of the bookie `wanted`.
 
-    With '' as `wanted`, it may be one of any bookie. The cookie must be of this cluster, and name
-    no more directories than `directories`, the number of those that the caller named. With `force`,
+    With '' as `wanted`, it may be one of any bookie. The cookie must be of this cluster, and
+    must name at most as many directories as the caller, which named `directories`. With `force`,
     neither is required. Raises CookieError for a missing or unexpected cookie.
     """
     from quire.bookie.directories.identity import stored_cookie

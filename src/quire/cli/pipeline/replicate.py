@@ -93,9 +93,9 @@ def replicate(
 
     The copies have the same records at the same positions, byte for byte. However a run ended, run
     the command again to continue. --set gives the copies settings that differ from the source, for
-    example --set ensemble_size=1. Once all partitions of a topic are copied, they are a topic in
-    the target, too. The exit status is 1 if a stream could not be copied; the others are copied all
-    the same.
+    example --set ensemble_size=1. Once the target has all partitions of a topic, the topic is
+    created there, too. The exit status is 1 if a stream could not be copied; the others are copied
+    all the same.
     """
     if for_s is not None and not continuous:
         raise click.UsageError("--for requires --continuous")

@@ -354,7 +354,7 @@ async def _read_replica(
 
 
 def _storing(metadata: LedgerMetadata, first: int, last: int) -> list[str]:
-    """Return the bookies that should store entries from `first` to `last`, which are not sorted.
+    """Return the bookies that should store entries from `first` to `last`, in no special order.
 
     If an ensemble is larger than the write quorum, each entry is on some of its bookies only.
     """

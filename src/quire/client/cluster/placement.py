@@ -235,9 +235,9 @@ class Placement:
     def needs_addresses(self) -> bool:
         """Whether this placement needs the address of every bookie before it chooses any.
 
-        Otherwise it may begin with the hosts in the ids of bookies, if the addresses of those that
-        it chooses are read before they are used. A script, another policy and a client that prefers
-        near bookies would decide about the bookies that are not chosen as well.
+        Otherwise it may first take the host of each bookie from the bookie's id, as long as the
+        addresses of the chosen bookies are read before they are used. With a script, another
+        policy, `spread_acks` or near reads, the addresses of all bookies decide which are chosen.
         """
         return (
             self.config.policy not in _BY_LOCATION
@@ -247,9 +247,10 @@ class Placement:
         )
 
     def unplaced(self) -> list[str]:
-        """Return the bookies whose location is not known, although a source is configured.
+        """Return the bookies with an assumed address whose location is not known.
 
-        Their ids are of the form host:port, and neither the id nor this host has a location.
+        Neither the id of such a bookie nor the host in the id has a location. The result is empty
+        if no source of locations is configured.
         """
         if self._locations is None:
             return []

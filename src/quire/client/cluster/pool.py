@@ -165,7 +165,7 @@ class BookiePool:
         It waits up to `bookies_wait_s` for bookies to register, for their locations, and with
         `rested` for the end of the `REST_S` after a failure. If there are still too few then,
         the result has fewer bookies. Without `wait`, it waits for none of these, and only reads
-        the addresses that it needs to know where the chosen bookies are.
+        the addresses that tell where the chosen bookies are.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._config.bookies_wait_s if wait else 0.0)
@@ -260,7 +260,7 @@ class BookiePool:
             chosen = self.pick_now(wanted)
         if len(chosen) < size:
             error = self.placement.too_few(wanted)
-            error.outcome_known = True  # unlike that of a writer's appends: nothing was created
+            error.outcome_known = True  # nothing was created (a writer may have sent appends)
             raise error
         return tuple(chosen[index] for index in range(size))
 
@@ -495,9 +495,9 @@ class BookiePool:
         return found
 
     async def _learn(self, bookie_ids: Collection[str]) -> bool:
-        """Read those of the addresses that are assumed. Return whether one of them was not right.
+        """Read the addresses that are only assumed, and return whether one of them was wrong.
 
-        It was not if the bookie is on another host, or is not registered any more.
+        It was wrong if the bookie is on another host, or is no longer registered.
         """
         before = {id_: one for id_ in bookie_ids if (one := self._bookies.find(id_)) is not None}
         unread = sorted(id_ for id_, one in before.items() if one.assumed)
@@ -521,7 +521,7 @@ class BookiePool:
         self._leave_old_addresses(before)
         for some in (bookies.readonly, bookies.writable):
             if self._lazy:
-                # An address that was read is worth more than an assumed one.
+                # An assumed address does not replace one that was read.
                 read = self._last_known
                 some = {i: one for i, one in some.items() if not one.assumed or i not in read}
             self._last_known.update(some)

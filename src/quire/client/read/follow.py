@@ -1,6 +1,6 @@
 """Followers of a ledger that is being written. The followers in one client share a feed.
 
-    Feed            It polls the bookies once for all, reads new entries, and keeps them a while.
+    Feed            It polls the bookies for all followers, and keeps new entries for a while.
     LedgerFollower  One reader's position. It takes kept entries from the feed, and reads the rest.
 
 No task works for the feed alone. The first follower that has delivered all known entries and has to

@@ -6,7 +6,7 @@ confirmed meanwhile (rule 10 of docs/internals/replication-rules.md):
     only its connection is lost   The member returns over a new connection, if that is made at once.
     another bookie is available   It replaces the member, once the metadata names it.
     no bookie is available        The session continues without the member while every write set has
-                                  its ack quorum. Else it waits, `lost_quorum_limit_s` at most.
+                                  its ack quorum. Otherwise it waits, at most `lost_quorum_limit_s`.
 
 A member that is absent is tried again until it rejoins or another bookie replaces it. Connections
 to several bookies that break at the same moment usually break because of the network between (a

@@ -122,8 +122,9 @@ def topic_as_json(
 ) -> dict[str, Any]:
     """Return the figures of a topic as JSON: the sums over its partitions.
 
-    The lag of a subscription is the sum of its lags. There is no last position, because a position
-    belongs to one partition. A rate is None while that of a partition is not known.
+    The lag of a subscription is the sum of its lags in all partitions. There is no last position,
+    because a position belongs to one partition. A rate is None until that of each partition is
+    known.
 
     Args:
         partitions: The last observation of each partition, and the one before it.

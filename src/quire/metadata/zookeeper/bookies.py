@@ -76,10 +76,10 @@ class _Seen:
     names: frozenset[str]
     stat: Stat
     addresses: dict[str, BookieAddress | None]
-    """The address of each bookie of which it was read, or None if its node was gone or cannot be
-    decoded."""
+    """The addresses that were read, by bookie id. The value is None if the node of the bookie was
+    gone or cannot be decoded."""
     assumed: Mapping[str, BookieAddress]
-    """The assumed addresses of the others, which all watches share."""
+    """The assumed addresses of the other bookies, by bookie id. All watches share them."""
 
     def replaced(self, names: frozenset[str], stat: Stat) -> frozenset[str]:
         """Return the names in the list of now whose nodes are not known to be the same as here.
@@ -110,7 +110,7 @@ class BookieLists:
         self._reading = asyncio.Lock()
         """The lock that lets a second watch use what the first one reads at the same time."""
         self._learnt: set[str] = set()
-        """The bookies of which `learn` was asked. Their addresses are read again with each new
+        """The bookies that `learn` was called with. Their addresses are read again with each new
         registration, because a client may have connections to the former address."""
 
     async def read(self, notify: Notify | None, *, addresses: bool = True) -> Bookies:
@@ -118,8 +118,8 @@ class BookieLists:
 
         The addresses of bookies that stayed in their list are those that were read first. A bookie
         that changes its properties and nothing else keeps its node, so they may be older ones.
-        Without `addresses`, they are read only where they cannot be assumed, and for the bookies of
-        which `learn` was asked.
+        Without `addresses`, they are read only where they cannot be assumed, and for the bookies
+        that `learn` was called with.
         """
         await self._root.check_layout()
         async with self._reading:
@@ -143,7 +143,7 @@ class BookieLists:
         for seen in lists.values():
             if seen is not None and (known := seen.addresses.get(bookie_id)) is not None:
                 return known
-        # First in the list where it was last. It may have moved to the other one since.
+        # Look first in the list that had the bookie last. It may be in the other one now.
         for below, seen in sorted(
             lists.items(), key=lambda one: one[1] is None or bookie_id not in one[1].names
         ):

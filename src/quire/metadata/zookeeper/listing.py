@@ -45,8 +45,8 @@ async def list_ledgers(
 ) -> AsyncIterator[LedgerRange]:
     """Yield ranges that cover [first, 2**63-1], with the arguments of `MetadataStore.list_ledgers`.
 
-    The stamp of a range consists of the creation of the parent of its leaves, and the number of
-    leaves that were created and deleted there so far.
+    The stamp of a range consists of the zxid at which the parent of its leaves was created, and
+    the number of leaves that were created and deleted there so far.
     """
     top = await _children(root, "", must_exist=True)
     manager = root.manager
@@ -281,7 +281,7 @@ async def _children(root: ZooKeeperRoot, below: str, *, must_exist: bool = False
 
 
 async def _leaves(root: ZooKeeperRoot, parent: str) -> tuple[list[str], RangeStamp | None]:
-    """Return the names below a parent of leaves, and its stamp of the same moment."""
+    """Return the names below a parent of leaves, and the stamp of the parent at that moment."""
     path = root.at(parent)
 
     async def work(again: bool) -> tuple[list[str], RangeStamp | None]:

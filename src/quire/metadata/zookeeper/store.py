@@ -159,7 +159,7 @@ class ZooKeeperStore:
         self._closed = True
         try:
             await self._tasks.close()
-        finally:  # also if the call is cancelled: the session would stay
+        finally:  # also if the call is cancelled: otherwise the session stays open
             for registration in self._registrations.values():
                 registration.abandon()
             self.tree.close()

@@ -40,7 +40,7 @@ def _silent(event: str, **fields: object) -> None:
 
 @opening
 async def autorecovery_client(uri: str, config: ClientConfig) -> Client:
-    """Connect a client for a process of autorecovery to the cluster at `uri`.
+    """Connect a client for an autorecovery process to the cluster at `uri`.
 
     A large cluster has as many of these processes as bookies, and each of them uses few bookies.
     So the client reads the address of a bookie when it first uses the bookie. While the metadata

@@ -10,7 +10,7 @@ bookie. Then everything else is done, and the cookie stays.
     another pass    All ledgers are checked again from the beginning, after the last copy.
     order RETIRED   From here on, the job cannot be cancelled.
     cookie          It is removed, unless the bookie was created again since the beginning. The
-                    bookie notices that and ends. Then the order is withdrawn.
+                    bookie notices the removal and ends. Then the order is withdrawn.
 
 The metadata store shows which step was reached, so a job that was interrupted at any moment
 continues there.
@@ -240,7 +240,7 @@ class _Decommissioning:
         )
 
     async def _read_only(self) -> bool:
-        # Only the list matters, and this is asked several times a second.
+        # Only the list matters, and it is read several times a second.
         return self.bookie not in (await self.client.metadata.bookies(addresses=False)).writable
 
     async def empty(self) -> RecoverResult:

@@ -367,7 +367,7 @@ class _Job:
             try:
                 await self.topics.make()
             except QuireError:
-                pass  # the end of the run reports it, unless it has passed until then
+                pass  # the end of the run tries again, and reports the error if it fails
 
         await look()
         await self._watch(ending, look)
@@ -393,7 +393,7 @@ class _Job:
         mirror_of: Callable[[str], Mirror],
         turns: asyncio.Semaphore | None,
     ) -> None:
-        """Start to copy the streams that are new, or record why their topics forbid it."""
+        """Start to copy the streams that are new, or record why their topics prevent it."""
         refused = await self.topics.look(names)
         for name in names:
             if name in self.mirrors:

@@ -1,4 +1,4 @@
-"""What a run of the job `replicate` would do. This needs no Spark, and changes nothing."""
+"""The preview of a run of the job `replicate`. It needs no Spark, and changes nothing."""
 
 from __future__ import annotations
 

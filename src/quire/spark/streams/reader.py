@@ -297,10 +297,10 @@ def column_of(condition: Filter) -> str:
 
 
 def is_exact(condition: Filter) -> bool:
-    """Return whether the bounds include exactly what a condition does.
+    """Return whether `narrowed` applies a condition exactly, so that Spark need not apply it.
 
-    This is so for the partition of a topic, because whole partitions are read or left out. The
-    condition has no NULL on its right side except in a list, where NULL selects nothing.
+    That is true if the condition compares the column `partition` with integers, because whole
+    partitions are read or left out. A list may also contain NULL, which selects nothing.
     """
     if column_of(condition) != PARTITION_COLUMN:
         return False
@@ -314,8 +314,8 @@ def is_exact(condition: Filter) -> bool:
 def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
     """Return the bounds with one more condition.
 
-    They may include more than the condition does, unless it `is_exact`. Spark then applies it
-    again.
+    Unless the condition `is_exact`, they may include more than it does, so Spark has to apply the
+    condition again.
     """
     column = column_of(condition)
     value: Any = getattr(condition, "value", None)
@@ -464,7 +464,7 @@ class QuireStreamPushdownReader(QuireStreamBatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Use the filters, and yield those that Spark has to apply again, at the edges.
+        """Use the filters, and yield those that Spark has to apply again to the records it gets.
 
         The plan of the query lists the others as pushed filters.
         """

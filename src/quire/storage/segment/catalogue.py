@@ -157,7 +157,7 @@ class Catalogue:
         self.loaded()
 
     def loaded(self) -> None:
-        """Forget what only a start needs, because the whole log was applied."""
+        """Forget what only a start needs. Call this once the whole log is applied."""
         self._fenced_in.clear()
         self._lac_in.clear()
         self._cached_through = 0
@@ -187,8 +187,8 @@ class Catalogue:
     def forget_before(self, ledger_id: int, number: int) -> None:
         """Apply a deletion that was first logged in segment `number`.
 
-        This removes what the ledger has in earlier segments, with the fence and the explicit LAC.
-        The ledger itself remains if anything about it was logged in `number` or later, because it
+        This removes what the ledger has in earlier segments: entries, fence and explicit LAC. The
+        ledger itself remains if anything about it was logged in `number` or later, because it
         was created again after the deletion.
         """
         info = self.ledgers.get(ledger_id)

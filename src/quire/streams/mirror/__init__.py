@@ -2,5 +2,5 @@
 
 Start with `mirror`. `check` decides whether the target is still a copy, `copy` copies one ledger,
 `lag` measures how far the copy is behind, and `leftovers` deletes the ledgers of failed attempts.
-`topics` makes the copies of a topic's partitions a topic.
+`topics` creates a topic in the target once the target has copies of all its partitions.
 """

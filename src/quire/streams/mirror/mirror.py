@@ -338,8 +338,8 @@ class Mirror:
             if found.last_entry_id < segment.last_entry_id and not gone:
                 raise StreamDamagedError(
                     f"segment {segment.lssn} of stream {self.name} was not copied completely: "
-                    f"the copy {end_text(found.last_entry_id)}, but according to its metadata the "
-                    f"segment {end_text(segment.last_entry_id)}",
+                    f"the copy {end_text(found.last_entry_id)}, but the metadata of the segment "
+                    f"says that it {end_text(segment.last_entry_id)}",
                     remedy=f"Check the segment's ledger {segment.ledger_id} in the source "
                     "cluster with `quire ledger show`. If it has lost entries, give up this "
                     f"segment and all before it: truncate the source before {segment.lssn + 1}:0:0",

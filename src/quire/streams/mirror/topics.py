@@ -1,4 +1,4 @@
-"""The topics that the copies of a topic's partitions become.
+"""The creation of topics in the target of a replication.
 
 A replication copies the partitions of a topic as it copies all streams. Once all of them are in the
 target, it creates a topic there with the same name and number of partitions. That topic has an id
@@ -48,9 +48,9 @@ class TopicCopies:
         """The topics of the source that are not a topic in the target yet, by name."""
 
     async def look(self, streams: Collection[str]) -> dict[str, QuireError]:
-        """Find the topics to which some of these streams belong, which are about to be copied.
+        """Find the topics of these streams, which are about to be copied.
 
-        Returns an error for each of the streams whose topic cannot exist in the target, because it
+        Returns an error for each stream whose topic cannot exist in the target, because the target
         has something else of that name. Such a stream must not be copied. Topics that an earlier
         call found are not looked at again.
         """
@@ -114,7 +114,7 @@ class TopicCopies:
         return None, True
 
     async def make(self) -> None:
-        """Create in the target each topic whose partitions are all there, as copies.
+        """Create each topic in the target of which the target has copies of all partitions.
 
         A topic of which some partitions are missing, for example because the replication does not
         include them, is left for a later call. Raises MetadataError for a topic of the source that

@@ -1,8 +1,7 @@
 """The paths of namespaces, and their binding to a cluster.
 
-On ZooKeeper, a namespace or a path above it names the cluster that has its ledgers, in
-DistributedLog's way. So Java's tools find the namespace, and a client of another cluster refuses
-it.
+On ZooKeeper, a namespace or a path above it names the cluster that has its ledgers, in the format
+of DistributedLog. So Java's tools find the namespace, and a client of another cluster refuses it.
 """
 
 from __future__ import annotations

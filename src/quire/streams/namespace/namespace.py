@@ -404,8 +404,8 @@ class Namespace:
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
-                segments), or it is a topic or a partition of one, or the new name is that of a
-                partition that a topic does not have. Nothing was changed.
+                segments), or it is a topic or a partition of one. The error is also raised if the
+                new name is that of a partition that a topic does not have. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         remedy = "Create another topic, and copy the records"

@@ -47,8 +47,8 @@ _STORED = {name: stored for stored, name in IN_MILLISECONDS.items()}
 TIME_MIN_S = 0.001
 """The shortest time in seconds that a setting can have, because whole milliseconds are stored."""
 TIME_MAX_S = 1e300
-"""The longest time in seconds that a setting can have. In milliseconds, a much longer one is no
-finite number. The bound is no smaller, because a stored setting must stay readable."""
+"""The longest time in seconds that a setting can have. A much longer time is not a finite
+number of milliseconds. The limit is not smaller, because stored settings must stay readable.""" ""
 
 
 @was_in_milliseconds("roll_interval", "retention")

@@ -26,7 +26,7 @@ STREAM_SETTINGS_NODE = "quire"
 
 
 async def stored_settings(client: Client, path: str) -> dict[str, Any]:
-    """Return the settings that the node at `path` stores, by name. They are {} without a node."""
+    """Return the settings that the node at `path` stores, by name, or {} without a node."""
     try:
         return decode_settings((await client.metadata.tree.read(path)).value, path)
     except NoSuchKeyError:

@@ -140,9 +140,9 @@ class StreamMetadata:
         """Create all nodes of the stream in one transaction.
 
         `more` has further nodes, as values by their path below the stream's root. Each attempt
-        calls `guard`, which raises an error if the stream must not be created, or returns
-        operations that fail once that changes. Raises StreamExistsError if a stream or a topic has
-        this name.
+        calls `guard`, which raises an error if the stream must not be created. Otherwise it returns
+        operations that make the transaction fail if that changes in between. Raises
+        StreamExistsError if a stream or a topic has this name.
         """
         for attempt in range(CREATE_ATTEMPTS):
             guards = [] if guard is None else await guard()

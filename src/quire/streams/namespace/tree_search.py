@@ -97,7 +97,7 @@ class StreamsPage:
     """A page of the streams of a namespace, on which a topic counts as one name."""
 
     names: list[str]
-    """The names of streams and topics, sorted. It lacks the partitions of `topics`."""
+    """The names of streams and topics, sorted, without the partitions of `topics`."""
     topics: dict[str, StoredTopic]
     """The topics among `names`, by name."""
     unreadable: list[str]

@@ -410,7 +410,7 @@ class _Publication:
 
         the batch is recorded as published    The call returns.
         a writer took over                    The call is refused, unless the writer may be fenced.
-        another sink published in between     The call tries again, after what it published.
+        another sink published in between     The call tries again, after what that sink published.
         the plan has ended                    The call is refused.
 
     The ledgers that this call makes are named by its own transactions only. A transaction that was

@@ -35,7 +35,7 @@ Python decodes JSON with one level of its stack for each of them. How many fit d
 is on the stack, so a value near that limit could be stored, and then not be restored.
 """
 FORMER_NESTING_MAX = 2_000
-"""A number of levels that no value has that was stored before there was a limit."""
+"""More levels than any value can have that was stored before there was a limit."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -57,7 +57,7 @@ def _deeply(function: Callable[[A], T], argument: A) -> T:
 
 
 def _nesting(command: bytes) -> int:
-    """Return how many lists and dictionaries of a JSON text are nested in each other at most."""
+    """Return the largest number of lists and dictionaries that a JSON text nests in each other."""
     if command.count(b"[") + command.count(b"{") <= NESTING_MAX:
         return 0  # certainly few enough, also if all of them are nested
     depth = deepest = 0

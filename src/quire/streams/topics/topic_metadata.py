@@ -275,12 +275,12 @@ class TopicMetadata:
         return found if found is not None and parts[1] < found.partitions else None
 
     async def not_beside(self, stream: str) -> list[Operation]:
-        """Return operations that fail if a new stream would stand beside the partitions of a topic.
+        """Return operations that fail if a new stream would look like a partition but not be one.
 
         A stream such as "clicks/9" beside a topic "clicks" with four partitions looks like a
-        partition, but no reader or writer of the topic uses it. Raises UsageError if the stream
-        would be one now, and StreamExistsError if it has the name of a topic's partition, and the
-        topic is being deleted.
+        partition, but no reader or writer of the topic uses it. Raises UsageError if the
+        stream would be such a stream now. Raises StreamExistsError if it has the name of a
+        partition, and the topic is being deleted.
         """
         above, _, number = stream.rpartition("/")
         if not above or not number.isdecimal():

@@ -363,7 +363,7 @@ class Segments:
         return self._spare is not None
 
     async def check_next(self, *, at_once: bool) -> None:
-        """Check that a next segment can be begun, before the open one is given up for it.
+        """Check that a next segment can be begun, before the open one is completed.
 
         Args:
             at_once: Whether the next segment is begun now. Its ledger is then created. Otherwise

@@ -130,7 +130,7 @@ class WriterTask:
         """The event loop's time at which the creation of the next ledger is tried again.
 
         It is None unless the last attempt failed. The open segment is then kept although it is due,
-        until there is a next ledger: a writer that completed it could not write anything.
+        until there is a next ledger. A writer that had completed it could not write anything.
         """
         self._settled: ControlState = segments.taken.marks.copy()
         """The producers and the fencing token after all acknowledged entries."""

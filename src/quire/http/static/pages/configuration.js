@@ -24,7 +24,7 @@ function value(one, text) {
   return [h("code", null, text), words ? h("small", { class: "quiet" }, ` ${words}`) : ""];
 }
 
-/** Return a text with what is in backticks as code. */
+/** Return the parts of a text, of which those between backticks are code elements. */
 const coded = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));
 
 const COLUMNS = [{ text: "Key", by: (one) => one.key }, { text: "Value", by: (one) => one.value }, { text: "Default", by: (one) => one.default }, { text: "From", by: (one) => one.origin }];

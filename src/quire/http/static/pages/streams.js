@@ -45,7 +45,7 @@ export const FIGURES = [
   { text: "Lag", type: "number", by: (one) => one.lag }, { text: "Last write", type: "when", by: (one) => one.last_time }];
 const STREAMS = [{ text: "Stream", by: (one) => one.name }, ...FIGURES];
 
-/** Return a number of which more may exist than were looked at. */
+/** Return a number, marked as a lower bound if not all segments were looked at. */
 export const least = (one, value) => (one.whole === false ? `≥ ${value}` : value);
 
 const lag = (one) => one.lag === null || one.lag === undefined ? (one.subscriptions === 0 ? h("span", { class: "quiet" }, "no subscription") : "–")
@@ -80,14 +80,14 @@ function rowsOf({ streams: names, topics, statistics }) {
     ...names.filter((name) => !partitions.has(name)).map((name) => ({ name, ...found(name) }))];
 }
 
-/** Return how many streams and topics the rows are. */
+/** Return the numbers of streams and topics among the rows, in words. */
 function amount(rows) {
   const topics = rows.filter((one) => one.partitions).length;
   const parts = [rows.length > topics ? counted(rows.length - topics, "stream") : "", topics ? counted(topics, "topic") : ""];
   return parts.filter(Boolean).join(" and ");
 }
 
-export const RATES = "Rates are those between the last two looks at a stream, so they appear after some seconds. The lag is that of the slowest subscription.";
+export const RATES = "Rates are averages between the last two looks at a stream, so they appear after some seconds. The lag is that of the slowest subscription.";
 
 export const streams = {
   title: ({ parts }) => (parts[0] ? `Streams of ${parts[0]}` : "Streams"),
@@ -107,7 +107,7 @@ export const streams = {
     const kept = query.get("search") ? { search: query.get("search") } : {};
     const rows = rowsOf(data);
     return h("div", null,
-      data.unreadable ? h("div", { class: "alert bad" }, h("p", null, `✗ ${data.unreadable}. Its partitions are listed as streams.`)) : "",
+      data.unreadable ? h("div", { class: "alert bad" }, h("p", null, `✗ ${data.unreadable}. The partitions of such a topic are listed as streams.`)) : "",
       rows.length ? sortable(`streams ${namespace}`, `${amount(rows)} by name. The headings sort this page.`, STREAMS, rows, (one) => streamRow(one, namespace), { text: "Stream", down: false })
         : empty(query.has("search") ? "No streams were found" : query.has("after") ? "There are no more streams" : "There are no streams yet", data.next !== null ? "Not all names were looked at yet." : ""),
       pager("Pages of streams", [["First page", query.has("after") && address("streams", [namespace], kept)],

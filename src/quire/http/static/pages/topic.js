@@ -9,7 +9,7 @@ import { FIGURES, figures, least, RATES } from "/ui/pages/streams.js";
 const PARTITIONS = [{ text: "Partition", by: (one) => one.partition }, ...FIGURES, { text: "" }];
 
 const SAFE = /^[\w./:@%+=,-]+$/;
-/** Return a word of a command as a shell takes it. */
+/** Return a word of a command, quoted for a shell if it needs quotes. */
 const quoted = (word) => (SAFE.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function partitionRow(one, namespace) {
@@ -46,6 +46,6 @@ export const topic = {
       section(data.deleting ? "Partitions that are left" : "Partitions",
         rows.length ? sortable(`topic ${namespace} ${data.name}`, `${counted(rows.length, "partition")}. The headings sort them.`, PARTITIONS, rows, (one) => partitionRow(one, namespace), { text: "Partition", down: false })
           : empty("No partition is left", "Only the name of the topic is still stored.")),
-      h("p", { class: "quiet" }, RATES, " That of the topic is the sum over its partitions."));
+      h("p", { class: "quiet" }, RATES, " The figures of the topic are sums over its partitions."));
   },
 };

@@ -192,8 +192,8 @@ class Chart {
     this.said.textContent = `${clock(times[index], { dated: this.dated })}: ${series.map((one) => `${one.name} ${this.unit.text(one.values[index])}`).join(", ")}`;
   }
 
-  /** Remove the cursor if the focus has gone elsewhere. A refresh of the page takes the focus away,
-   * and gives it back before this looks. */
+  /** Remove the cursor if the focus has moved to another element. A refresh of the page takes the
+   * focus away, and gives it back before the check runs. */
   blurred() {
     queueMicrotask(() => { if (document.activeElement !== this.area) this.leave(); });
   }

@@ -37,7 +37,7 @@ export function usage(name, used, total) {
     h("span", { style: { "--share": share } })));
 }
 
-/** The number of characters from which on a command has its button below it on a small screen. */
+/** A command of at least this many characters has its button below it on a small screen. */
 const LONG_CHARS = 60;
 
 /** Return a command in a box, with a button that copies it. */
@@ -55,11 +55,11 @@ export function command(text) {
 /** A command after a colon or after "or", up to the end of its sentence. */
 const COMMANDS = /(: |, or )((?:quire|curl|openssl|smartctl|export|echo) .*?)(?=\. [A-Z]|, or quire |$)/gs;
 
-/** A sentence at the beginning that is nothing but a command. */
+/** A first sentence that is nothing but a command. */
 const LEADING = /^(?:quire|curl) (?:(?! continues )(?!\. [A-Z]).)*(?=\. [A-Z])/s;
 
-/** Return advice as words and commands: each command that stands after a colon is in a box of its own,
- * and so is a text, or its first sentence, that is nothing but a command. */
+/** Return advice as words and commands. A command after a colon is in a box of its own. So is a text,
+ * or a first sentence, that is nothing but a command. */
 export function advice(text) {
   if (/^(?:quire|curl) (?!.*(?:\. | continues ))/s.test(text)) return [h("p", null, "What to do:"), command(text)];
   const found = [];

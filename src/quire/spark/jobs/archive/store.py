@@ -238,7 +238,8 @@ def _open(uri: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         raise UsageError(
             f"the directory {without_credentials(uri)} cannot be opened, because neither library "
-            f"knows how to. pyarrow: {known}; fsspec: {text_without_credentials(str(error), uri)}",
+            f"supports such a URI. pyarrow: {known}; "
+            f"fsspec: {text_without_credentials(str(error), uri)}",
             remedy="Use /path, file://, s3://, gs:// or hdfs://, or install fsspec and what it "
             "needs for this kind of URI",
         ) from None
