@@ -602,7 +602,7 @@ def test_the_cursor_of_a_chart_with_all_its_keys(dashboard: Dashboard, tab: Tab)
     page.keyboard.press("Home")
     page.keyboard.press("Tab")
     expect(shown).to_have_text("3.0/s")  # the cursor goes with the focus
-    line = figure.get_by_role("button", name="added")
+    line = figure.get_by_role("button", name="adds")
     for pressed in ("false", "true"):
         line.click()
         expect(line).to_have_attribute("aria-pressed", pressed)
