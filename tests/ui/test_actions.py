@@ -339,9 +339,9 @@ def test_the_states_that_bookies_are_filtered_by(dashboard: Dashboard, tab: Tab)
                lambda route: route.fulfill(content_type="application/json", body=body))  # fmt: skip
     tab.open("bookies")
     for choice, found in (
-        ("writable", ["full", "mute", "part", "well"]), ("read-only", ["held"]), ("gone", ["away"]),
+        ("writable", ["mute", "full", "part", "well"]), ("read-only", ["held"]), ("gone", ["away"]),
         ("nearly full", ["full", "part"]), ("no answer", ["mute"]),
-        ("any", ["away", "full", "held", "mute", "part", "well"]),
+        ("any", ["mute", "away", "held", "full", "part", "well"]),
     ):  # fmt: skip
         page.get_by_label("State").select_option(label=choice)
         expect(page.locator("tbody th")).to_have_text(found)
@@ -602,7 +602,7 @@ def test_the_cursor_of_a_chart_with_all_its_keys(dashboard: Dashboard, tab: Tab)
     page.keyboard.press("Home")
     page.keyboard.press("Tab")
     expect(shown).to_have_text("3.0/s")  # the cursor goes with the focus
-    line = figure.get_by_role("button", name="added")
+    line = figure.get_by_role("button", name="adds")
     for pressed in ("false", "true"):
         line.click()
         expect(line).to_have_attribute("aria-pressed", pressed)

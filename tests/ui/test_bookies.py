@@ -96,9 +96,12 @@ def test_the_list_is_sorted_with_the_keyboard(dashboard: Dashboard, tab: Tab) ->
     tab.open("bookies")
     heads = page.locator("tbody th")
     expect(heads).to_have_count(4)
-    before = heads.all_inner_texts()
+    column = page.get_by_role("columnheader", name="Bookie", exact=True)
     button = page.get_by_role("button", name="Bookie", exact=True)
     button.focus()
+    page.keyboard.press("Enter")
+    expect(column).to_have_attribute("aria-sort", "ascending")
+    before = heads.all_inner_texts()
     page.keyboard.press("Enter")
     expect(heads.first).to_have_text(before[-1])
     assert heads.all_inner_texts() == before[::-1]
@@ -242,8 +245,14 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
     page = tab.page
     lost.kill()
     wait_for(lambda: said(roomy, lost.id)["bookie"]["state"] == "gone", "it is gone")
+    tab.open("bookies")
+    expect(page.locator("tbody th").first, "the worst bookie is the first").to_have_text(lost.id)
     tab.open(f"bookie/{lost.id}")
     expect(page.locator(".problems > .bad")).to_contain_text("not registered")
+    names = page.locator(".tile dt")
+    expect(names, "what it did is not known").to_have_text(["State", "Ledgers that name it"])
+    order = page.locator("main h2").all_inner_texts()
+    assert order.index("What is wrong") < order.index("Actions") < order.index("Over time")
     expect(
         page.get_by_role("button", name=f"Make read-only {lost.id}", exact=True)
     ).to_be_disabled()

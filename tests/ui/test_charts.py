@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
+PHONE = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
 STEP_S = 10
 INTERVAL_MS = 3000
 """The interval of the overview in app.js."""
@@ -229,13 +230,29 @@ def test_a_ledger_is_found_from_the_overview(dashboard: Dashboard, tab: Tab) -> 
     for path in ("", "explain"):
         tab.open(path)
         expect(page.get_by_role("link", name="Overview")).to_have_attribute("aria-current", "page")
-        page.get_by_label("Explain the ledger with this id").fill(str(dashboard.ledger))
-        page.get_by_role("button", name="Show").click()
+        page.get_by_label("Ledger id").fill(str(dashboard.ledger))
+        page.get_by_role("button", name="Explain").click()
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {dashboard.ledger}")
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
+def test_the_field_does_not_push_down_what_is_wrong(dashboard: Dashboard, tab: Tab) -> None:
+    tab.open("")
+    title = tab.page.get_by_role("heading", level=1).bounding_box()
+    field = tab.page.get_by_label("Ledger id").bounding_box()
+    assert title
+    assert field
+    assert field["x"] > title["x"] + title["width"], "the field stands below the heading"
+    button = tab.page.get_by_role("button", name="Explain").bounding_box()
+    assert button
+    assert button["height"] <= field["height"] + 1, "its word is broken"
 
 
 def test_the_fullest_disks(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("")
+    tile = tab.page.locator(".tile").filter(has_text="Fullest bookie")
+    expect(tile.locator(".figure")).to_have_text(re.compile(r"\d\s%\sused$"))
+    expect(tile).to_contain_text("free in all")
     for bookie in dashboard.cluster.bookies:
         meter = tab.page.get_by_role("meter", name=f"disk of {bookie.id}")
         expect(meter).to_be_visible()

@@ -168,7 +168,7 @@ def test_a_command_is_selected_if_there_is_no_clipboard(dashboard: Dashboard, ta
          ["quire bookie explain space /d1"],
          ["What to do:", "It also says how to find the other files."]),
         ("See the overview, or quire explain", ["quire explain"],
-         ["What to do: See the overview or:"]),
+         ["What to do: See the overview, or:"]),
     ],
 )  # fmt: skip
 def test_commands_in_advice_are_in_boxes(

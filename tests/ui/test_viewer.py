@@ -543,6 +543,8 @@ def test_a_stream_on_a_line_of_time(stored: Stored, tab: Tab) -> None:
     left = [box["x"] for box in boxes if box is not None]
     assert left == sorted(left)
     expect(page.get_by_role("row").filter(has_text="billing")).to_contain_text("20")
+    largest = page.locator(".tile").filter(has_text="Largest lag")
+    expect(largest).to_contain_text("records, billing")
     page.get_by_role("row").filter(has_text="2:0:0 to").get_by_role("link", name="records").click()
     expect(payload(page, "record 2:0:0")).to_have_text('{"order": 30}')
 

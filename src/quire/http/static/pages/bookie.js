@@ -20,17 +20,21 @@ const next = (text) => (text ? advice(text) : "");
 
 // -- key figures --------------------------------------------------------------------------------
 
-function figures({ bookie, report }, ledgers) {
+/** Return the key figures. Of a bookie that is gone, only two are known. */
+function figures({ bookie, report, problems }, ledgers) {
   const { rates } = bookie;
   const used = bookie.free_bytes === null || !bookie.total_bytes ? null : 1 - bookie.free_bytes / bookie.total_bytes;
+  const wrong = problems.some((one) => one.severity === "bad");
   return tiles([
-    { name: "State", value: bookie.state, below: report ? `version ${report.version}, up ${seconds((Date.now() - report.started_ms) / 1000)}` : "", kind: { gone: "bad", "read-only": "warn" }[bookie.state] ?? "" },
-    { name: "Disk used", value: percent(used), below: used === null ? "not known" : `${bytes(bookie.free_bytes)} free of ${bytes(bookie.total_bytes)}`, kind: used >= 0.9 ? "bad" : used >= 0.8 ? "warn" : "" },
+    { name: "State", value: bookie.state, below: report ? `version ${report.version}, up ${seconds((Date.now() - report.started_ms) / 1000)}` : "", kind: bookie.state === "gone" && wrong ? "bad" : bookie.state === "writable" ? "" : "warn" },
+    ...(bookie.state === "gone" ? [] : [{ name: "Disk used", value: percent(used), below: used === null ? "not known" : `${bytes(bookie.free_bytes)} free of ${bytes(bookie.total_bytes)}`, kind: used >= 0.9 ? "bad" : used >= 0.8 ? "warn" : "" }]),
     { name: "Ledgers that name it", value: (ledgers.whole ? "" : "at least ") + count(ledgers.count), below: ledgers.age_s === null ? "being counted" : `of ${counted(ledgers.read, "ledger")}` },
-    { name: "Entries added", value: rate(rates?.adds_per_s), below: rate(rates?.add_bytes_per_s, "B") },
-    { name: "Read requests", value: rate(rates?.reads_per_s), below: rate(rates?.read_bytes_per_s, "B") },
-    { name: "Add latency, p99", value: milliseconds(rates?.add_p99_ms), below: `p50 ${milliseconds(rates?.add_p50_ms)}` },
-    { name: "Disk sync latency, p99", value: milliseconds(rates?.sync_p99_ms), below: `p50 ${milliseconds(rates?.sync_p50_ms)}` },
+    ...(bookie.state === "gone" ? [] : [
+      { name: "Entries added", value: rate(rates?.adds_per_s), below: rate(rates?.add_bytes_per_s, "B") },
+      { name: "Read requests", value: rate(rates?.reads_per_s), below: rate(rates?.read_bytes_per_s, "B") },
+      { name: "Add latency, p99", value: milliseconds(rates?.add_p99_ms), below: `p50 ${milliseconds(rates?.add_p50_ms)}` },
+      { name: "Disk sync latency, p99", value: milliseconds(rates?.sync_p99_ms), below: `p50 ${milliseconds(rates?.sync_p50_ms)}` },
+    ]),
   ]);
 }
 
@@ -116,7 +120,7 @@ function actions({ bookie, actions: can }, act) {
 
 // -- ledgers ------------------------------------------------------------------------------------
 
-const LEDGER = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["good", "closed"] };
+const LEDGER = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["", "closed"] };
 
 /** Return the entries that the bookie should have a part of, by the fragments that name it. */
 function parts(ledger, id) {
@@ -150,7 +154,7 @@ function details({ bookie, region, rack, report }) {
     ["Address", bookie.host === null ? "–" : `${bookie.host}:${bookie.port}${bookie.tls ? ", TLS" : ""}`],
     ["HTTP server", bookie.http.join(", ") || "none"], ["Region", region || "–"], ["Rack", rack === null ? "not known" : link(rack, "topology")],
     ["Version", report ? `Quire ${report.version}, Python ${report.python}` : "not known"], ["Started", report ? time(report.started_ms) : "not known"],
-    ["Configuration", bookie.http.length ? link("Keys and their origin", "configuration", [bookie.id]) : "its HTTP server would show it"],
+    ["Configuration", bookie.http.length ? link("Keys and their origin", "configuration", [bookie.id]) : "not known"],
   ]));
 }
 
@@ -167,11 +171,14 @@ export const bookie = {
   },
   oldSince: ({ page }) => page.old_since_ms ?? null,
   render({ page, found, series }, { query }, act) {
+    const gone = page.bookie.state === "gone";
+    const work = [jobs(page, act), actions(page, act)];
+    const before = [series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "", disks(page)];
     return h("div", null,
       h("p", null, stateMarks(page.bookie)),
       page.problems.length ? section("What is wrong", problemList(page.problems)) : "",
       section("Key figures", figures(page, found)),
-      series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "", disks(page), jobs(page, act), actions(page, act),
-      ledgers(page, found, query), page.report ? store(page.report) : "", details(page));
+      // What a bookie that is gone did before is less urgent than what can be done.
+      gone ? [work, ledgers(page, found, query), before] : [before, work, ledgers(page, found, query)], page.report ? store(page.report) : "", details(page));
   },
 };

@@ -9,7 +9,10 @@ import { spaceAge } from "/ui/pages/overview.js";
 const LIMIT = 1000;
 const NEARLY_FULL = 0.8;
 export const STATES = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], gone: ["bad", "✗ gone"] };
-const ORDER = { gone: 0, "read-only": 1, writable: 2 };
+const ORDER = { gone: 1, "read-only": 2, writable: 3 };
+
+/** Return the place of a bookie in the order of states, in which the worst is the first. */
+const worst = (one) => (one.answers === false ? 0 : ORDER[one.state]);
 
 /** Return the state of a bookie as marks. */
 export const stateMarks = (one) => [mark(...STATES[one.state]), one.answers === false ? [" ", mark("bad", "✗ no answer")] : "",
@@ -29,7 +32,7 @@ export function disk(one) {
 }
 
 const COLUMNS = [
-  { text: "Bookie", by: (one) => one.id }, { text: "State", by: (one) => ORDER[one.state] }, { text: "Rack", by: (one) => one.location },
+  { text: "Bookie", by: (one) => one.id }, { text: "State", by: worst }, { text: "Rack", by: (one) => one.location },
   { text: "Disk", by: used }, { text: "Ledgers", type: "number", by: (one) => one.rates?.ledgers },
   { text: "Adds", type: "number", by: (one) => one.rates?.adds_per_s },
   { text: "Reads", type: "number", by: (one) => one.rates?.reads_per_s }, { text: "Add, p99", type: "number", by: (one) => one.rates?.add_p99_ms },
@@ -75,7 +78,7 @@ function figures(all) {
   return tiles([
     { name: "Writable", value: `${count(of("writable"))} of ${count(all.length)}`, below: "accept new entries", kind: of("writable") ? "" : "bad" },
     { name: "Read-only", value: count(of("read-only")), below: "serve what they have", kind: of("read-only") ? "warn" : "" },
-    { name: "Gone", value: count(of("gone")), below: "not registered", kind: of("gone") ? "bad" : "" },
+    { name: "Gone", value: count(of("gone")), below: "not registered", kind: of("gone") ? "warn" : "" },
     { name: "Free space", value: told.length ? bytes(sum("free_bytes")) : "–", below: told.length ? `of ${bytes(sum("total_bytes"))}` : "not known yet" },
     { name: "Nearly full disks", value: count(full), below: "over 80\u00a0% used", kind: full ? "warn" : "" },
   ]);
@@ -95,9 +98,10 @@ export const bookies = {
     if (!data.bookies.length) return empty("There are no bookies", "Start one:", "quire bookie start --dir DIR");
     const place = h("div");
     redraw = () => {
-      const shown = data.bookies.filter(fits);
+      // The sort is stable: bookies of one state stay in the order of their ids.
+      const shown = data.bookies.filter(fits).sort((one, other) => one.id.localeCompare(other.id, undefined, { numeric: true }));
       const caption = shown.length === data.bookies.length ? counted(shown.length, "bookie") : `${shown.length} of ${counted(data.bookies.length, "bookie")}`;
-      place.replaceChildren(shown.length ? sortable("bookies", caption, COLUMNS, shown, cells, { text: "Bookie", down: false })
+      place.replaceChildren(shown.length ? sortable("bookies", caption, COLUMNS, shown, cells, { text: "State", down: false })
         : empty("No bookie fits the filter"));
     };
     redraw();

@@ -110,7 +110,7 @@ export const configuration = {
     redraw();
     return h("div", null, tabs("configuration", "Configuration", [
       { id: "keys", title: KEYS, content: () => [
-        h("div", { class: "section-head" }, h("h2", null, `Keys of ${own.process}`), processes(bookies, parts[0]), tablesOf(own.keys)),
+        h("div", { class: "section-head" }, h("h2", null, `Keys of ${own.process}`), h("div", { class: "section-choices" }, processes(bookies, parts[0]), tablesOf(own.keys))),
         h("p", { class: "quiet" }, "Options override variables, which override the file. Passwords, tokens and keys are in files of their own and are not shown. On the command line: ", h("code", null, "quire config show --origin")),
         ofProcess] },
       { id: "settings", title: SETTINGS, content: () => [ofCluster] },

@@ -80,7 +80,7 @@ export const entry = {
     if (data.locked) return h("div", null, ledgerTabs(ledger, "entries"), passwordForm(ledger, data, act));
     const good = data.copies.filter((one) => one.state === "good").length;
     const at = (values) => address("ledger", [ledger, "entries", id], { ...(query.get("bookie") ? { bookie: query.get("bookie") } : {}), ...values });
-    const rows = data.copies.map((one) => [one.bookie, mark(...(COPY[one.state] ?? ["warn", one.state])), one.registered, bytes(one.bytes), one.detail || "–",
+    const rows = data.copies.map((one) => [link(one.bookie, "bookie", [one.bookie]), mark(...(COPY[one.state] ?? ["warn", one.state])), one.registered, bytes(one.bytes), one.detail || "–",
       one.bytes === null ? "" : one.bookie === data.from ? "shown below" : h("a", { href: address("ledger", [ledger, "entries", id], { bookie: one.bookie }) }, "Show this copy")]);
     const whole = good >= data.write_quorum;
     const behind = data.payload === undefined ? 0 : data.offset + data.shown_bytes;

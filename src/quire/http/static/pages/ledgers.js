@@ -9,17 +9,17 @@ const PAGE = 50;
 const SEGMENTS_DRAWN_MAX = 100;
 const ID = /^[0-9]{1,19}$/;
 
-export function idForm(label, page, value = "") {
-  const input = h("input", { id: "ledger-id", inputmode: "numeric", autocomplete: "off", required: true, pattern: "[0-9]{1,19}", value });
+export function idForm(label, page, action = "Show") {
+  const input = h("input", { id: "ledger-id", inputmode: "numeric", autocomplete: "off", required: true, pattern: "[0-9]{1,19}" });
   const submit = (event) => {
     event.preventDefault();
     location.hash = address(page, [input.value.trim()]);
   };
-  return h("form", { role: "search", onsubmit: submit },
-    h("div", null, h("label", { for: "ledger-id" }, label), input), h("button", null, "Show"));
+  return h("form", { role: "search", class: "one-field", onsubmit: submit },
+    h("div", null, h("label", { for: "ledger-id" }, label), input), h("button", null, action));
 }
 
-const STATES = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["good", "closed"] };
+const STATES = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["", "closed"] };
 const STATE_CHOICES = [["", "any"], ["OPEN", "open"], ["IN_RECOVERY", "in recovery"], ["CLOSED", "closed"]];
 const OWNER_CHOICES = [["", "any"], ["stream", "stream"], ["object", "object"], ["dataset", "dataset"], ["state machine", "state machine"],
   ["other", "another application"], ["none", "nobody"], ["unknown", "not known"]];

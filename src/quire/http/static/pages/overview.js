@@ -45,7 +45,7 @@ function keyFigures(data) {
   const wrong = data.problems.some((one) => one.severity === "bad");
   return tiles([
     { name: "Writable bookies", value: `${count(bookies.writable)} of ${count(all)}`, below: away.join(", ") || "all of them", kind: silent || !bookies.writable || bookies.gone && wrong ? "bad" : away.length ? "warn" : "" },
-    { name: "Free space", value: data.space_age_s === null ? "–" : bytes(data.free_bytes), below: data.space_age_s === null ? "not known yet" : [`of ${bytes(data.total_bytes)}, fullest bookie ${percent(share)} used `, spaceAge(data.space_age_s)], kind: fullness(share) },
+    { name: "Fullest bookie", value: fullest ? `${percent(share)} used` : "–", below: data.space_age_s === null ? "not known yet" : [`${bytes(data.free_bytes)} of ${bytes(data.total_bytes)} free in all `, spaceAge(data.space_age_s)], kind: fullness(share) },
     { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: looked ? `${count(autorecovery.locked)} being repaired` : "nobody looks for them", kind: autorecovery.marked || bookies.gone && !looked ? "warn" : "" },
     { name: "Autorecovery", value: autorecovery.enabled ? "on" : "switched off", below: autorecovery.auditor ? `auditor ${autorecovery.auditor}` : "no auditor", kind: autorecovery.enabled && autorecovery.auditor ? "" : "warn" },
     ...(rates.bookies ? [
@@ -72,7 +72,7 @@ function disks(data) {
 
 export const overview = {
   title: () => "Overview",
-  controls: () => idForm("Explain the ledger with this id", "ledger"),
+  controls: () => idForm("Ledger id", "ledger", "Explain"),
   load: async (where, signal) => {
     const [now, series] = await Promise.all([get("/api/v1/quire/overview", {}, signal), loadSeries(signal)]);
     return { ...now, series };
@@ -94,8 +94,8 @@ export const overview = {
         ["Being repaired", count(autorecovery.locked)],
         ["Repair failed", count(autorecovery.failing)],
         ["Wait for a lost bookie", seconds(autorecovery.delay_s)],
-        ["Jobs in all processes", [count(data.running.length), " ", link("Repair and jobs", "work")]],
-      ])),
+        ["Jobs in all processes", count(data.running.length)],
+      ]), h("p", null, link("Repair and jobs", "work"))),
       h("p", { class: "quiet" }, `Cluster ${data.instance_id}, metadata ${data.metadata}`));
   },
 };

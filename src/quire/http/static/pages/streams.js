@@ -49,7 +49,7 @@ const STREAMS = [{ text: "Stream", by: (one) => one.name }, ...FIGURES];
 export const least = (one, value) => (one.whole === false ? `≥ ${value}` : value);
 
 const lag = (one) => one.lag === null || one.lag === undefined ? (one.subscriptions === 0 ? h("span", { class: "quiet" }, "no subscription") : "–")
-  : [one.lag ? counted(one.lag, "record") : "none", h("small", { class: "quiet" }, ` ${one.slowest}${one.subscriptions > 1 ? `, slowest of ${count(one.subscriptions)}` : ""}`)];
+  : [one.lag ? counted(one.lag, "record") : "none", h("small", { class: "quiet second" }, ` ${one.slowest}${one.subscriptions > 1 ? `, slowest of ${count(one.subscriptions)}` : ""}`)];
 
 export const written = (text) => (text ? time(Date.parse(text)) : "–");
 
@@ -116,7 +116,7 @@ export const streams = {
   },
 };
 
-const SEGMENT = { "in progress": ["note", "in progress"], completed: ["good", "completed"], truncated: ["warn", "truncated"], lost: ["bad", "✗ lost"] };
+const SEGMENT = { "in progress": ["note", "in progress"], completed: ["", "completed"], truncated: ["warn", "truncated"], lost: ["bad", "✗ lost"] };
 
 const began = (segment, byTime) => (segment.created ? Date.parse(segment.created) : byTime && segment.first_txid ? Number(segment.first_txid) : null);
 
@@ -166,6 +166,7 @@ export const stream = {
     const now = data.figures ?? {};
     const behind = data.lag.map((one) => one.records).filter((value) => value !== null);
     const slowest = behind.length ? Math.max(...behind) : null;
+    const whose = data.lag.find((one) => one.records !== null && one.records === slowest)?.name;
     return h("div", null, streamTabs(parts[0], parts[1], "segments"),
       data.topic ? h("p", null, `Partition ${parts[1].slice(data.topic.name.length + 1)} of `, link(`topic ${data.topic.name}`, "topic", [parts[0], data.topic.name]), `, which has ${count(data.topic.partitions)}.`) : "",
       data.lost.length ? h("div", { class: "alert bad" }, h("p", null, `✗ ${counted(data.lost.length, "segment")} of this stream lost ${data.lost.length === 1 ? "its" : "their"} ledger.`),
@@ -175,7 +176,7 @@ export const stream = {
         { name: "Size", value: bytes(data.bytes), below: "payload, one copy" },
         { name: "Written now", value: rate(now.records_per_s), below: rate(now.bytes_per_s, "B") },
         { name: "Last write", value: data.last_time ? [clock(Date.parse(data.last_time) / 1000)] : "–", below: `${data.last_time ? `${date(Date.parse(data.last_time))}, ` : ""}${data.ended ? "the stream has ended" : data.last ? `position ${data.last}` : "no records yet"}` },
-        { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: data.subscriptions.length ? `records, ${counted(data.subscriptions.length, "subscription")}` : "no subscription" },
+        { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: whose ? `records, ${whose}${behind.length > 1 ? `, slowest of ${count(data.subscriptions.length)}` : ""}` : data.subscriptions.length ? counted(data.subscriptions.length, "subscription") : "no subscription" },
       ]),
       section("Subscriptions", data.lag.length ? table(
         `Progress of each subscription${data.lag.length < data.subscriptions.length ? `: the first ${data.lag.length} of ${data.subscriptions.length}` : ""}`,

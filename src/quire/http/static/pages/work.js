@@ -40,7 +40,7 @@ export const work = {
     return h("div", null,
       section("Autorecovery", keyFigures(autorecovery), repairProgress(data.repair),
         h("div", { class: "row-buttons" },
-          autorecovery.enabled ? button("Switch off", "Switch autorecovery off", turn(false), act, QUESTIONS.autorecoveryOff) : button("Switch on", "Switch autorecovery on", turn(true), act, QUESTIONS.autorecoveryOn), " ",
+          autorecovery.enabled ? button("Switch autorecovery off", "Switch autorecovery off", turn(false), act, QUESTIONS.autorecoveryOff) : button("Switch autorecovery on", "Switch autorecovery on", turn(true), act, QUESTIONS.autorecoveryOn), " ",
           button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act, QUESTIONS.audit), " ",
           button("Rebalance", "Rebalance the cluster", () => ask("PUT", "/api/v1/quire/rebalance"), act, QUESTIONS.rebalance)),
         accessNote(),

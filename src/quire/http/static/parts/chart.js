@@ -116,7 +116,7 @@ class Chart {
     const grid = { stroke: () => colour("--line"), width: 1 };
     const single = series.length === 1;
     return {
-      width, height: HEIGHT, padding: [8, 8, 0, 0],
+      width, height: HEIGHT, padding: [8, 20, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, y: false, sync: { key: "quire", setSeries: false }, points: { size: 7 } },
       hooks: { setCursor: [() => this.showValues()] },

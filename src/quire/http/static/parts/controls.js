@@ -71,7 +71,7 @@ export function advice(text) {
   }
   for (const match of text.matchAll(COMMANDS)) {
     const words = text.slice(from, match.index).replace(/^\. /, "");
-    found.push(h("p", null, found.length ? "" : "What to do: ", match[1] === ": " ? `${words}:` : `${words} or:`), command(match[2]));
+    found.push(h("p", null, found.length ? "" : "What to do: ", match[1] === ": " ? `${words}:` : words ? `${words}, or:` : "or:"), command(match[2]));
     from = match.index + match[0].length;
   }
   const rest = text.slice(from).replace(/^\. /, "");

@@ -33,7 +33,7 @@ export function icon(name) {
 /** What stands in place of an unknown value. */
 export const NONE = "–";
 
-export const mark = (kind, text) => h("span", { class: `mark ${kind}` }, text);
+export const mark = (kind, text) => h("span", { class: `mark ${kind}`.trim() }, text);
 
 /** Return a link to a page, with its parts escaped. */
 export function link(text, page, parts = [], query = {}) {

@@ -14,7 +14,7 @@ const NO_BOOKIE = "No bookie with HTTP (--http) reported in this range";
 
 /** Each chart is { key, title, unit, lines, nothing }: `lines` are the names of series with their words. */
 export const LOAD = [
-  { key: "entries", title: "Adds and reads per second", unit: "rate", lines: { adds_per_s: "entries added", reads_per_s: "read requests" }, nothing: NO_BOOKIE },
+  { key: "entries", title: "Adds and reads per second", unit: "rate", lines: { adds_per_s: "adds", reads_per_s: "reads" }, nothing: NO_BOOKIE },
   { key: "bytes", title: "Bytes per second", unit: "bytes", lines: { add_bytes_per_s: "added", read_bytes_per_s: "read" }, nothing: NO_BOOKIE },
 ];
 export const LATENCY = [
