@@ -691,7 +691,7 @@ def test_options_that_cannot_be(run: Run, options: dict[str, Any], message: str)
 
 
 def test_directories_that_cannot_be(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be reached"):
+    with pytest.raises(UsageError, match="cannot be opened, because neither library"):
         ArchiveDirectory("what://is/this")
     file = tmp_path / "file"
     file.write_text("")
