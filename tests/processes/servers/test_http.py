@@ -242,7 +242,8 @@ def test_streams(http: Http, cluster: LocalCluster) -> None:
         quire_command("stream", "write", "orders", "--metadata", cluster.uri),
         input=b"a\nb\n", check=True, timeout=WAIT_S, capture_output=True,
     )  # fmt: skip
-    assert http.get(f"{prefix}/streams") == {"streams": ["orders"], "next": None}
+    listed = {"streams": ["orders"], "topics": [], "unreadable": "", "next": None}
+    assert http.get(f"{prefix}/streams") == listed
     stream = http.get(f"{prefix}/stream?name=orders")
     assert stream["records"] == 2
     assert stream["segments"][0]["state"] == "completed"

@@ -292,10 +292,12 @@ async def test_a_store_that_is_slow_is_not_a_cluster_without_bookies(
     """The first list of bookies came late, and the error was that none is writable."""
     await cluster.add("b1", "b2")
 
-    async def away() -> Bookies:
+    async def away(**how: bool) -> Bookies:
         raise MetadataUnavailableError("no answer")
 
-    monkeypatch.setattr(MemoryStore, "watch_bookies", lambda *how: WatchHandle(lambda: None))
+    monkeypatch.setattr(
+        MemoryStore, "watch_bookies", lambda *how, **more: WatchHandle(lambda: None)
+    )
     async with cluster.client(wait_s=SHORT_S) as client:
         with monkeypatch.context() as outage:
             outage.setattr(client.metadata, "bookies", away)
