@@ -291,7 +291,7 @@ def test_a_segment_is_kept_during_an_outage_of_the_metadata_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene(b: Bench) -> None:
-        async def away(*how: object) -> Any:
+        async def away(*how: object, **more: object) -> Any:
             raise MetadataUnavailableError("no answer")
 
         await b.streams.create_stream("s", settings={"roll_bytes": 2_000})

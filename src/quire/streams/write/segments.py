@@ -378,7 +378,8 @@ class Segments:
             await self._take_spare()
             return
         size = self._settings.ensemble_size
-        if len((await self._client.bookies()).writable) < size and self._spare is None:
+        bookies = await self._client.metadata.bookies(addresses=False)
+        if len(bookies.writable) < size and self._spare is None:
             raise self._client.placement.too_few(Wanted.new(size))
 
     async def _delete_spare(self) -> None:
