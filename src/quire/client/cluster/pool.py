@@ -28,6 +28,7 @@ from quire.errors import (
     QuireError,
     SilentConnectionError,
 )
+from quire.metadata.common import assumed_address
 from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 from quire.net.certificates import CertificateFile
 from quire.net.channel import BookieChannel
@@ -420,10 +421,10 @@ class BookiePool:
         The bookie need not be registered. The result is None if its id is no address. Raises no
         QuireError. Cancel-safe.
         """
-        host, _, port = bookie_id.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        address = assumed_address(bookie_id)
+        if address is None:
             return None
-        return await probe_port(self._network, host, int(port), timeout_s)
+        return await probe_port(self._network, address.host, address.port, timeout_s)
 
     def certificates(self) -> tuple[CertificateFile, ...]:
         """Return the expiry dates of the certificates in the client's TLS files, if there are any.

@@ -325,13 +325,14 @@ def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
         if isinstance(condition, In):
             return bounds.among(v for v in value if isinstance(v, str))
         return bounds
-    if column == PARTITION_COLUMN:
-        return _narrowed_partitions(bounds, condition, value) if is_exact(condition) else bounds
+    exact = is_exact(condition)
+    if exact and isinstance(condition, In):
+        return bounds.among_partitions(one for one in value if one is not None)
     if column == "time" and isinstance(value, datetime):
         # Use the whole milliseconds around the time.
         name, low = "time_ms", _floor_ms(value)
         high = low + 1
-    elif column in ("segment", "txid", "sequence") and type(value) is int:
+    elif column in ("segment", "txid", "sequence", PARTITION_COLUMN) and type(value) is int:
         name, low = column, value
         high = value
     else:
@@ -339,26 +340,12 @@ def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
     if isinstance(condition, EqualTo | EqualNullSafe):
         return bounds.within(name, low, high)
     if isinstance(condition, GreaterThan | GreaterThanOrEqual):
+        low += exact and isinstance(condition, GreaterThan)
         return bounds.within(name, low, INT64_MAX)
     if isinstance(condition, LessThan | LessThanOrEqual):
+        high -= exact and isinstance(condition, LessThan)
         return bounds.within(name, -INT64_MAX, high)
     return bounds
-
-
-def _narrowed_partitions(bounds: StreamBounds, condition: Filter, value: Any) -> StreamBounds:
-    match condition:
-        case In():
-            return bounds.among_partitions(one for one in value if one is not None)
-        case GreaterThan():
-            return bounds.within("partition", value + 1, INT64_MAX)
-        case GreaterThanOrEqual():
-            return bounds.within("partition", value, INT64_MAX)
-        case LessThan():
-            return bounds.within("partition", 0, value - 1)
-        case LessThanOrEqual():
-            return bounds.within("partition", 0, value)
-        case _:
-            return bounds.within("partition", value, value)
 
 
 def _floor_ms(moment: datetime) -> int:

@@ -23,7 +23,6 @@ from quire.streams.namespace.namespace import Namespace
 from quire.streams.topics.topic_metadata import (
     StoredTopic,
     TopicMetadata,
-    partition_stream,
     topic_exists,
 )
 
@@ -59,7 +58,7 @@ class TopicCopies:
         for topic in await each(names, self._find):
             if topic is None or topic.deleting:
                 continue
-            parts = [name for name in _streams(topic) if name in streams]
+            parts = [name for name in topic.streams() if name in streams]
             if not parts:
                 continue
             error, exists = await self._compared(topic)
@@ -137,7 +136,7 @@ class TopicCopies:
 
     async def _is_complete(self, topic: StoredTopic, assumed: Collection[str] = ()) -> bool:
         """Return whether the target has a copy of each partition, or it is `assumed` to have it."""
-        names = [name for name in _streams(topic) if name not in assumed]
+        names = [name for name in topic.streams() if name not in assumed]
         if not names:
             return True
         target = self._target
@@ -170,7 +169,3 @@ class TopicCopies:
             return exists  # another run has created it
         self.made.append(topic.name)
         return True
-
-
-def _streams(topic: StoredTopic) -> list[str]:
-    return [partition_stream(topic.name, at) for at in range(topic.partitions)]
