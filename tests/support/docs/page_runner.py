@@ -74,6 +74,11 @@ They use the descriptors of their process, or start other processes.
 """
 SHELL = re.compile(r"[|&;<>$`(*?]")
 QUOTED = re.compile(r"'[^']*'")
+ENDED = re.compile(r"\bkill -(?:INT|TERM|9)((?: \$SERVER_\d+)+)")
+"""The form of a hidden command that ends servers, as the reader does with Ctrl-C.
+
+The runner waits until they have ended, because the reader waits for the prompt of the terminal.
+"""
 LOOP = re.compile(r"\b(while|until)\b")
 """The form of commands with a loop, which run without `pipefail`.
 
@@ -310,6 +315,9 @@ class PageRunner:
             if got != status:
                 what = f"status {got}, not {status}"
                 raise PageError(f"{self._at(one.line)}: {command}: {what}\n{output}{said}")
+            for ended in ENDED.findall(one.command):
+                for number in re.findall(r"\d+", ended):
+                    self._servers[int(number) - 1][1].wait(self._limit_s)
             shown = self._meant(one.shown)
             # A terminal shows both outputs. A page may omit standard error.
             if shown and not any(
