@@ -192,6 +192,26 @@ def test_a_ledger_that_fills_up_within_a_call_says_what_was_sent(
     simulated(main)
 
 
+def test_a_ledger_that_an_earlier_call_fills_takes_nothing_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The entries of `submit` are sent at the end of the turn, or by the next call."""
+    monkeypatch.setattr(add_session, "MAX_ENTRY_ID", 1)
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            for number in range(3):
+                writer.submit(payload(number))
+            with pytest.raises(WriteError, match="No entry was sent"):
+                await writer.submit_many([payload(3)])
+            assert writer.closed
+            assert not any(bookie.entries for bookie in cluster.bookies.values())
+
+    simulated(main)
+
+
 def test_an_error_within_a_call_ends_the_writer() -> None:
     """A first part of the entries was sent, so that the next entries must not follow them."""
 

@@ -593,6 +593,22 @@ def test_a_password_that_nobody_can_check_is_not_used() -> None:
     simulated(main)
 
 
+def test_one_bookie_that_refuses_the_password_is_enough() -> None:
+    """Older segments are not asked, whose bookies may be slow or gone."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        await of_format_1(cluster, known_to={"b0", "b1", "b2", "b3", "b4"})
+        async with cluster.client() as client:
+            with pytest.raises(UnauthorizedError) as refused:
+                await recovers(client, WRONG)
+        assert "cannot be checked" not in str(refused.value)
+        assert not cluster["b1"].asked
+        assert not cluster["b2"].asked
+
+    simulated(main)
+
+
 def test_one_bookie_that_accepts_the_password_is_enough() -> None:
     """It may know the ledger without having an entry of it, from an explicit LAC."""
 

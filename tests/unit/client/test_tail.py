@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from operator import contains
 
@@ -401,6 +402,27 @@ async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
         bookie.has(w, (10, 9))
         assert await coming == list(range(2, 10))
         assert len(bookie.reads) == read
+
+
+async def test_no_more_is_held_than_the_limit_while_nothing_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
+    config = replace(PATIENT, read_windows=2, read_window_bytes=200)
+    bookie = GivesTheLast()
+    async with world(bookie, config=config) as w, has_had_the_first(bookie, w) as tail:
+        coming = asyncio.ensure_future(take(tail, 1))
+        await polling(bookie)
+        bookie.has(w, (2, 1))
+        assert await coming == [1]
+        bookie.has(w, *((entry, 1) for entry in range(3, 40)))
+        coming = asyncio.ensure_future(take(tail, 38))
+        await soon(lambda: max(bookie.reads) > 2)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(coming), 0.1)  # Nothing is acknowledged.
+        assert 40 not in bookie.reads, "one answer was more than the limit"
+        bookie.has(w, (40, 39))
+        assert await coming == list(range(2, 40))
 
 
 @pytest.mark.parametrize("more_comes_first", [False, True])

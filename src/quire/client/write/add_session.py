@@ -240,9 +240,9 @@ class AddSession:
         lac = pipeline.last_confirmed if self._lac_sent is None else self._lac_sent
         last = first + len(payloads) - 1
         if last > MAX_ENTRY_ID:
+            sent = f"Nothing after entry {first - 1} was sent" if first else "No entry was sent"
             raise WriteError(
-                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}. Nothing after "
-                f"entry {first - 1} was sent",
+                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}. {sent}",
                 ledger_id=self.ledger_id,
                 remedy="Close it, and write to a new ledger",
             )
