@@ -138,81 +138,116 @@ async def streams_page(
             partition contains it.
         is_late: Called between reads. Once it returns True, the result is what was found so far.
     """
-    tree = namespace.client.metadata.tree
     metadata = TopicMetadata(namespace.client, namespace.path)
-    named = set(await metadata.names())
-    partitions: set[str] = set()
-    unreadable: list[str] = []
-
-    def beyond(names: Iterable[str]) -> list[str]:
-        return [one for one in names if may_name_stream(one) and _leads_beyond(one, after)]
-
-    async def below(name: str) -> list[str]:
-        try:
-            names = await tree.children(f"{namespace.path}/{name}" if name else namespace.path)
-        except NoSuchKeyError:
-            return []
-        found = beyond(f"{name}/{one}" if name else one for one in names)
-        return [one for one in found if one not in named]  # they are visited anyway
-
-    async def topic_at(name: str) -> StoredTopic | None:
-        if name not in named:
-            return None
-        try:
-            return await metadata.find(name)
-        except MetadataUnavailableError:
-            raise
-        except MetadataError as error:
-            unreadable.append(str(error.args[0]))
-            return None
-
-    async def look(name: str) -> tuple[StoredTopic | None, bool, list[str]]:
-        topic = await topic_at(name)
-        children = await below(name)
-        if topic is None:
-            wanted = name > after and part in name and name not in partitions
-            return None, wanted and await namespace.exists(name), children
-        texts = [name]
-        if not topic.deleting:
-            partitions.update(topic.streams())
-            texts += topic.streams()
-        return topic, name > after and any(part in text for text in texts), children
-
-    waiting = [*await below(""), *beyond(named)]
+    search = _StreamsSearch(namespace, metadata, set(await metadata.names()), after, part)
+    waiting = await search.tops()
     heapify(waiting)
     found: list[str] = []
     topics: dict[str, StoredTopic] = {}
     passed = after
-
-    def size() -> int:
-        """Return the number of names on the page, as far as it is known."""
-        streams = 0
-        for at, name in enumerate(found[:limit], 1):
-            streams += topics[name].partitions if name in topics else 1
-            if streams >= PAGE_STREAMS_MAX:
-                return at
-        return limit
-
-    while waiting and len(found) <= size():
+    while waiting and len(found) <= _page_size(found, topics, limit):
         if passed > after and is_late():
-            return StreamsPage(found, topics, unreadable, passed)
+            return StreamsPage(found, topics, search.unreadable, passed)
         batch = [heappop(waiting) for _ in range(min(STREAMS_AT_ONCE, len(waiting)))]
-        for name, (topic, there, children) in zip(batch, await each(batch, look, STREAMS_AT_ONCE)):
+        for name, (topic, wanted, children) in zip(
+            batch, await each(batch, search.look_at, STREAMS_AT_ONCE)
+        ):
             if waiting and waiting[0] < name:
                 # A stream below an earlier one of the batch comes first, so this one waits.
                 heappush(waiting, name)
                 continue
-            if there:
+            if wanted:
                 found.append(name)
                 if topic is not None:
                     topics[name] = topic
             for child in children:
                 heappush(waiting, child)
             passed = max(passed, name)
-    names = found[: size()]
+    names = found[: _page_size(found, topics, limit)]
     shown = {name: topics[name] for name in names if name in topics}
     following = names[-1] if len(found) > len(names) else None
-    return StreamsPage(names, shown, unreadable, following)
+    return StreamsPage(names, shown, search.unreadable, following)
+
+
+def _page_size(found: list[str], topics: dict[str, StoredTopic], limit: int) -> int:
+    """Return the number of names on a page, as far as it is known from the names found so far."""
+    streams = 0
+    for at, name in enumerate(found[:limit], 1):
+        streams += topics[name].partitions if name in topics else 1
+        if streams >= PAGE_STREAMS_MAX:
+            return at
+    return limit
+
+
+class _StreamsSearch:
+    """The nodes of a namespace, as a page of streams reads them."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        metadata: TopicMetadata,
+        named: set[str],
+        after: str,
+        part: str,
+    ) -> None:
+        """Prepare to read nodes. `named` has the names of the topics."""
+        self._namespace = namespace
+        self._metadata = metadata
+        self._named = named
+        self._after = after
+        self._part = part
+        self._partitions: set[str] = set()
+        """The streams of the topics that were read, which are no names of the page."""
+        self.unreadable: list[str] = []
+        """The reason for each topic that cannot be read."""
+
+    async def tops(self) -> list[str]:
+        """Return the names with which the search begins."""
+        return [*await self._below(""), *self._beyond(self._named)]
+
+    async def look_at(self, name: str) -> tuple[StoredTopic | None, bool, list[str]]:
+        """Read one node.
+
+        Returns:
+            The topic with this name, or None. Then whether the page has the name, and the names
+            below it that may be on the page.
+        """
+        topic = await self._topic(name)
+        children = await self._below(name)
+        part, wanted = self._part, name > self._after
+        if topic is None:
+            wanted = wanted and part in name and name not in self._partitions
+            return None, wanted and await self._namespace.exists(name), children
+        texts = [name]
+        if not topic.deleting:
+            self._partitions.update(topic.streams())
+            texts += topic.streams()
+        return topic, wanted and any(part in text for text in texts), children
+
+    async def _below(self, name: str) -> list[str]:
+        path = self._namespace.path
+        try:
+            names = await self._namespace.client.metadata.tree.children(
+                f"{path}/{name}" if name else path
+            )
+        except NoSuchKeyError:
+            return []
+        found = self._beyond(f"{name}/{one}" if name else one for one in names)
+        return [one for one in found if one not in self._named]  # The search begins with topics.
+
+    def _beyond(self, names: Iterable[str]) -> list[str]:
+        return [one for one in names if may_name_stream(one) and _leads_beyond(one, self._after)]
+
+    async def _topic(self, name: str) -> StoredTopic | None:
+        if name not in self._named:
+            return None
+        try:
+            return await self._metadata.find(name)
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            self.unreadable.append(str(error.args[0]))
+            return None
 
 
 def _leads_beyond(name: str, after: str) -> bool:
