@@ -99,7 +99,7 @@ def test_a_value_of_before_the_limit_is_the_same_for_every_replica() -> None:
             assert _deeply(json.dumps, d["deep"]) == _deeply(json.dumps, deep)
             await d.leader.snapshot()
             assert await d.leader.execute(command)
-        for frames in (0, 500):
+        for frames in (0, 200):
             d = await opened_below(frames, b)
             assert list(d) == ["deep"]
             await d.close()
