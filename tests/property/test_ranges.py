@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.codec.log.state_records import BLOCK_BYTES
-from quire.core.ranges import Range, count, merged, touches, widened, without
+from quire.core.ranges import Range, count, include, merged, touches, widened, without
 from quire.storage.segment.extents import FrameExtent, damaged_entries, healthy
 
 NUMBERS = st.sets(st.integers(0, 60))
@@ -37,6 +37,9 @@ def test_ranges_are_sets(one: set[int], other: set[int], first: int, more: int, 
     assert wide == merged(wide)
     if len(ranges(one)) <= most:
         assert wide == ranges(one)
+    both = ranges(one)
+    include(both, ranges(other))
+    assert both == ranges(one | other)
 
 
 @st.composite
@@ -52,6 +55,14 @@ def extents(draw: st.DrawFn) -> FrameExtent:
         frame_size = 0
     first = draw(st.integers(0, 30)) if ids is None else ids[0]
     return FrameExtent(1, first, draw(st.integers(4_096, 40_000)), count, frame_size, sizes, ids)
+
+
+@given(extents(), st.sets(st.integers(0, 30)))
+def test_the_parts_of_some_entries_are_their_frames(extent: FrameExtent, some: set[int]) -> None:
+    known = dict(zip(sorted(numbers(extent.entries())), frames(extent)))
+    wanted = sorted(some & known.keys())
+    found = [frame for part in extent.parts_of(ranges(set(wanted))) for frame in frames(part)]
+    assert found == [known[entry] for entry in wanted]
 
 
 def frames(extent: FrameExtent) -> list[tuple[int, set[int]]]:

@@ -43,6 +43,15 @@ def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
     return left
 
 
+def include(ranges: list[Range], more: Sequence[Range]) -> None:
+    """Add the numbers of `more` to `ranges` in place. Both are ascending and disjoint."""
+    if not more:
+        return
+    low = bisect_left(ranges, more[0][0] - 1, key=_last)
+    high = bisect_right(ranges, more[-1][1] + 1, lo=low, key=_first)
+    ranges[low:high] = merged([*ranges[low:high], *more])
+
+
 def touches(ranges: Sequence[Range], first: int, last: int) -> bool:
     """Return whether any number from `first` to `last`, both included, is in `ranges`."""
     at = bisect_left(ranges, first, key=_last)

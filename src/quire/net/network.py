@@ -6,11 +6,14 @@ The simulator passes an implementation of its own instead.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 import sys
 from collections.abc import Callable
 from typing import Protocol, cast
+
+from quire._runtime.units import host_port
 
 BACKLOG = 1024
 
@@ -186,7 +189,12 @@ class AsyncioNetwork:
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
         loop = asyncio.get_running_loop()
-        transport, protocol = await loop.create_connection(factory, host, port)
+        try:
+            transport, protocol = await loop.create_connection(factory, host, port)
+        except (ValueError, OverflowError) as error:  # a UnicodeError is a ValueError
+            # A bookie may have registered anything, and its name need not even be encodable.
+            what = host_port(host, port)
+            raise OSError(errno.EINVAL, f"{what!r} is not an address ({error})") from error
         sock = transport.get_extra_info("socket")
         if sock is not None:
             end_when_peer_is_dead(sock, self._dead_peer_s)

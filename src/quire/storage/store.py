@@ -4,8 +4,9 @@ The effect of `append` and `fence` can be read when they return. An effect is du
 called without an error. Callbacks run on the event loop, in the order of the calls.
 
 An entry id that the store already has is accepted again. If there are several copies, the newest is
-served, or an older one if the newest is damaged. All copies have the same payload, because a writer
-never reuses an entry id for another one.
+served, or an older one if the newest is damaged. A writer never reuses an entry id, so the copies
+have the same payload, with two exceptions: a repair replaces a wrong copy, and the id of a deleted
+ledger may be used again before this bookie has noticed the deletion.
 """
 
 from __future__ import annotations

@@ -71,7 +71,13 @@ def runs_that_go_on_count_as_copies(patch: pytest.MonkeyPatch) -> None:
         patch,
         Rewrite,
         "_without_copies",
-        ("low <= extent.first and last <= high", "low <= extent.first <= high + 1 and high >= 0"),
+        ("if _overlap(extents):\n            extents", "if True:\n            extents"),
+    )
+    edit(
+        patch,
+        Rewrite,
+        "_newest",
+        ("include(seen, every)", "include(seen, [(max(0, extent.first - 1), extent.last)])"),
     )
 
 

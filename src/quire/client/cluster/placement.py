@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
+from typing import TypeVar
 
 from quire._runtime.tasks import TaskSet, each
 from quire.client.cluster.location_files import FileLocations, ScriptLocations
@@ -34,6 +35,8 @@ from quire.core.placement.settings import parse_placement as parse_placement
 from quire.core.placement.values import parts_of
 from quire.errors import NotEnoughBookiesError, QuireError, UsageError
 from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
+
+T = TypeVar("T")
 
 logger = logging.getLogger("quire.placement")
 
@@ -155,10 +158,29 @@ class Placement:
             ack_quorum: The ack quorum of the ledger.
         """
         view = self.view()
-        if self._locations is None and self.policy.indifferent(view):
+        if self._locations is None and self._asked_of(lambda policy: policy.indifferent(view)):
             return Adherence(Level.STRICT, "no locations are known")
         members = [view.find(bookie) for bookie in ensemble]
-        return self.policy.adherence(members, write_quorum, ack_quorum, view)
+        return self._asked_of(
+            lambda policy: policy.adherence(members, write_quorum, ack_quorum, view)
+        )
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        """Raise UsageError if the policy can never be satisfied with these quorums."""
+        self._asked_of(lambda policy: policy.check(ensemble_size, write_quorum, ack_quorum))
+
+    def _asked_of(self, question: Callable[[Policy], T]) -> T:
+        """Ask the policy. Raises UsageError if it is of another package, and fails."""
+        try:
+            return question(self.policy)
+        except Exception as error:
+            if self.config.policy in POLICIES or isinstance(error, QuireError):
+                raise
+            raise UsageError(
+                f"the placement policy {self.config.policy!r}, which another package provides, "
+                f"failed: {error!r}",
+                remedy="Report this to the author of the policy, or choose another one",
+            ) from error
 
     def ack_domains(
         self, ensemble: Sequence[str], write_quorum: int
@@ -172,7 +194,7 @@ class Placement:
             return None
         view = self.view()
         members = [view.find(bookie) for bookie in ensemble]
-        return self.policy.ack_domains(members, write_quorum, view)
+        return self._asked_of(lambda policy: policy.ack_domains(members, write_quorum, view))
 
     def location(self, bookie_id: str) -> str:
         """Return the location of a bookie, or the default of the policy if it is not known."""
@@ -205,16 +227,7 @@ class Placement:
         There are fewer bookies, or none, if too few satisfy the policy. Raises UsageError if the
         policy of another package fails, or chooses a bookie that must not be chosen.
         """
-        try:
-            found = self.policy.fill(wanted, view, self._rng)
-        except Exception as error:
-            if self.config.policy in POLICIES or isinstance(error, QuireError):
-                raise
-            raise UsageError(
-                f"the placement policy {self.config.policy!r}, which another package provides, "
-                f"failed: {error!r}",
-                remedy="Report this to the author of the policy, or choose another one",
-            ) from error
+        found = self._asked_of(lambda policy: policy.fill(wanted, view, self._rng))
         barred = wanted.barred
         for bookie in found.values():
             if bookie in barred or bookie not in view.writable:
@@ -264,7 +277,8 @@ class Placement:
     def why(self, wanted: Wanted, view: View) -> str:
         """Return text that says which bookies are wanted, and why there are not enough."""
         verb = "is" if len(wanted.holes) == 1 else "are"
-        return f"{self.policy.wish(wanted, view)} {verb} wanted; {situation(wanted, view)}"
+        wish = self._asked_of(lambda policy: policy.wish(wanted, view))
+        return f"{wish} {verb} wanted; {situation(wanted, view)}"
 
     def too_few(self, wanted: Wanted) -> NotEnoughBookiesError:
         """Return the error for a new ensemble for which there are too few bookies."""
@@ -281,20 +295,20 @@ class Placement:
     def read_order(self, bookies: Sequence[str]) -> list[str]:
         """Return the bookies in the order in which the policy wants readers to ask them.
 
-        A policy that prefers near bookies sorts them by their distance from this client.
+        A policy that prefers near bookies sorts them by their distance from this client. Bookies
+        that a policy leaves out come last: an entry is missing only if every replica denies it.
         """
         default = self.policy.default_location
         known = {b: self._known[b] for b in bookies if b in self._known}
         places = {b: self._place(address, default) for b, address in known.items()}
-        return self.policy.read_order(
-            bookies,
-            View(
-                places,
-                own_host=self.config.own_host,
-                own_location=self._own(),
-                default_location=default,
-            ),
+        view = View(
+            places,
+            own_host=self.config.own_host,
+            own_location=self._own(),
+            default_location=default,
         )
+        order = self._asked_of(lambda policy: policy.read_order(bookies, view))
+        return list(dict.fromkeys((*(one for one in order if one in bookies), *bookies)))
 
     @property
     def orders_reads(self) -> bool:

@@ -251,7 +251,7 @@ class BookiePool:
         said yet which bookies there are.
         """
         wanted = Wanted.new(size, write_quorum, ack_quorum)
-        self.placement.policy.check(size, wanted.write_quorum, wanted.ack_quorum)
+        self.placement.check(size, wanted.write_quorum, wanted.ack_quorum)
         chosen = await self.pick(wanted)
         if len(chosen) < size and not self._bookies_heard:
             # The store is slow or away. Without its answer nothing can be said about the bookies.

@@ -257,9 +257,27 @@ class EnsembleChanges:
                     await self._replace_and_tell(failed)
         except QuireError as error:
             session.fail(error)
+        except Exception as error:  # noqa: BLE001 - a defect must not make appends wait forever
+            message = f"unexpected error in the writer of ledger {session.ledger_id}"
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": message, "exception": error}
+            )
+            session.fail(self._defect(error))
         if session.failure is None:
             session.pipeline.frozen = False
             session.after_acks()
+
+    def _defect(self, error: Exception) -> WriteError:
+        failure = WriteError(
+            f"the writer of ledger {self._session.ledger_id} failed because of a bug: {error!r}. "
+            "Entries in flight may or may not be in the ledger",
+            ledger_id=self._session.ledger_id,
+            causes=self._session.causes,
+            remedy="Open the ledger with recovery to see which entries it has, and report this "
+            "error",
+        )
+        failure.outcome_known = False
+        return failure
 
     async def _return(self, indexes: Collection[int]) -> list[int]:
         """Reconnect to failed members, and resume with those that can be reached at once.
@@ -466,7 +484,10 @@ class EnsembleChanges:
         if self._no_room is None:
             what = "no bookie is left to replace"
             remedy = _advice([session.causes.get(bookie) for bookie in lost.values()])
-            why = placement.why(self._wanted(lost), placement.view())
+            try:
+                why = placement.why(self._wanted(lost), placement.view())
+            except QuireError as error:  # the placement policy does not work
+                why = str(error)
         else:
             what, remedy = "the metadata has no room to replace", "Start these bookies again"
             why = self._no_room.args[0]

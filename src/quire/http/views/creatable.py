@@ -61,7 +61,7 @@ async def creatable(client: Client, silent: Collection[str] = ()) -> Creatable:
     def possible(shape: tuple[int, int, int], view: View = view) -> bool:
         wanted = Wanted.new(*shape)
         try:
-            placement.policy.check(*shape)
+            placement.check(*shape)
             return len(placement.fill(wanted, view)) == shape[0]
         except QuireError:
             return False

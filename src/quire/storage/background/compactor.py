@@ -38,7 +38,7 @@ from quire.storage.background.collector import Collector
 from quire.storage.background.job import BackgroundJob, JobContext, PacedJob
 from quire.storage.background.quarantine import Quarantine
 from quire.storage.background.rewrite import BadSegmentError, Rewrite, RewriteResult, RewriteSource
-from quire.storage.background.salvage import Salvage, is_original_deletion
+from quire.storage.background.salvage import Salvage, copies_between, is_original_deletion
 from quire.storage.background.suspension import Suspension, resumed, suspended, write_note
 from quire.storage.log.preallocation import may_pass
 from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
@@ -391,7 +391,14 @@ class Compactor(PacedJob):
             assert segment.trailer is not None
             living.update((info.ledger_id, info) for info in here)
             ids = array("q", [info.ledger_id for info in here])
-            sources.append(RewriteSource(number, segment.trailer, ids, salvage))
+            newer = {}
+            for info in here:
+                found = copies_between(
+                    segments, info, number, choice.numbers, self._quarantine.records
+                )
+                if found is not None:
+                    newer[info.ledger_id] = found
+            sources.append(RewriteSource(number, segment.trailer, ids, salvage, newer))
         try:
             # Open the old file before the new one takes its name. Running reads continue with it.
             self._files.borrow(last)

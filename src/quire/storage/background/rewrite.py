@@ -9,6 +9,11 @@ The work has three steps, each a job of its own, so that other jobs can run betw
 Until that rename, only a spare file has changed. After it, the output has everything that was alive
 in any of the segments, and is durable.
 
+An entry may have several copies. They differ if a repair has replaced its content, or if the id of
+a deleted ledger is used again. The newest copy counts, so only that one is copied. The output has
+the number of the newest source. So a copy is also left out if a segment below that number, which is
+not a source, has a newer one. Otherwise the older copy would come after the newer one.
+
 As in a read, every copied block is checked against its checksum, and every frame against the index.
 If a check fails, nothing is replaced, because damaged data must not get a valid checksum. Each
 entry in the output follows its length, without a frame header. So the answer to a reader of many
@@ -21,8 +26,10 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, field
+from itertools import groupby, repeat
+from operator import attrgetter
+from typing import TypeVar
 
 from quire.codec.entry.digest import crc32c
 from quire.codec.entry.frame_runs import FrameRun
@@ -43,8 +50,16 @@ from quire.codec.log.group import (
 )
 from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, StateRecord
+from quire.core.ranges import Range, include, overlapping, without
 from quire.errors import DamagedError, StorageError
-from quire.storage.background.salvage import Footers, Salvage, healthy_extents, read_groups
+from quire.storage.background.salvage import (
+    Footers,
+    Newer,
+    Salvage,
+    healthy_extents,
+    named,
+    read_groups,
+)
 from quire.storage.directory import naming
 from quire.storage.interfaces import Disk, File
 from quire.storage.recovery.scan import read_segment_header
@@ -70,6 +85,9 @@ BLOCKS_MAX = 4_096
 """The most blocks that are kept in memory during a compaction."""
 
 
+E = TypeVar("E", bound=FrameExtent)
+
+
 class BadSegmentError(DamagedError):
     """The error that a segment cannot be copied, because something in it fails its check."""
 
@@ -91,6 +109,9 @@ class RewriteSource:
     salvage: Salvage | None = None
     """The damage of the segment and the entries that may be left out, or None if it is not
     damaged."""
+    newer: Mapping[int, Newer] = field(default_factory=dict)
+    """The entries of each ledger in newer segments that come before the output and are not sources,
+    by ledger id. Ledgers without such entries are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +123,7 @@ class RewriteResult:
     end: int
     copied_bytes: int
     duplicate_bytes: int
-    """The number of bytes of frames that were not copied because another source has the same
+    """The number of bytes of frames that were not copied because there are newer copies of the same
     entries."""
 
 
@@ -176,7 +197,7 @@ class Rewrite:
                 raise BadSegmentError(source.number, f"reading its file failed: {error}") from error
         assert header is not None
         self._header = header
-        self._extents.sort(key=lambda extent: (extent.ledger_id, extent.first, -extent.count))
+        self._extents.sort(key=_place)
         self._extents = list(self._without_copies())
         return records
 
@@ -323,35 +344,57 @@ class Rewrite:
                 extents = runs.get(ledger_id, ())
                 if source.salvage is not None:
                     extents = healthy_extents(footers, ledger_id, list(extents), source.salvage)
+                newer = source.newer.get(ledger_id)
+                if newer is not None:
+                    extents = self._without_newer(footers, ledger_id, extents, newer)
                 self._extents += [_source_extent(one, extent) for extent in extents]
 
-    def _without_copies(self) -> Iterator[_SourceExtent]:
-        """Yield the extents, without those whose entries are all in earlier extents.
+    def _without_newer(
+        self, footers: Footers, ledger_id: int, extents: Iterable[FrameExtent], newer: Newer
+    ) -> Iterator[FrameExtent]:
+        """Yield the parts of a ledger's extents whose entries are not in `newer`."""
+        there = named(footers, ledger_id, newer)
+        for extent in extents:
+            every = extent.entries()
+            left = without(every, overlapping(there, extent.first, extent.last))
+            yield from self._parts(extent, every, left)
 
-        This also notes which ledgers have extents that overlap.
+    def _parts(self, extent: E, every: Sequence[Range], left: Sequence[Range]) -> Iterator[E]:
+        """Yield the parts of an extent with the entries `every` that have the entries `left`.
+
+        The other entries count as duplicates.
         """
-        ledger_id: int | None = None  # Not -1: an earlier version accepted it as a ledger id.
-        low, high, most, before = 0, -1, -1, None
-        for extent in self._extents:
-            if extent.ledger_id != ledger_id:
-                ledger_id, low, high, most, before = extent.ledger_id, 0, -1, -1, None
-                self._spans[ledger_id] = DISJOINT
-            last = extent.last
-            consecutive = extent.ids is None
-            if consecutive and low <= extent.first and last <= high:
-                self._duplicates += extent.size_bytes
-                continue
-            if before is not None and _same_ids(before, extent):
-                self._duplicates += extent.size_bytes
-                continue
-            if extent.first <= most:
-                self._spans[ledger_id] = 0  # The footer finds out how far they overlap.
-            if consecutive:
-                low = low if extent.first <= high + 1 and low <= high else extent.first
-                high = max(high, last)
-            most = max(most, last)
-            before = extent
-            yield from _cut(extent)
+        if left == every:
+            yield extent
+            return
+        kept = list(extent.parts_of(left))
+        self._duplicates += extent.size_bytes - sum(part.size_bytes for part in kept)
+        yield from kept
+
+    def _without_copies(self) -> Iterator[_SourceExtent]:
+        """Yield the extents with the newest copy of each entry, and without all others.
+
+        This also notes which ledgers have extents that overlap. Extents overlap if the ids of one
+        are between the ids of another, even if they have no entry in common.
+        """
+        for ledger_id, group in groupby(self._extents, key=attrgetter("ledger_id")):
+            self._spans[ledger_id] = DISJOINT
+            extents = list(group)
+            if _overlap(extents):
+                extents = sorted(self._newest(extents), key=_place)
+                if _overlap(extents):
+                    self._spans[ledger_id] = 0  # The footer finds out how far they overlap.
+            for extent in extents:
+                yield from _cut(extent)
+
+    def _newest(self, extents: Sequence[_SourceExtent]) -> Iterator[_SourceExtent]:
+        """Yield the parts of a ledger's extents of which there is no newer copy, newest first."""
+        seen: list[Range] = []
+        for extent in sorted(extents, key=_age, reverse=True):
+            every = extent.entries()
+            left = without(every, overlapping(seen, extent.first, extent.last))
+            include(seen, every)
+            yield from self._parts(extent, every, left)
 
     # -- copying ------------------------------------------------------------------------------
 
@@ -436,13 +479,23 @@ def _source_extent(one: _Open, extent: FrameExtent) -> _SourceExtent:
     )  # fmt: skip
 
 
-def _same_ids(one: _SourceExtent, other: _SourceExtent) -> bool:
-    return (
-        one.ids is not None
-        and other.ids is not None
-        and one.first == other.first
-        and list(one.ids) == list(other.ids)
-    )
+def _place(extent: FrameExtent) -> tuple[int, int]:
+    return extent.ledger_id, extent.first
+
+
+def _age(extent: _SourceExtent) -> tuple[int, int]:
+    """Return a sort key that puts extents in the order in which they were written."""
+    return extent.origin.source.number, extent.offset
+
+
+def _overlap(extents: Sequence[FrameExtent]) -> bool:
+    """Return whether any of these extents, which are sorted by their first ids, overlap."""
+    most = -1
+    for extent in extents:
+        if extent.first <= most:
+            return True
+        most = extent.last
+    return False
 
 
 def _cut(extent: _SourceExtent) -> Iterator[_SourceExtent]:

@@ -9,7 +9,7 @@ entry". If the footer is damaged, the groups tell what the segment contains.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
@@ -19,12 +19,13 @@ from quire.codec.log.footer import decode_ledger_rows as decode_rows
 from quire.codec.log.group import RunRow
 from quire.codec.log.state_records import Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range, merged, without
+from quire.storage.background.quarantine_record import SegmentDamage
 from quire.storage.interfaces import Disk, File
 from quire.storage.recovery.scan import scan_groups
-from quire.storage.segment import extents
+from quire.storage.segment import extents, sealed_rows
 from quire.storage.segment.extents import FrameExtent
 from quire.storage.segment.footer import read
-from quire.storage.segment.segment import LedgerInfo, LogSegment, segment_name
+from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class Newer:
     open: tuple[Range, ...]
     """The ranges (first, last) of synced entries of the ledger in newer segments without
     footers."""
+    damaged: tuple[Range, ...] = ()
+    """The ranges of entries that do not count, because their copies in one of the newer segments
+    are known to be damaged. Only `named` considers them."""
 
 
 def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: int) -> Newer:
@@ -46,13 +50,57 @@ def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: i
         trailer = segments[other].trailer
         if other > number and trailer is not None:
             sealed.append((other, trailer))
-    ranges: list[Range] = []
-    for part in info.open_parts:
-        if part.segment.number > number:
-            for run in part.runs:
-                if run.batch.buffers is None:  # Otherwise a crash may lose it.
-                    ranges += extents.of_run(run).entries()
+    ranges = _synced(part for part in info.open_parts if part.segment.number > number)
     return Newer(tuple(sealed), tuple(merged(ranges)))
+
+
+def copies_between(
+    segments: Mapping[int, LogSegment],
+    info: LedgerInfo,
+    number: int,
+    sources: Sequence[int],
+    damage: Mapping[int, SegmentDamage],
+) -> Newer | None:
+    """Return where the ledger may have newer copies of entries in the segment `number`.
+
+    These are the segments between `number` and the last of the `sources` of a compaction that are
+    not sources themselves, if the range of the ledger's entries there overlaps that in `number`.
+    Return None if there are none. `damage` has the known damage of each damaged segment. The older
+    copy of an entry that is damaged there must be kept.
+    """
+    below = [part for part in info.open_parts if number < part.segment.number < sources[-1]]
+    if info.ordered and not below:
+        return None
+    rows = {row[0]: row for row in sealed_rows.unpack(info.sealed)}
+    _, first, last, _ = rows[number]
+    sealed = []
+    for other, low, high, _ in rows.values():
+        trailer = segments[other].trailer
+        overlaps = low <= last and high >= first
+        between = number < other < sources[-1] and other not in sources
+        if overlaps and between and trailer is not None:
+            sealed.append((other, trailer))
+    ranges = _synced(below)
+    if not sealed and not ranges:
+        return None
+    damaged: list[Range] = []
+    for other in (*(other for other, _ in sealed), *(part.segment.number for part in below)):
+        known = damage.get(other)
+        if known is not None:
+            # The record of a segment may leave out ledgers. Then all entries may be damaged there.
+            damaged += known.ledgers.get(info.ledger_id, ((first, last),) if known.more else ())
+    return Newer(tuple(sealed), tuple(merged(ranges)), tuple(merged(damaged)))
+
+
+def _synced(parts: Iterable[LedgerPart]) -> list[Range]:
+    """Return the ranges of entries in these parts that are synced. A crash may lose the others."""
+    return [
+        entries
+        for part in parts
+        for run in part.runs
+        if run.batch.buffers is None
+        for entries in extents.of_run(run).entries()
+    ]
 
 
 class Footers:
@@ -116,6 +164,19 @@ def lacking(
             there += extent.entries()
         left = without(left, merged(there))
     return left
+
+
+def named(footers: Footers, ledger_id: int, newer: Newer) -> list[Range]:
+    """Return all entries of a ledger that the segments in `newer` name, as ranges.
+
+    Entries that are damaged there are left out, and all entries of a segment whose footer cannot be
+    read.
+    """
+    ranges = list(newer.open)
+    for number, trailer in newer.sealed:
+        for extent in footers.extents(number, trailer, ledger_id):
+            ranges += extent.entries()
+    return without(merged(ranges), newer.damaged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,13 @@ from quire.storage.read.read_ahead import ReadAhead, ReadAheadExtent, read_ahead
 from quire.storage.read.read_exceptions import NoEntry, WouldBlock
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.frames import checked
-from quire.storage.segment.segment import EntryLocation, LedgerInfo, LogSegment, sealed_places
+from quire.storage.segment.segment import (
+    EntryLocation,
+    LedgerInfo,
+    LogSegment,
+    sealed_places,
+    sealed_stop,
+)
 
 MAX_READ_BYTES = 1024 * 1024
 """The most bytes of one read of a file. A larger entry is read alone."""
@@ -383,7 +389,8 @@ class Reader:
                 stop = min(stop, part.first)
             elif part.last >= entry_id:
                 yield from part.places(entry_id, stop)
-        for number, sealed_stop in info.sealed_with(entry_id):
+                stop = part.stop_of(entry_id, stop)
+        for number, behind in info.sealed_with(entry_id):
             segment = self._segments[number]
             try:
                 found = self._ledger_rows(segment, info.ledger_id, fetched)
@@ -393,7 +400,9 @@ class Reader:
                 continue
             if found is not None:
                 rows, span, _ = found
-                yield from sealed_places(segment, rows, span, entry_id, min(stop, sealed_stop))
+                stop = min(stop, behind)
+                yield from sealed_places(segment, rows, span, entry_id, stop)
+                stop = sealed_stop(rows, span, entry_id, stop)
 
     def summary(self, segment: LogSegment, fetched: FetchedExtents) -> Summary:
         """Return the summary of ledgers in the footer of a segment.

@@ -76,6 +76,15 @@ class FrameExtent:
         offset = self.offset + skipped
         return replace(self, first=first, offset=offset, count=stop - start, sizes=sizes, ids=ids)
 
+    def parts_of(self, ranges: Iterable[Range]) -> Iterator[Self]:
+        """Yield the parts of the extent with the entries in `ranges`, all of which it has."""
+        for first, last in ranges:
+            if self.ids is None:
+                yield self.part(first - self.first, last - self.first + 1)
+            else:
+                start = bisect_left(self.ids, first)
+                yield self.part(start, start + last - first + 1)
+
     def hit(self, blocks: Sequence[Range]) -> list[Range]:
         """Return the frames that touch any of these blocks, as ranges of frames counted from 0.
 

@@ -296,6 +296,27 @@ class LedgerPart:
         for run in sorted(found, key=arrival, reverse=True):
             if place := self._place(run, entry_id, stop):
                 yield place
+            stop = _run_stop(run, entry_id, stop)
+
+    def stop_of(self, entry_id: int, stop: int) -> int:
+        """Return the first entry after `entry_id` that the part has, or `stop` if that is less.
+
+        A read of an older copy of `entry_id` must end before it, because this part has a newer
+        copy.
+        """
+        if self.listed is None:
+            return _first_after(self.ids, entry_id, stop)
+        runs = self.listed
+        at = bisect_right(runs, entry_id, key=first_of)
+        if at < len(runs):
+            stop = min(stop, runs[at].first)
+        reach = 0 if self.span == DISJOINT else self.span
+        for back in range(at - 1, -1, -1):
+            run = runs[back]
+            stop = _run_stop(run, entry_id, stop)
+            if run.first + reach < entry_id:
+                break
+        return stop
 
     def _place(self, run: Run, entry_id: int, stop: int) -> EntryLocation | None:
         """Return the location of the entry in this run, or None if the run does not have it."""
@@ -322,6 +343,19 @@ class LedgerPart:
         )
 
 
+def _first_after(ids: Sequence[int], entry_id: int, stop: int) -> int:
+    """Return the first of the ascending `ids` after `entry_id`, or `stop` if that is less."""
+    at = bisect_right(ids, entry_id)
+    return min(stop, ids[at]) if at < len(ids) else stop
+
+
+def _run_stop(run: Run, entry_id: int, stop: int) -> int:
+    """Return the first entry after `entry_id` in this run, or `stop` if that is less."""
+    if run.ids is not None:
+        return _first_after(run.ids, entry_id, stop)
+    return min(stop, entry_id + 1) if run.last > entry_id else stop
+
+
 def consecutive(ids: Sequence[int], index: int, most: int) -> int:
     """Return how many ids are consecutive from `index` on, but at most `most`."""
     expected = ids[index]
@@ -346,27 +380,56 @@ def sealed_places(
         # Within a segment, the copy at the higher offset is newer.
         candidates = sorted(range(low, at), key=lambda row: rows.offsets[row], reverse=True)
     for row in candidates:
-        count, ids_at = rows.counts[row], rows.ids_at[row]
-        if ids_at == CONSECUTIVE:
-            index = entry_id - firsts[row]
-            count = min(count - index, stop - entry_id)
-            if count <= 0:
-                continue
-        else:
-            place = bisect_left(rows.ids, entry_id, ids_at, ids_at + count)
-            if place == ids_at + count or rows.ids[place] != entry_id:
-                continue
-            index = place - ids_at
-            count = consecutive(rows.ids, place, min(count - index, stop - entry_id))
-        start, frame_size = rows.offsets[row], rows.frame_sizes[row]
-        if frame_size:
-            yield EntryLocation(segment, None, start + index * frame_size, count, frame_size, None)
-        else:
-            base = rows.sizes_at[row]
-            start += sum(rows.sizes[base : base + index])
-            yield EntryLocation(
-                segment, None, start, count, 0, rows.sizes[base + index : base + index + count]
-            )
+        place = _place_in_row(segment, rows, row, entry_id, stop)
+        if place is not None:
+            yield place
+        stop = _row_stop(rows, row, entry_id, stop)
+
+
+def _place_in_row(
+    segment: LogSegment, rows: LedgerRows, row: int, entry_id: int, stop: int
+) -> EntryLocation | None:
+    """Return the location of the entry in this run, or None if the run does not have it."""
+    count, ids_at = rows.counts[row], rows.ids_at[row]
+    if ids_at == CONSECUTIVE:
+        index = entry_id - rows.firsts[row]
+        count = min(count - index, stop - entry_id)
+        if count <= 0:
+            return None
+    else:
+        place = bisect_left(rows.ids, entry_id, ids_at, ids_at + count)
+        if place == ids_at + count or rows.ids[place] != entry_id:
+            return None
+        index = place - ids_at
+        count = consecutive(rows.ids, place, min(count - index, stop - entry_id))
+    start, frame_size = rows.offsets[row], rows.frame_sizes[row]
+    if frame_size:
+        return EntryLocation(segment, None, start + index * frame_size, count, frame_size, None)
+    base = rows.sizes_at[row]
+    start += sum(rows.sizes[base : base + index])
+    sizes = rows.sizes[base + index : base + index + count]
+    return EntryLocation(segment, None, start, count, 0, sizes)
+
+
+def _row_stop(rows: LedgerRows, row: int, entry_id: int, stop: int) -> int:
+    """Return the first entry after `entry_id` in this run, or `stop` if that is less."""
+    count, ids_at = rows.counts[row], rows.ids_at[row]
+    if ids_at == CONSECUTIVE:
+        return min(stop, entry_id + 1) if rows.firsts[row] + count - 1 > entry_id else stop
+    at = bisect_right(rows.ids, entry_id, ids_at, ids_at + count)
+    return min(stop, rows.ids[at]) if at < ids_at + count else stop
+
+
+def sealed_stop(rows: LedgerRows, span: int, entry_id: int, stop: int) -> int:
+    """Do the same as `LedgerPart.stop_of` for a sealed segment, from its footer."""
+    firsts = rows.firsts
+    at = bisect_right(firsts, entry_id)
+    if at < len(firsts):
+        stop = min(stop, firsts[at])
+    low = max(at - 1, 0) if span == DISJOINT else bisect_left(firsts, entry_id - span)
+    for row in range(low, at):
+        stop = _row_stop(rows, row, entry_id, stop)
+    return stop
 
 
 class LogSegment:
