@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -613,6 +614,38 @@ async def test_errors_in_our_words(
         assert await store.list_cookies() == []
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome_known"),
+    [
+        (sqlite3.SQLITE_FULL, True),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, False),
+        (sqlite3.SQLITE_CANTOPEN, False),
+    ],
+)
+async def test_every_error_of_a_full_disk_says_so(
+    sqlite: Backend, code: int, outcome_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite said "disk I/O error" if its shared memory could not grow."""
+    store = await open_store(sqlite)
+    failure = sqlite3.OperationalError("as SQLite says it")
+    failure.sqlite_errorcode = code
+
+    def fail(connection: sqlite3.Connection) -> None:
+        raise failure
+
+    space = SimpleNamespace(f_bavail=0, f_bfree=0, f_frsize=4096, f_blocks=512)
+    monkeypatch.setattr(os, "statvfs", lambda path: space)
+    try:
+        with pytest.raises(MetadataUnavailableError) as raised:
+            await store._file.write(fail)
+    finally:
+        await store.close()
+    assert str(raised.value).startswith(
+        f"the disk of the metadata file is full ({path_of(sqlite)}: 0 B of 2.1 MB free). "
+    )
+    assert raised.value.outcome_known is outcome_known
 
 
 async def test_a_damaged_file(sqlite: Backend) -> None:

@@ -45,6 +45,7 @@ KNOBS = (
     *limits("client.cluster.placement", RETRY_S=0.1),
     # Without a pause, an ensemble changes as fast as connections are refused.
     Knob("client.cluster.pool", "REST_S", 0.1, also=("quire_simulator.invariants.costs",)),
+    *limits("client.cluster.pool", OPENS_AT_ONCE_MAX=1, RECOVERIES_AT_ONCE_MAX=1),
     # -- compare-and-swaps, and datasets
     Knob("client.compare_and_swap", "UPDATE_ATTEMPTS_MAX", 5,
          also=("quire.client.datasets.datasets",)),

@@ -96,6 +96,38 @@ class TaskSet:
         await cancelled(task for task in self._tasks if task is not asyncio.current_task())
 
 
+class AtOnce:
+    """A limit on the operations of one kind that are under way. Further ones wait in order.
+
+        limit = AtOnce(128)
+
+        async with limit:
+            ...
+
+    Begin the time-out of an operation inside, so that it does not count the waiting. Cancel-safe.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._places = asyncio.Semaphore(most)
+        self.waiting = 0
+        """The number of operations that wait for their turn."""
+
+    async def __aenter__(self) -> None:
+        self.waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self.waiting -= 1
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._places.release()
+
+
 async def cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel all given tasks that have not ended, and wait until they have ended.
 

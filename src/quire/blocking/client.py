@@ -169,6 +169,9 @@ class Client(ContextHandle[AsyncClient]):
         and the ledger is closed at an entry that includes every acknowledged entry. Use it to take
         over from a writer that died. Interrupting this call is safe: open the ledger again.
 
+        A client opens 128 ledgers at once, and recovers 128 at once. Further calls wait for them.
+        Time-outs do not count this waiting.
+
         Args:
             ledger_id: The id of the ledger.
             password: The password with which the ledger was created. Without `recover`, no bookie

@@ -682,7 +682,14 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         either segment. If the call is interrupted, the segment may be completed in the background,
         or stay open.
 
+        A new segment needs `ensemble_size` writable bookies and the metadata store. While either is
+        missing, the open segment is kept and takes further records. The call tries again for 60 s.
+
         Raises:
+            NotEnoughBookiesError: Too few bookies are writable for a new segment. The open segment
+                is kept, and the writer can be used.
+            MetadataUnavailableError: The metadata store does not answer. The open segment is kept,
+                and the writer can be used.
             QuireError: The writer failed. See `append`.
         """
         call(self.aio.roll())
@@ -1315,10 +1322,11 @@ class TopicWriter(ContextHandle[AsyncTopicWriter]):
     def roll(self) -> None:
         """Complete the segments of all records that were appended. Later records go to new ones.
 
-        If the call is interrupted, some segments may be completed.
+        If the call is interrupted, some segments may be completed. Segments are kept as described
+        at `StreamWriter.roll`.
 
         Raises:
-            QuireError: A writer failed. See `append`.
+            QuireError: A writer failed, or kept its segment. See `StreamWriter.roll`.
         """
         call(self.aio.roll())
 

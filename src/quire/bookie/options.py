@@ -47,10 +47,14 @@ def check_bookie(
 
 
 def check_directories(directories: Sequence[str]) -> None:
-    """Raise UsageError if a path is empty, repeated, or impossible to store in a cookie."""
+    """Raise UsageError if a path is empty, repeated, or impossible to store in a cookie.
+
+    Two paths are the same if they lead to one directory, for example through a symbolic link or a
+    bind mount.
+    """
     if not directories:
         raise UsageError("a bookie needs at least one data directory, but none was given")
-    seen: dict[str, str] = {}
+    seen: dict[object, str] = {}
     for path in directories:
         if not path:
             raise UsageError("the path of a data directory must not be empty")
@@ -59,13 +63,24 @@ def check_directories(directories: Sequence[str]) -> None:
                 f"{path!r} cannot be the path of a data directory, because it contains a tab, a "
                 "line break or a NUL: use another path"
             )
-        real = os.path.normpath(os.path.abspath(path))
-        if real in seen:
+        identity = _identity(path)
+        if identity in seen:
+            first = seen[identity]
+            also = "" if path == first else f", also as {first}"
             raise UsageError(
-                f"the data directory {path} is named twice",
+                f"the data directory {path} is named twice{also}",
                 remedy="Give each directory once. The bookie keeps a separate log in each of them",
             )
-        seen[real] = path
+        seen[identity] = path
+
+
+def _identity(path: str) -> object:
+    """Return a value that all paths of one directory have."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return os.path.realpath(path)  # a directory that is to be created
+    return found.st_dev, found.st_ino
 
 
 def check_host(host: str) -> None:

@@ -94,19 +94,32 @@ def _uri_problems(found: Configuration) -> Iterator[str]:
             yield f"{origin}: metadata: {error}"
 
 
+def _directory_problems(found: Configuration) -> Iterator[str]:
+    """Yield the problem of the bookie's data directories, if they cannot be used together."""
+    from quire.bookie.options import check_directories
+    from quire.errors import UsageError
+
+    directories = found.values["bookie.directories"]
+    if directories:
+        try:
+            check_directories(directories)
+        except UsageError as error:
+            yield f"{found.origins['bookie.directories']}: bookie.directories: {error}"
+
+
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @json_option("Print one JSON object: file, problems, warnings.")
 def check(file: str, as_json: bool) -> int | None:
     """Report the problems of a configuration file, one per line.
 
-    The exit status is 1 if there are problems. The command examines only the file: no environment
-    variable, no certificate, no cluster.
+    The exit status is 1 if there are problems. The command examines only the file, and whether two
+    data directories are the same: no environment variable, no certificate, no cluster.
     """
     from quire.configuration.layers import file_layer, merged
 
     found = merged([file_layer(Path(file))])
-    problems = [*found.problems, *_uri_problems(found)]
+    problems = [*found.problems, *_uri_problems(found), *_directory_problems(found)]
     if as_json:
         print_json({"file": file, "problems": list(problems), "warnings": list(found.warnings)})
         return EXIT_ERROR if problems else None

@@ -73,6 +73,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     from quire.client import Client
     from quire.http.watch.reachability import REMEDY
     from quire.metadata import open_metadata
+    from quire.metadata.uri import parse_uri
 
     loop = asyncio.get_running_loop()
     deadline = None if answer_timeout_s is None else loop.time() + answer_timeout_s
@@ -80,7 +81,8 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     try:
         store = await open_metadata(uri, connect_timeout_s=CONNECT_TIMEOUT_S)
     except MetadataUnavailableError as error:
-        error.remedy = REMEDY
+        if parse_uri(uri).servers:  # the error about a file says what to do
+            error.remedy = REMEDY
         raise
     client = Client(store, config=config)
     first, whole = asyncio.timeout(CONNECT_TIMEOUT_S), asyncio.timeout_at(deadline)

@@ -280,6 +280,9 @@ class LedgerClient:
         and the ledger is closed at an entry that includes every acknowledged entry. Use it to take
         over from a writer that died. Cancelling this call is safe: open the ledger again.
 
+        A client opens 128 ledgers at once, and recovers 128 at once. Further calls wait for them.
+        Time-outs do not count this waiting.
+
         Args:
             ledger_id: The id of the ledger.
             password: The password with which the ledger was created. Without `recover`, no bookie
@@ -316,9 +319,11 @@ class LedgerClient:
         if assume_liars is not None:
             check_type("assume_liars", assume_liars, int)
         with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:
-            reader = await self._open(
-                ledger_id, password, recover, assume_liars, unverified_password
-            )
+            async with self._pool.recoveries if recover else self._pool.opens:
+                self._check_open()  # it may have been closed while this call waited
+                reader = await self._open(
+                    ledger_id, password, recover, assume_liars, unverified_password
+                )
             note(span, last_entry=reader.last_add_confirmed)
             return reader
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quire as quire_package
+from quire.bookie.options import check_directories
 from quire.cli.common.configuration import assignments_layer, checked, configuration_file
 from quire.cli.main import cli
 from quire.cli.servers.http import DEFAULT_ADDRESS
@@ -217,6 +218,34 @@ def test_config_check_examines_the_metadata_uri(file: Any) -> None:
     assert bad.exit_code == 1
     assert "quire.toml:1: metadata: the metadata URI 'zookeper://" in bad.stderr
     assert quire("config", "check", str(file("metadata = 'zk://h:2181/ledgers'\n"))).exit_code == 0
+
+
+@pytest.mark.parametrize("second", ["{one}", "{one}/", "{there}/../there/one", "{there}/link"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_directory_that_is_named_twice_is_refused(
+    file: Any, tmp_path: Path, second: str, exists: bool
+) -> None:
+    """`config check` accepted it, and a symbolic link was noticed only by the lock of its disk."""
+    there = tmp_path / "there"
+    there.mkdir()
+    one = there / "one"
+    if exists:
+        one.mkdir()
+    (there / "link").symlink_to("one")
+    other = second.format(one=one, there=there)
+    directories = [str(one), str(there / "two"), other]
+    path = file(f"[bookie]\ndirectories = {directories}\n")
+    bad = quire("config", "check", str(path))
+    assert bad.exit_code == 1
+    also = "" if other == str(one) else f", also as {one}"
+    assert bad.stderr == (
+        f"error: {path}:2: bookie.directories: the data directory {other} is named twice{also}. "
+        "Give each directory once. The bookie keeps a separate log in each of them\n"
+    )
+    with pytest.raises(UsageError, match="is named twice"):
+        check_directories(directories)
+    good = file(f"[bookie]\ndirectories = {directories[:2]}\n")
+    assert quire("config", "check", str(good)).exit_code == 0
 
 
 def test_the_error_says_that_a_variable_names_the_file(

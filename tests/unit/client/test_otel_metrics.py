@@ -35,7 +35,7 @@ class Counting:
         self.unhealthy = 0
 
     def metrics(self) -> Iterator[Metric]:
-        return client_metrics(self.counters, self.unhealthy, lagged=0)
+        return client_metrics(self.counters, self.unhealthy, 0, 0, 0)
 
 
 class Collected:
@@ -79,7 +79,7 @@ def test_each_metric_is_an_instrument() -> None:
         for sample in one.samples
     }
     assert set(found) == names
-    assert len(names) == 14
+    assert len(names) == 16
     assert (collected.value("quire_client_adds"), found["quire_client_adds"].unit) == (3, "")
     assert found["quire_client_adds"].description == (
         "The number of entries that were sent, each counted once."

@@ -21,6 +21,7 @@ from quire.errors import (
     MetadataUnavailableError,
     NoSuchNamespaceError,
     NoSuchStreamError,
+    NotEnoughBookiesError,
     RecordTooLargeError,
     RecoveryError,
     StreamClosedError,
@@ -307,6 +308,123 @@ def test_a_segment_is_kept_during_an_outage_of_the_metadata_store(
                     await writer.append(b"%d" % number + bytes(400))
         found = [int(record.payload.rstrip(bytes(1))) for record in await b.read("s")]
         assert found == list(range(21))
+
+    run(scene)
+
+
+async def appended_while(b: Bench, writer: StreamWriter, rolling: asyncio.Task[None]) -> int:
+    """Append every 5 s until the task has ended, and return the number of records."""
+    sent = 0
+    while not rolling.done():
+        async with asyncio.timeout(3):
+            await writer.append(b"meanwhile")
+        sent += 1
+        await asyncio.wait([rolling], timeout=5)
+    return sent
+
+
+def test_a_roll_that_cannot_begin_a_segment_keeps_the_open_one() -> None:
+    """The call ended the segment. The writer then failed after 60 s, although it could write."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"first")
+        b.world.kill("bookie-1")
+        await asyncio.sleep(30)  # its registration ends
+        began_s = b.world.loop.time()
+        rolling = asyncio.ensure_future(writer.roll())
+        meanwhile = await appended_while(b, writer, rolling)
+        assert meanwhile >= GIVE_UP_S / 10
+        with pytest.raises(NotEnoughBookiesError) as kept:
+            await rolling
+        assert GIVE_UP_S / 2 < b.world.loop.time() - began_s < GIVE_UP_S + 10
+        assert str(kept.value).startswith(
+            "the open segment of stream s was not completed in 60 s, because no next segment can "
+            "be begun. It takes further records: "
+        )
+        assert kept.value.outcome_known
+        await writer.append(b"last")
+        assert len(await b.numbers("s")) == 1
+        await b.world.start("bookie-1")
+        await writer.roll()
+        await writer.append(b"next")
+        await writer.close()
+        found = [record.payload for record in await b.read("s")]
+        assert found == [b"first", *[b"meanwhile"] * meanwhile, b"last", b"next"]
+        assert await b.numbers("s") == [1, 2]
+
+    run(scene)
+
+
+def test_a_roll_waits_until_a_segment_can_be_begun() -> None:
+    async def scene(b: Bench) -> None:
+        async with b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"first")
+            b.world.kill("bookie-1")
+            await asyncio.sleep(30)
+            rolling = asyncio.ensure_future(writer.roll())
+            await asyncio.sleep(GIVE_UP_S / 3)
+            assert not rolling.done()
+            await b.world.start("bookie-1")
+            await rolling
+            await writer.append(b"next")
+        assert await b.numbers("s") == [1, 2]
+
+    run(scene)
+
+
+def test_a_roll_during_an_outage_of_the_metadata_store_keeps_the_open_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        async def away(*how: object, **more: object) -> Any:
+            raise MetadataUnavailableError("no answer")
+
+        async with b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"first")
+            with monkeypatch.context() as outage:
+                for call in ("create_ledger", "write_ledger", "read_ledger", "bookies"):
+                    outage.setattr(b.client.metadata, call, away)
+                outage.setattr(b.client.metadata.tree, "commit", away)
+                rolling = asyncio.ensure_future(writer.roll())
+                await appended_while(b, writer, rolling)
+                with pytest.raises(MetadataUnavailableError, match="It takes further records"):
+                    await rolling
+            await writer.append(b"last")
+        assert await b.numbers("s") == [1]
+
+    run(scene)
+
+
+def test_records_that_wait_for_a_roll_go_to_the_open_segment_if_no_ledger_can_be_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bookies look writable, but the placement policy finds none for the next ledger."""
+
+    async def scene(b: Bench) -> None:
+        attempts = 0
+
+        async def refused(*how: object, **more: object) -> Any:
+            nonlocal attempts
+            attempts += 1
+            await asyncio.sleep(1)
+            raise NotEnoughBookiesError("no bookie fits")
+
+        await b.streams.create_stream("s", settings={"entries_in_flight": 1})
+        async with b.streams.open_writer("s") as writer:
+            await writer.append(b"first")
+            with monkeypatch.context() as outage:
+                outage.setattr(b.client, "create_ledger", refused)
+                rolling = asyncio.ensure_future(writer.roll())
+                appends = []
+                while not attempts and not rolling.done():
+                    appends.append(asyncio.ensure_future(writer.append(b"more")))
+                    await asyncio.sleep(0.0001)
+                assert attempts
+                await asyncio.gather(*appends)  # while the segment stays open
+                await rolling
+            await writer.append(b"last")
+        assert len(await b.read("s")) == len(appends) + 2
 
     run(scene)
 

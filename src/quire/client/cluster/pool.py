@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from typing import TypeVar
 
 from quire._runtime.metrics import Metric
-from quire._runtime.tasks import TaskSet, came
+from quire._runtime.tasks import AtOnce, TaskSet, came
 from quire._runtime.units import host_port
 from quire.client.cluster.health import BookieHealth
 from quire.client.cluster.link_watch import Links, LinkWatch
@@ -45,6 +45,13 @@ REST_S = 0.25
 """Seconds after a failure within which a bookie is not chosen as a replacement. Bookies that are
 gone stay registered until their sessions expire. Without this pause an ensemble would change from
 one gone bookie to the next as fast as connections are refused and metadata is written."""
+OPENS_AT_ONCE_MAX = 128
+"""The number of ledgers that one client opens at once without recovery, or whose last entry it asks
+for. Further calls wait, and their time-outs begin only afterwards. Without this limit, bookies
+could not answer thousands of them within `read_timeout_s`."""
+RECOVERIES_AT_ONCE_MAX = 128
+"""The number of ledgers that one client recovers at once. See `OPENS_AT_ONCE_MAX`. It is a limit of
+its own, so that recoveries which wait for bookies do not hold up readers."""
 
 
 class BookiePool:
@@ -82,6 +89,10 @@ class BookiePool:
         self._controls = Links(ControlChannel)
         self._failed_at: dict[str, float] = {}
         self.counters = ClientCounters()
+        self.opens = AtOnce(OPENS_AT_ONCE_MAX)
+        """The opens of ledgers without recovery, and the questions for their last entry."""
+        self.recoveries = AtOnce(RECOVERIES_AT_ONCE_MAX)
+        """The opens of ledgers with recovery."""
         self._links_watch = LinkWatch(config, self._connect, tasks, self.counters)
         self.tracing = tracing or Tracing()
         self.health = BookieHealth(config, lambda: asyncio.get_running_loop().time(), tasks)
@@ -114,7 +125,13 @@ class BookiePool:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of the client that has this pool. Any thread may ask."""
-        return client_metrics(self.counters, self.health.unhealthy_count, self.health.lagged)
+        return client_metrics(
+            self.counters,
+            self.health.unhealthy_count,
+            self.health.lagged,
+            self.opens.waiting,
+            self.recoveries.waiting,
+        )
 
     # -- placement ----------------------------------------------------------------------------
 

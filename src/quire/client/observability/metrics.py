@@ -52,13 +52,21 @@ COUNTED = {
 quire_client_NAME_total."""
 
 
-def client_metrics(counters: ClientCounters, unhealthy: int, lagged: int) -> Iterator[Metric]:
+def client_metrics(
+    counters: ClientCounters,
+    unhealthy: int,
+    lagged: int,
+    opens_waiting: int,
+    recoveries_waiting: int,
+) -> Iterator[Metric]:
     """Yield the metrics of one client.
 
     Args:
         counters: The counters of the client.
         unhealthy: The number of pairs of a bookie and a kind of wrong answer that it gave.
         lagged: The number of replicas that denied an entry and had it when they were asked again.
+        opens_waiting: The number of opens that wait for others of the client.
+        recoveries_waiting: The number of recoveries that wait for others of the client.
     """
     for name, text in COUNTED.items():
         yield counter(f"quire_client_{name}_total", f"{text}.", getattr(counters, name))
@@ -68,6 +76,12 @@ def client_metrics(counters: ClientCounters, unhealthy: int, lagged: int) -> Ite
     yield counter("quire_client_replicas_lagged_total",
                   "The number of replicas that denied an entry and had it when asked again.",
                   lagged)  # fmt: skip
+    yield gauge("quire_client_opens_waiting",
+                "The number of opens of ledgers that wait because the client has 128 under way.",
+                opens_waiting)  # fmt: skip
+    yield gauge("quire_client_recoveries_waiting",
+                "The number of recoveries that wait because the client has 128 under way.",
+                recoveries_waiting)  # fmt: skip
     yield histogram(
         "quire_client_add_seconds",
         "Seconds from the sending of an add until an ack quorum has its batch.",

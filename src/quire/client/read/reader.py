@@ -138,13 +138,15 @@ class LedgerReader:
         if not view.closed:
             await view.refresh()
         if not view.closed:
-            known = await read_last_confirmed(
-                view.metadata,
-                self._codec,
-                self._pool,
-                self._config.read_timeout_s,
-                trust=self._trust,
-            )
+            async with self._pool.opens:
+                self._check_open()  # it may have been closed while this call waited
+                known = await read_last_confirmed(
+                    view.metadata,
+                    self._codec,
+                    self._pool,
+                    self._config.read_timeout_s,
+                    trust=self._trust,
+                )
             view.confirmed(known.lac)
         return view.last_add_confirmed
 

@@ -21,7 +21,11 @@ from quire.http.views.problems.certificates import OwnCertificates
 from quire.http.views.problems.cluster import problems, worst_first
 from quire.http.views.problems.collection import Collection
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
-from quire.http.views.problems.metadata_store import OUTAGES_NOTICED, of_noticed_outages
+from quire.http.views.problems.metadata_store import (
+    OUTAGES_NOTICED,
+    of_metadata_disk,
+    of_noticed_outages,
+)
 from quire.http.views.problems.problem import Problem
 from quire.http.watch.bookie_reports import BookieReports
 from quire.http.watch.known_reports import KnownReports
@@ -40,6 +44,7 @@ from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.interface import MetadataStore
 from quire.metadata.outages import Outage, noticed_outages
+from quire.metadata.sqlite.disk_space import metadata_disk
 from quire.net.certificates import CertificateExpiry
 from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.status import overview
@@ -205,13 +210,14 @@ class ClusterView:
             damage=damage,
         )
         unsteady = of_noticed_outages(client.metadata.uri, outages, now_ms)
+        disk = await asyncio.to_thread(metadata_disk, client.metadata.uri)
         return ClusterState(
             client.metadata.uri,
             await client.metadata.instance_id(),
             bookies,
             recovery,
             risk,
-            worst_first([*unsteady, *found]),
+            worst_first([*of_metadata_disk(disk, bookies), *unsteady, *found]),
             self.spaces.age_s,
             await running_jobs(client.metadata),
             lost,

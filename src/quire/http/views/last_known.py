@@ -14,9 +14,11 @@ from quire.http.views.problems.metadata_store import (
     OUTAGES_NOTICED,
     metadata_lost,
     metadata_unsteady,
+    of_metadata_disk,
     unsteady,
 )
 from quire.http.watch.reachability import MetadataReachability
+from quire.metadata.sqlite.disk_space import metadata_disk
 
 OLD = "old_since_ms"
 """The key under which an answer says how old it is. The value is None if the answer is current. If
@@ -97,7 +99,10 @@ class LastKnown:
             now_ms = self._now_ms()
             if error is not None:
                 since_ms = self._reach.since_ms or at_ms or now_ms
-                first = [metadata_lost(self._reach.uri, since_ms, now_ms, error)]
+                first = [
+                    *of_metadata_disk(metadata_disk(self._reach.uri)),
+                    metadata_lost(self._reach.uri, since_ms, now_ms, error),
+                ]
             elif unsteady(one["outages"] for one in found.get(OUTAGES_NOTICED, ())):
                 first = []  # the same problem is among those of the cluster, with more servers
             else:

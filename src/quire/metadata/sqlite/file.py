@@ -35,6 +35,7 @@ from quire.errors import (
     written_later,
 )
 from quire.metadata.common import store_closed
+from quire.metadata.sqlite.disk_space import disk_of
 from quire.metadata.sqlite.open_file_check import LOG_SUFFIX, OpenFileCheck
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ Work = Callable[[sqlite3.Connection], T]
 BUSY_TIMEOUT_MS = 5_000
 """Milliseconds that a call waits for another process to release the file."""
 
+FREE_SPACE_REMEDY = "Free some space on that disk. No process has to be restarted"
 QUEUED_CALLS_MAX = 1_024
 """The largest number of calls of one store in the queue of its thread. Further callers wait for a
 place in the queue."""
@@ -590,6 +592,12 @@ def _tell(committed: asyncio.Future[list[_Write]]) -> None:
         write.tell()
 
 
+def _full(path: Path) -> str:
+    disk = disk_of(path)
+    told = disk if disk is not None and disk.full else path  # a quota may be smaller than the disk
+    return f"the disk of the metadata file is full ({told})"
+
+
 def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireError:
     """Return the Quire error for an error of SQLite.
 
@@ -606,11 +614,16 @@ def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireE
         return busy
     if code == sqlite3.SQLITE_FULL:
         full = MetadataUnavailableError(
-            f"the disk of the metadata file {path} is full. Nothing was changed",
-            remedy="Free some space, and try again",
+            f"{_full(path)}. Nothing was changed", remedy=FREE_SPACE_REMEDY
         )
         full.outcome_known = True
         return full
+    disk = disk_of(path)
+    if disk is not None and disk.full and code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        # SQLite gives these codes if its shared memory, which is a file too, cannot grow.
+        return MetadataUnavailableError(
+            f"{_full(path)}. A write may or may not have been stored", remedy=FREE_SPACE_REMEDY
+        )
     if code == sqlite3.SQLITE_IOERR:
         return MetadataUnavailableError(
             f"the metadata file {path} could not be read or written ({error}). A write may or "

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from quire._runtime.tasks import AtOnce
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_path import LedgerManager
 from quire.errors import (
@@ -52,6 +54,9 @@ node, after a lost connection as well, whether its own change may have been made
 OPERATION_TIMEOUT_S = 30.0
 """Seconds for one operation with all its repetitions. After that its outcome is unknown."""
 
+OPERATIONS_AT_ONCE_MAX = 256
+"""The number of operations under way. Further ones wait, and their time-out does not count that."""
+
 PARENT_ATTEMPTS_MAX = 100
 """The number of attempts to create a node while others delete its parents."""
 
@@ -73,6 +78,7 @@ class ZooKeeperRoot:
         self.rng = rng
         self._factory = factory
         self._operation_timeout_s = operation_timeout_s
+        self._operations = AtOnce(OPERATIONS_AT_ONCE_MAX)
         self._layout_seen = False
         self._manager: LedgerManager | None = None
         self._instance_id = ""
@@ -130,13 +136,14 @@ class ZooKeeperRoot:
         """
         again = False
         try:
-            async with asyncio.timeout(self._operation_timeout_s):
+            async with asyncio.timeout(self._operation_timeout_s) as limit:
                 while True:
                     await self.zk.wait_connected()
                     try:
-                        if check:
-                            await self.know_layout()
-                        return await work(again)
+                        async with self._turn(limit):
+                            if check:
+                                await self.know_layout()
+                            return await work(again)
                     except LostConnectionError:
                         again = True
                         # Wait for one event-loop iteration, so that kazoo's state arrives.
@@ -160,6 +167,18 @@ class ZooKeeperRoot:
                 f"{self._operation_timeout_s:g} s. If this was a change, it may or may not have "
                 "been made"
             ) from None
+
+    @asynccontextmanager
+    async def _turn(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
+        """Wait until fewer than `OPERATIONS_AT_ONCE_MAX` are under way. `limit` rests meanwhile."""
+        loop = asyncio.get_running_loop()
+        until = limit.when()
+        assert until is not None
+        left_s = until - loop.time()
+        limit.reschedule(None)
+        async with self._operations:
+            limit.reschedule(loop.time() + left_s)
+            yield
 
     async def know_layout(self) -> None:
         """Check the cluster like `check_layout`, unless that was done before."""

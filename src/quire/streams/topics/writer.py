@@ -304,10 +304,11 @@ class TopicWriter:
     async def roll(self) -> None:
         """Complete the segments of all records that were appended. Later records go to new ones.
 
-        If the call is cancelled, some segments may be completed.
+        If the call is cancelled, some segments may be completed. Segments are kept as described at
+        `StreamWriter.roll`.
 
         Raises:
-            QuireError: A writer failed. See `append`.
+            QuireError: A writer failed, or kept its segment. See `StreamWriter.roll`.
         """
         await each(self._writers.values(), StreamWriter.roll)
 

@@ -312,7 +312,14 @@ class StreamWriter:
         either segment. If the call is cancelled, the segment may be completed in the background, or
         stay open.
 
+        A new segment needs `ensemble_size` writable bookies and the metadata store. While either is
+        missing, the open segment is kept and takes further records. The call tries again for 60 s.
+
         Raises:
+            NotEnoughBookiesError: Too few bookies are writable for a new segment. The open segment
+                is kept, and the writer can be used.
+            MetadataUnavailableError: The metadata store does not answer. The open segment is kept,
+                and the writer can be used.
             QuireError: The writer failed. See `append`.
         """
         self._check()

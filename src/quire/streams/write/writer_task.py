@@ -162,8 +162,49 @@ class WriterTask:
     async def roll(self) -> None:
         """Complete the open segment, if there is one, and wait until that is done.
 
-        Entries that were not sent yet go to the next segment.
+        Entries that were not sent yet go to the next segment. While no next segment can be begun,
+        the open one takes further entries, and the call tries again for `GIVE_UP_S`.
+
+        Raises:
+            QuireError: The writer failed, or the open segment was kept.
         """
+        segment = self.segments.open
+        retry = Retry(SEGMENT_BACKOFF, self.segments.rng, limit_s=GIVE_UP_S)
+        while True:
+            try:
+                await self._roll_now(segment)
+                return
+            except FINAL:
+                raise
+            except QuireError as error:
+                if self.failure is not None:
+                    raise
+                if await retry.pause():
+                    continue
+                kept = copy(error)
+                kept.args = (
+                    f"the open segment of stream {self.name} was not completed in {GIVE_UP_S:g} s, "
+                    "because no next segment can be begun. It takes further records: "
+                    f"{error.args[0]}",
+                    *error.args[1:],
+                )
+                kept.outcome_known = True
+                raise kept from error
+
+    async def _roll_now(self, segment: SegmentWriter | None) -> None:
+        """Complete `segment`, the open one, unless it has been completed already.
+
+        Raises:
+            QuireError: The writer failed, or no next segment can be begun now.
+        """
+        if segment is not None:
+            if self.segments.open is segment:
+                # The writer sends entries to the segment while this waits.
+                await self.segments.check_next(at_once=False)
+            if self.segments.open is not segment:
+                return
+            if self.failure is not None:
+                raise self.failure
         if self._rolled is None:
             if not self._queue and self.segments.open is None:
                 return
@@ -328,13 +369,18 @@ class WriterTask:
         return True
 
     async def _roll(self) -> None:
-        if self._rolled is None and (self._queue or not self.closing):
+        asked = self._rolled is not None
+        # A caller of `roll` has checked the bookies.
+        if self._queue or not (asked or self.closing):
             try:
                 await self.segments.check_next(at_once=bool(self._queue))
             except FINAL:
                 raise
-            except QuireError:
-                self._next_try_s = self._loop.time() + NEXT_LEDGER_PAUSE_S
+            except QuireError as error:
+                if asked:
+                    self._refuse_roll(error)
+                else:
+                    self._next_try_s = self._loop.time() + NEXT_LEDGER_PAUSE_S
                 return
         self._next_try_s = None
         try:
@@ -349,6 +395,13 @@ class WriterTask:
         if self._rolled is not None:
             self._rolled.set_result(None)
             self._rolled = None
+
+    def _refuse_roll(self, error: QuireError) -> None:
+        """Raise an error in the callers of `roll`, if there are any."""
+        if self._rolled is not None and not self._rolled.done():
+            self._rolled.set_exception(error)
+            self._rolled.exception()  # a cancelled caller does not look at it
+        self._rolled = None
 
     async def _mend(self) -> None:
         """Give up the ledger of the open segment, and queue the entries that it lacks again."""
@@ -422,8 +475,6 @@ class WriterTask:
                 entry.settle(in_doubt)
         for entry in self._queue:
             entry.settle(error)
-        if self._rolled is not None and not self._rolled.done():
-            self._rolled.set_exception(error)
-            self._rolled.exception()
+        self._refuse_roll(error)
         self.budget.give_back(self.budget.used_bytes)
         self.on_end()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
-from quire._runtime.units import NAMED_MAX, counted, duration_text, some_of
+from quire._runtime.units import NAMED_MAX, counted, duration_text, percent_text, some_of
 from quire.errors import MetadataUnavailableError, MetadataURIError
-from quire.http.views.problems.problem import Problem
+from quire.http.views.problems.disks import Disk, disks_of
+from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.outages import START_STORE, Outage
+from quire.metadata.sqlite.disk_space import MetadataDisk
 from quire.metadata.uri import parse_uri
 
 UNSTEADY_MS = 3_600_000
@@ -79,6 +82,51 @@ def of_noticed_outages(
     )
     first = UNSTEADY_TOGETHER if counts > len(outages) else UNSTEADY_ALONE
     return [_unsteady(uri, often, outages[-1], now_ms, f": {named}", first)]
+
+
+def of_metadata_disk(disk: MetadataDisk | None, bookies: Iterable[Bookie] = ()) -> list[Problem]:
+    """Return the problem of a disk that is full or nearly full, and that has the metadata file.
+
+    A disk that is nearly full and is that of a bookie, too, is reported as the bookie's disk.
+    """
+    if disk is None or not disk.total_bytes:
+        return []
+    free = (
+        f"On this machine, see what takes the space: du -xh {shlex.quote(_directory(disk))}. "
+        "Then delete other files on that disk, or make it larger"
+    )
+    if disk.full:
+        return [
+            Problem(
+                "bad",
+                f"The disk of the metadata file is full: {disk}",
+                f"{free}. Never delete the files whose names begin with {_name(disk)}",
+                "No ledger can be created, closed or repaired. Bookies cannot keep their "
+                "registrations, so they seem to be lost",
+                "Bookies and clients go on by themselves when there is space again",
+            )
+        ]
+    own = Disk(disk.path, disk.free_bytes, disk.total_bytes)
+    if not own.nearly_full or any(own.same_as(one) for each in bookies for one in disks_of(each)):
+        return []
+    return [
+        Problem(
+            "warn",
+            f"The disk of the metadata file is nearly full: {percent_text(own.used)} of it is used "
+            f"({disk})",
+            free,
+            "When it is full, no ledger can be created, closed or repaired, and bookies lose their "
+            "registrations",
+        )
+    ]
+
+
+def _directory(disk: MetadataDisk) -> str:
+    return str(Path(disk.path).parent)
+
+
+def _name(disk: MetadataDisk) -> str:
+    return shlex.quote(Path(disk.path).name)
 
 
 def together(noticed: Iterable[Outage]) -> list[Outage]:
