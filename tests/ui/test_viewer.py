@@ -415,7 +415,8 @@ def test_a_server_that_shows_no_payloads(
     with Quire(dashboard.cluster.uri).start("ui", "--http", "127.0.0.1:0", *arguments) as server:
         url = server.line()
         stranger.add_init_script(f"sessionStorage.setItem('quire.token', '{TOKEN}')")
-        for path in (f"ledger/{stored.many}/entries", "stream/%2Fshop/orders/records"):
+        for path in (f"ledger/{stored.many}/entries", "stream/%2Fshop/orders/records",
+                     "topic/%2Fshop/any/records"):  # fmt: skip
             stranger.goto("about:blank")
             stranger.goto(f"{url}/#/{path}")
             expect(stranger.get_by_role("alert")).to_contain_text("This server shows no payloads")
