@@ -17,7 +17,7 @@ import pytest
 from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
 from tests.support.ui.browser import expect
-from tests.support.ui.dashboard import RECORDS, STREAM, Dashboard, Tab, Windows
+from tests.support.ui.dashboard import RECORDS, STREAM, Dashboard, Tab, Windows, line
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -383,10 +383,10 @@ def test_the_size_of_a_page_of_entries(dashboard: Dashboard, tab: Tab) -> None:
     expect(items).to_have_count(50)
     above = page.get_by_role("navigation", name="Pages of entries, above")
     above.get_by_role("link", name="Next").click()
-    expect(page.get_by_role("heading", name="Entry 50", exact=True)).to_be_visible()
+    expect(line(page, "Entry 50")).to_be_visible()
     expect(items).to_have_count(50)  # the size stays from page to page
     above.get_by_role("link", name="First").click()
-    expect(page.get_by_role("heading", name="Entry 0", exact=True)).to_be_visible()
+    expect(line(page, "Entry 0")).to_be_visible()
 
 
 def test_the_parts_of_an_entry_backwards(dashboard: Dashboard, tab: Tab) -> None:
@@ -420,12 +420,18 @@ def test_the_oldest_and_the_newest_records(dashboard: Dashboard, tab: Tab) -> No
     page.go_back()
     page.get_by_role("link", name="Records", exact=True).click()
     above = page.get_by_role("navigation", name="Pages of records, above")
-    titles = page.locator(".item h3")
-    expect(titles.first).to_have_text("1:0:0")
+    first = page.locator(".line .line-position").first
+    expect(first).to_have_text("Position 1:0:0")
+    expect(page.get_by_text("20 records, the oldest first")).to_be_visible()
     above.get_by_role("link", name="Newest").click()
-    expect(titles.last).to_have_text(f"1:{RECORDS - 1}:0")
+    expect(first).to_have_text(f"Position 1:{RECORDS - 1}:0")
+    expect(page.get_by_text("20 records, the newest first")).to_be_visible()
+    above.get_by_role("link", name="Older").click()
+    expect(first).to_have_text("Position 1:19:0")  # still the newest first
+    above.get_by_role("link", name="Newer").click()
+    expect(first).to_have_text(f"Position 1:{RECORDS - 1}:0")
     above.get_by_role("link", name="Oldest").click()
-    expect(titles.first).to_have_text("1:0:0")
+    expect(first).to_have_text("Position 1:0:0")
     page.get_by_role("link", name="Segments and lag").click()
     heading(page, f"Stream {STREAM}")
 

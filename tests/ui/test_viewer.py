@@ -19,7 +19,7 @@ from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
 from tests.support.state_machines import Counter
 from tests.support.ui.browser import expect
-from tests.support.ui.dashboard import HOSTILE, Dashboard, Tab, Windows
+from tests.support.ui.dashboard import HOSTILE, Dashboard, Tab, Windows, line, open_lines
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -159,6 +159,7 @@ def payload(page: Page, name: str) -> Any:
 def test_entries_as_text_json_and_hex(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open(f"ledger/{stored.payloads}/entries")
+    open_lines(page)
     json_shown = payload(page, "entry 0")
     expect(json_shown).to_contain_text(
         f'"id": {NUMBER},\n  "tags": [\n    "a",\n    {{\n      "b": 1e400'
@@ -188,6 +189,36 @@ def test_entries_as_text_json_and_hex(stored: Stored, tab: Tab) -> None:
     page.get_by_role("radio", name="Auto").check()
 
 
+def test_a_line_opens_to_the_whole_payload_with_the_keyboard(stored: Stored, tab: Tab) -> None:
+    page, press = tab.page, tab.page.keyboard.press
+    tab.open(f"ledger/{stored.payloads}/entries")
+    lines = page.get_by_role("list", name="Entries of ledger").get_by_role("listitem")
+    expect(lines).to_have_count(len(PAYLOADS))
+    tall = [box["height"] for one in lines.all() if (box := one.bounding_box())]
+    assert max(tall) < 40, tall
+    expect(page.get_by_role("region", name=re.compile("Payload"))).to_have_count(0)
+    expect(line(page, "Entry 1")).to_contain_text(HOSTILE)
+    expect(line(page, "Entry 2")).to_contain_text("00 01 02 03")
+    expect(line(page, "Entry 3")).to_contain_text("NUL ESC[31m")
+    expect(line(page, "Entry 5")).to_contain_text("empty")
+    line(page, "Entry 0").focus()
+    press("Enter")
+    expect(payload(page, "entry 0")).to_contain_text(f'"id": {NUMBER},')
+    press("Tab")
+    expect(page.get_by_role("link", name="Entry 0 and its copies")).to_be_focused()
+    page.get_by_role("radio", name="Hex").check()
+    expect(payload(page, "entry 0")).to_contain_text("7b 22 69 64")  # it stays open
+    expect(line(page, "Entry 1")).to_contain_text("3c 69 6d 67")
+    page.get_by_role("radio", name="Auto").check()
+    line(page, "Entry 0").press("Space")
+    expect(payload(page, "entry 0")).to_be_hidden()
+    open_lines(page)
+    expect(page.get_by_role("region", name=re.compile("Payload"))).to_have_count(len(PAYLOADS) - 1)
+    page.get_by_role("button", name="Close all").click()
+    expect(page.get_by_role("region", name=re.compile("Payload"))).to_have_count(0)
+    assert "hacked" not in page.title()
+
+
 def test_json_is_only_laid_out_anew(dashboard: Dashboard, tab: Tab) -> None:
     """Numbers, escapes and the order of keys stay as they are, and depth costs little."""
     tab.open("")
@@ -213,23 +244,23 @@ def test_pages_of_entries_with_the_keyboard(stored: Stored, tab: Tab) -> None:
     tab.open(f"ledger/{stored.many}")
     page.get_by_role("link", name="Entries", exact=True).focus()
     press("Enter")
-    expect(payload(page, "entry 19")).to_have_text("entry 19")
-    expect(payload(page, "entry 20")).to_have_count(0)
+    expect(line(page, "Entry 19")).to_contain_text("entry 19")
+    expect(line(page, "Entry 20")).to_have_count(0)
     above = page.get_by_role("navigation", name="Pages of entries, above")
     above.get_by_role("link", name="Next").focus()
     press("Enter")
-    expect(payload(page, "entry 39")).to_have_text("entry 39")
+    expect(line(page, "Entry 39")).to_contain_text("entry 39")
     above.get_by_role("link", name="Last").click()
-    expect(payload(page, "entry 49")).to_have_text("entry 49")
+    expect(line(page, "Entry 49")).to_contain_text("entry 49")
     expect(above.get_by_role("link", name="Next")).to_have_count(0)
     above.get_by_role("link", name="Previous").click()
-    expect(payload(page, "entry 10")).to_have_text("entry 10")
+    expect(line(page, "Entry 10")).to_contain_text("entry 10")
     field = page.get_by_label("From entry")
     field.fill("47")
     field.press("Enter")
-    expect(payload(page, "entry 47")).to_have_text("entry 47")
+    expect(line(page, "Entry 47")).to_contain_text("entry 47")
     page.go_back()
-    expect(payload(page, "entry 10")).to_have_text("entry 10")
+    expect(line(page, "Entry 10")).to_contain_text("entry 10")
     field = page.get_by_label("From entry")
     field.fill("999")
     field.press("Enter")
@@ -240,7 +271,7 @@ def test_an_open_ledger_is_read_to_its_lac_and_stays_open(
     dashboard: Dashboard, stored: Stored, tab: Tab
 ) -> None:
     tab.open(f"ledger/{stored.unfinished}/entries")
-    expect(payload(tab.page, "entry 0")).to_have_text("one")
+    expect(line(tab.page, "Entry 0")).to_contain_text("one")
     expect(tab.page.get_by_role("main")).to_contain_text("is still written")
     tab.open(f"ledger/{stored.unfinished}/entries/0")
     expect(tab.page.locator(".alert.good")).to_contain_text("All 3 copies are good")
@@ -268,7 +299,7 @@ def test_the_copies_of_an_entry_when_a_bookie_is_lost(
         expect(row).to_contain_text("✗ does not answer")
         expect(payload(page, "entry 3")).to_have_text("entry 3")
         tab.open(f"ledger/{stored.many}/entries")
-        expect(payload(page, "entry 3")).to_have_text("entry 3")
+        expect(line(page, "Entry 3")).to_contain_text("entry 3")
         tab.open("ledgers")
         expect(page.get_by_role("row").filter(has_text="bookie gone").first).to_contain_text(lost)
     finally:
@@ -310,7 +341,7 @@ def test_what_is_damaged_says_where(stored: Stored, tab: Tab) -> None:
     item = page.locator(".item").filter(has_text="Entry 1")
     expect(item).to_contain_text(f"b1:3181: the digest is wrong {HOSTILE}")
     expect(item).to_contain_text("b2:3181: no such entry")
-    expect(payload(page, "entry 0")).to_have_text("ok")
+    expect(line(page, "Entry 0")).to_contain_text("ok")
     expect(page.get_by_role("main")).to_contain_text("bookies took longer than 10 s")
     item.get_by_role("link", name="Entry 1").click()
     expect(page.get_by_role("row").filter(has_text="b1:3181")).to_contain_text("✗ damaged")
@@ -345,7 +376,8 @@ def test_a_ledger_with_a_password(stored: Stored, tab: Tab) -> None:
     tab.seen.errors.clear()  # the browser reports the refused request
     field.fill(PASSWORD)
     field.press("Enter")
-    expect(payload(page, "entry 0")).to_have_text("treasure")
+    expect(line(page, "Entry 0")).to_contain_text("treasure")
+    line(page, "Entry 0").click()
     page.get_by_role("link", name="Entry 0").click()
     expect(payload(page, "entry 0")).to_have_text("treasure")
     assert "sesame" not in page.url
@@ -373,7 +405,7 @@ def test_payloads_need_the_token(dashboard: Dashboard, stored: Stored, stranger:
     assert "entry 3" not in stranger.content()
     stranger.get_by_role("alert").get_by_label("Token").fill(TOKEN)
     stranger.get_by_role("alert").get_by_role("button").click()
-    expect(payload(stranger, "entry 3")).to_have_text("entry 3")
+    expect(line(stranger, "Entry 3")).to_contain_text("entry 3")
 
 
 def test_a_server_that_shows_no_payloads(
@@ -383,7 +415,8 @@ def test_a_server_that_shows_no_payloads(
     with Quire(dashboard.cluster.uri).start("ui", "--http", "127.0.0.1:0", *arguments) as server:
         url = server.line()
         stranger.add_init_script(f"sessionStorage.setItem('quire.token', '{TOKEN}')")
-        for path in (f"ledger/{stored.many}/entries", "stream/%2Fshop/orders/records"):
+        for path in (f"ledger/{stored.many}/entries", "stream/%2Fshop/orders/records",
+                     "topic/%2Fshop/any/records"):  # fmt: skip
             stranger.goto("about:blank")
             stranger.goto(f"{url}/#/{path}")
             expect(stranger.get_by_role("alert")).to_contain_text("This server shows no payloads")
@@ -401,8 +434,9 @@ def begin_at(page: Page, place: str, value: str = "") -> None:
 
 
 def orders(page: Page) -> list[int]:
-    expect(page.locator(".item .payload").first).to_be_visible()
-    return [json.loads(text)["order"] for text in page.locator(".item .payload").all_inner_texts()]
+    values = page.locator(".line .line-value")
+    expect(values.first).to_be_visible()
+    return [json.loads(text[text.index("{") :])["order"] for text in values.all_text_contents()]
 
 
 def test_records_are_found_by_position_time_and_number(
@@ -411,25 +445,25 @@ def test_records_are_found_by_position_time_and_number(
     page = tab.page
     tab.open("stream/%2Fshop/orders")
     page.get_by_role("link", name="Records", exact=True).click()
-    expect(payload(page, "record 1:10:0")).to_be_visible()
+    expect(line(page, "Position 1:10:0")).to_be_visible()
     assert orders(page) == list(range(10, 30))
     page.get_by_role("navigation", name="Pages of records, above").get_by_role(
         "link", name="Newer"
     ).click()
-    expect(payload(page, "record 2:0:0")).to_be_visible()
+    expect(line(page, "Position 2:0:0")).to_be_visible()
     assert orders(page) == list(range(30, 50))
     page.get_by_role("navigation", name="Pages of records, above").get_by_role(
         "link", name="Older"
     ).click()
-    expect(payload(page, "record 1:10:0")).to_be_visible()
+    expect(line(page, "Position 1:10:0")).to_be_visible()
     begin_at(page, "the newest records")
-    expect(payload(page, "record 3:29:0")).to_be_visible()
-    assert orders(page)[-1] == 89
+    expect(line(page, "Position 3:29:0")).to_be_visible()
+    assert orders(page) == list(range(89, 69, -1))
     begin_at(page, "a position", "2:5:0")
-    expect(payload(page, "record 2:5:0")).to_be_visible()
+    expect(line(page, "Position 2:5:0")).to_be_visible()
     assert orders(page)[0] == 35
     begin_at(page, "a sequence number", "61")
-    expect(payload(page, "record 3:1:0")).to_be_visible()
+    expect(line(page, "Position 3:1:0")).to_be_visible()
     assert orders(page)[0] == 61
     txid = page.evaluate(
         """async (token) => {
@@ -441,10 +475,10 @@ def test_records_are_found_by_position_time_and_number(
         TOKEN,
     )
     begin_at(page, "a transaction id", str(txid["txid"]))
-    expect(page.locator(".item .payload").first).to_be_visible()
+    expect(page.locator(".line").first).to_be_visible()
     assert 60 <= orders(page)[0] <= 64
     begin_at(page, "a time", "2020-01-01T00:00:00")
-    expect(payload(page, "record 1:10:0")).to_be_visible()
+    expect(line(page, "Position 1:10:0")).to_be_visible()
     begin_at(page, "a time", "2099-01-01T00:00:00")
     expect(page.get_by_role("main")).to_contain_text("There are no records here")
     expect(page.get_by_label("Begin at")).to_have_value("time")
@@ -546,7 +580,7 @@ def test_a_stream_on_a_line_of_time(stored: Stored, tab: Tab) -> None:
     largest = page.locator(".tile").filter(has_text="Largest lag")
     expect(largest).to_contain_text("records, billing")
     page.get_by_role("row").filter(has_text="2:0:0 to").get_by_role("link", name="records").click()
-    expect(payload(page, "record 2:0:0")).to_have_text('{"order": 30}')
+    expect(line(page, "Position 2:0:0")).to_contain_text('{"order": 30}')
 
 
 def test_objects(stored: Stored, tab: Tab) -> None:
@@ -561,7 +595,7 @@ def test_objects(stored: Stored, tab: Tab) -> None:
     expect(page.get_by_role("cell", name=HOSTILE)).to_be_visible()
     expect(page.get_by_role("main")).to_contain_text("500 bytes")
     page.get_by_role("link", name="Show its bytes").click()
-    expect(payload(page, "entry 0")).to_contain_text("statestate")
+    expect(line(page, "Entry 0")).to_contain_text("statestate")
     tab.open("object/default/nothing")
     expect(page.get_by_role("alert")).to_contain_text("does not exist in bucket")
     tab.seen.errors.clear()
@@ -575,7 +609,7 @@ def test_datasets(stored: Stored, tab: Tab) -> None:
     page.get_by_role("link", name="flights").click()
     expect(page.get_by_role("rowheader", name=HOSTILE)).to_be_visible()
     page.get_by_role("link", name="0 to 49").click()
-    expect(payload(page, "entry 0")).to_have_text("entry 0")
+    expect(line(page, "Entry 0")).to_contain_text("entry 0")
 
 
 def test_state_machines(stored: Stored, tab: Tab) -> None:
@@ -586,4 +620,4 @@ def test_state_machines(stored: Stored, tab: Tab) -> None:
     expect(tile.filter(has_text="Commands in the snapshot")).to_contain_text("4")
     expect(tile.filter(has_text="Commands since")).to_contain_text("1")
     page.get_by_role("link", name="Show the commands since the snapshot").click()
-    expect(page.locator(".item .payload")).to_have_text("deposit")
+    expect(page.locator(".line .line-value")).to_contain_text("deposit")

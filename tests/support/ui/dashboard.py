@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from tests.support.processes.http import TOKEN
 from tests.support.ui.browser import SCREENSHOTS, expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page, Response
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page, Response
 
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
@@ -90,6 +91,19 @@ class Dashboard:
     def recovery_is_off(self) -> bool:
         """Return whether the problems say that autorecovery is switched off."""
         return any(one.startswith("Autorecovery is switched off") for one in self.problems())
+
+
+def line(page: Page, name: str) -> Locator:
+    """Return the line of a list of entries or records that begins with this text, "Entry 7"."""
+    begins = page.locator(".line-entry, .line-position").filter(
+        has_text=re.compile(f"^{re.escape(name)}$")
+    )
+    return page.locator("summary.line").filter(has=begins)
+
+
+def open_lines(page: Page) -> None:
+    """Open all lines of a list of entries or records."""
+    page.get_by_role("button", name="Open all", exact=True).click()
 
 
 @dataclass

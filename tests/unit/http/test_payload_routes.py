@@ -40,7 +40,7 @@ class Viewer:
             return client
 
         routes = PayloadRoutes(connect).routes()
-        self._entries, self._entry, self._records = routes
+        self._entries, self._entry, *_ = routes
 
     async def entries(self, **body: Any) -> dict[str, Any]:
         path = {"ledger_id": str(LEDGER)}

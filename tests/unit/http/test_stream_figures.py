@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from quire.http.watch import stream_figures
-from quire.http.watch.stream_figures import StreamFigures, StreamWatch, topic_as_json
+from quire.http.watch.stream_figures import (
+    StreamFigures,
+    StreamWatch,
+    subscriptions_as_json,
+    topic_as_json,
+)
 from quire.metadata.tree import Put
 from tests.support.streams import Bench, run
 
@@ -143,6 +149,12 @@ def test_the_figures_of_a_topic_are_sums_over_its_partitions() -> None:
             assert topic["last_time"] == max(found[f"visits/{at}"]["last_time"] for at in (0, 1))
             # 6 in partition 0 and 15 in partition 1; the other subscription lags 19 in one.
             assert (topic["lag"], topic["slowest"], topic["subscriptions"]) == (21, "billing", 2)
+            billing, other = watch.subscriptions(b.streams.path, topics["visits"])
+            assert (billing["name"], billing["records"], billing["whole"]) == ("billing", 21, True)
+            behind = [(one["partition"], one["records"]) for one in billing["partitions"]]
+            assert behind == [(0, 6), (1, 15)]
+            assert all(one["position"] for one in billing["partitions"])
+            assert (other["name"], other["records"]) == ("other", 19)
             await append(b, "visits/2", 50)
             await asyncio.sleep(5)
             await figures(b, watch, *topics["visits"])
@@ -164,3 +176,19 @@ def test_a_partition_that_cannot_be_read_is_named() -> None:
     assert (found["records"], found["whole"]) == (7, False)
     assert (found["records_per_s"], found["age_s"]) == (None, 12.0)
     assert (found["lag"], found["slowest"], found["subscriptions"]) == (None, None, 0)
+
+
+def test_a_sum_of_lags_that_is_not_whole_says_so() -> None:
+    def looked_at(*progress: Mapping[str, object]) -> StreamFigures:
+        return StreamFigures(10.0, progress=progress)
+
+    good = {"name": "billing", "position": "1:0:0", "records": 7}
+    broken = {"name": "billing", "position": None, "records": None, "error": "it is damaged"}
+    (whole,) = subscriptions_as_json([looked_at(good), looked_at()])
+    assert (whole["records"], whole["whole"]) == (7, True)
+    for other in (None, StreamFigures(8.0, error="its ledger is damaged"), looked_at(broken)):
+        (found,) = subscriptions_as_json([looked_at(good), other])
+        assert (found["records"], found["whole"]) == (7, False)
+    assert found["partitions"][1] == {
+        "partition": 1, "position": None, "records": None, "error": "it is damaged",
+    }  # fmt: skip

@@ -87,6 +87,7 @@ def test_a_topic_and_its_partitions() -> None:
             assert {key: found[key] for key in VISITS} == VISITS
             assert found["streams"] == streams
             assert set(found["statistics"]) == {*streams, "visits"}
+            assert found["subscriptions"] == []
             assert (await ask("stream", name="visits/1"))["topic"] == VISITS
             assert (await ask("stream", name="visits/2"))["topic"] is None
             for name in ("nothing", "visits/1"):

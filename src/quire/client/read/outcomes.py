@@ -22,16 +22,17 @@ is limited to twice `read_window_bytes`."""
 
 
 async def outcomes(
-    reader: LedgerReader, first: int, last: int
+    reader: LedgerReader, first: int, last: int, at_once: int = BATCHED_AT_ONCE
 ) -> AsyncGenerator[tuple[int, Entry | ReadError], None]:
     """Yield (entry id, entry or error) for each entry from `first` to `last`, in order.
 
     An entry that cannot be read has its ReadError instead, whose `causes` has the error of each
     replica. The range must end at `last_add_confirmed` at the latest. Raises the errors of
-    `LedgerReader.read` that are not about one entry. Cancel-safe.
+    `LedgerReader.read` that are not about one entry. Cancel-safe. `at_once` lowers the number of
+    entries that are requested at a time, for a caller that may need only the first ones.
     """
     striped = reader.metadata.ensemble_size != reader.metadata.write_quorum
-    size = STRIPED_AT_ONCE if striped else BATCHED_AT_ONCE
+    size = min(at_once, STRIPED_AT_ONCE if striped else BATCHED_AT_ONCE)
     while first <= last:
         end = min(first + size - 1, last)
         try:

@@ -10,27 +10,33 @@ acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+from quire._runtime.tasks import each
 from quire.client.read.outcomes import outcomes
+from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import BookieTimeoutError, QuireError, UnauthorizedError, UsageError
 from quire.http.routes.cluster import Connect
 from quire.http.server.api import Call, Field, Route
+from quire.http.server.error_responses import NotFoundError
 from quire.http.views.payload_json import (
     SHOWN_BYTES,
     SHOWN_BYTES_MAX,
     PayloadBudget,
     copies_json,
     entry_json,
+    error_json,
     item_json,
 )
 from quire.replication.explain.entry import entry_copies
 from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.read.peek import peek, position_before_end
-from quire.streams.read.positions import PLACES, find, parse_start
+from quire.streams.read.merged import STREAMS_AT_ONCE, MergedPeek
+from quire.streams.read.peek import Peeked, peek, position_before_end
+from quire.streams.read.positions import EARLIEST, PLACES, AtTime, AtTxid, find, parse_start
+from quire.streams.topics.topic_metadata import PARTITIONS_MAX, TopicMetadata
 
 PREFIX = "/api/v1/quire"
 ITEMS = 20
@@ -43,6 +49,11 @@ VIEWS_AT_ONCE = 4
 """The number of answers with payloads that are made at the same time. Each may need 16 MiB."""
 LAST = "last"
 """The word of the place `last:N` in a stream, from which the last N records are returned."""
+
+NEWEST = "newest"
+"""The place in a topic at which its newest records end."""
+TOPIC_PLACES = f"{EARLIEST}, {NEWEST}, txid:N or time:ISO"
+"""The places in a topic. A position or a sequence number belongs to one partition."""
 
 LIMIT = Field(
     "limit",
@@ -80,6 +91,16 @@ class PayloadRoutes:
         namespace = Field("namespace", "string", "the namespace of the stream", required=True)
         name = Field("name", "string", "the stream's name", required=True)
         place = Field("from", "string", f"where to begin: {PLACES}, or {LAST}:N (default earliest)")
+        topic = Field("name", "string", "the topic's name", required=True)
+        partition = Field("partition", "integer", "only records of this partition",
+                          maximum=PARTITIONS_MAX - 1)  # fmt: skip
+        place_in_topic = Field(
+            "from", "string", f"where to begin: {TOPIC_PLACES} (default {NEWEST})"
+        )
+        before = Field("before", "strings", "return the last records before these positions, one "
+                       "of each partition: `previous` of another page")  # fmt: skip
+        after = Field("after", "strings", "return the first records from these positions on, one "
+                      "of each partition: `next` or `end` of another page")  # fmt: skip
         payload = {"bytes": 5, "offset": 0, "shown_bytes": 5, "payload": "aGVsbG8="}
         return [
             Route("POST", f"{PREFIX}/ledgers/{{ledger_id}}/entries",
@@ -103,6 +124,17 @@ class PayloadRoutes:
                   example={"items": [{"kind": "record", "position": "1:0:0", "txid": 1,
                                       "sequence": 0, **payload}],
                            "next": None, "stopped": None, "locked": None}, payloads=True),
+            Route("POST", f"{PREFIX}/topic/records",
+                  "Return records of all partitions of a topic, or of one, in the order of their "
+                  "transaction ids, with gaps and with the reason for what cannot be read",
+                  self.topic_records,
+                  body=(namespace, topic, partition, place_in_topic, before, after, LIMIT, SHOWN,
+                        PASSWORD),
+                  example={"partitions": 2, "items": [
+                               {"partition": 1, "kind": "record", "position": "1:0:0", "txid": 1,
+                                "sequence": 0, **payload}],
+                           "previous": None, "next": None, "end": ["1:0:0", "1:0:1"],
+                           "unreadable": [], "stopped": None, "locked": None}, payloads=True),
         ]  # fmt: skip
 
     async def entries(self, call: Call) -> dict[str, Any]:
@@ -216,6 +248,74 @@ class PayloadRoutes:
             "stopped": stopped,
         }
 
+    async def topic_records(self, call: Call) -> dict[str, Any]:
+        nothing: dict[str, Any] = {"partitions": None, "items": [], "previous": None, "next": None,
+                                   "end": None, "unreadable": [], "stopped": None}  # fmt: skip
+        return await _unlocked(call, self._topic_records(call), nothing)
+
+    async def _topic_records(self, call: Call) -> dict[str, Any]:
+        password, given = _password(call), call.body
+        start = _place_in_topic(given)
+        name, client = given["name"], await self._connect()
+        path = namespace_path(given["namespace"])
+        budget = PayloadBudget(given.get("shown_bytes", SHOWN_BYTES))
+        async with self._viewing():
+            async with await open_namespace(client, path, password=password) as opened:
+                topic = await TopicMetadata(client, opened.path).read(name)
+                numbers = _partitions(topic.partitions, given)
+                streams = [topic.streams()[number] for number in numbers]
+                segments = await each(streams, opened.segments, STREAMS_AT_ONCE)
+                settings = await each(streams, opened.stream_settings, STREAMS_AT_ONCE)
+
+            def keep(at: int, item: Peeked) -> tuple[PayloadBudget, dict[str, Any]]:
+                used = PayloadBudget(budget.each_bytes)
+                described = item_json(item, used, times=settings[at].txids == "time")
+                return used, {"partition": numbers[at], **described}
+
+            def is_enough(kept: tuple[PayloadBudget, dict[str, Any]]) -> bool:
+                budget.add(kept[0])
+                return budget.used_up
+
+            limit = given.get("limit", ITEMS)
+            page = MergedPeek(client, segments, limit, keep, is_enough, password)
+            stopped = None
+            try:
+                async with asyncio.timeout(VIEW_TIMEOUT_S):
+                    if "before" in given:
+                        await page.before(_positions(given["before"], len(numbers)))
+                    elif "after" in given:
+                        await page.after(_positions(given["after"], len(numbers)))
+                    elif start is None:
+                        await page.before([None] * len(numbers))
+                    else:
+                        await page.after([start] * len(numbers))
+            except QuireError:
+                raise
+            except TimeoutError:
+                if not page.begun:
+                    raise BookieTimeoutError(
+                        f"the partitions of topic {name} could not be read within "
+                        f"{VIEW_TIMEOUT_S:g} s",
+                        remedy="Show the records of one partition, and check that the bookies "
+                        "answer: quire explain",
+                    ) from None
+                stopped = "time"
+        if budget.used_up:
+            stopped = "bytes"
+        begins = [str(one.begin) for one in page.streams]
+        ends = [str(one.end) for one in page.streams]
+        return {
+            "partitions": topic.partitions,
+            "items": [item for _, item in page.items],
+            **_pages(given, begins, ends, page.more),
+            "unreadable": [
+                {"partition": numbers[one.number], "error": error_json(one.error)}
+                for one in page.streams
+                if one.error is not None
+            ],
+            "stopped": stopped,
+        }
+
     @asynccontextmanager
     async def _viewing(self) -> AsyncIterator[None]:
         async with self._views:
@@ -240,6 +340,71 @@ async def _unlocked(
 
 def _password(call: Call) -> bytes:
     return str(call.body.get("password", "")).encode()
+
+
+def _place_in_topic(given: Mapping[str, Any]) -> AtTime | AtTxid | str | None:
+    """Return the place in a topic from which records are read forwards, or None for `NEWEST`.
+
+    Raises UsageError if it is another place, or if the request names two places.
+    """
+    if len(given.keys() & {"from", "before", "after"}) > 1:
+        raise UsageError("a request has one of the fields from, before and after")
+    place = given.get("from", NEWEST)
+    if place == NEWEST:
+        return None
+    kind, colon, _ = place.partition(":")
+    if place != EARLIEST and not (colon and kind in ("txid", "time")):
+        raise UsageError(
+            f"{place[:80]!r} is not a place in a topic. Use {TOPIC_PLACES}",
+            remedy="A position or a sequence number belongs to one partition: show the records of "
+            "its stream, TOPIC/PARTITION",
+        )
+    start = parse_start(place)
+    assert isinstance(start, AtTime | AtTxid | str)
+    return start
+
+
+def _partitions(count: int, given: Mapping[str, Any]) -> list[int]:
+    """Return the partitions whose records the request asks for."""
+    number = given.get("partition")
+    if number is None:
+        return list(range(count))
+    if number >= count:
+        raise NotFoundError(
+            f"topic {given['name']} has no partition {number}",
+            remedy=f"Its partitions are 0 to {count - 1}",
+        )
+    return [number]
+
+
+def _positions(texts: Sequence[str], count: int) -> list[DLSN]:
+    """Return the positions of a page's address, one for each of `count` partitions."""
+    if len(texts) != count:
+        raise UsageError(
+            f"{len(texts)} positions were given for {count} partitions",
+            remedy="Use the positions of another page of the same partitions",
+        )
+    return [DLSN.parse(one) for one in texts]
+
+
+def _pages(
+    given: Mapping[str, Any], begins: list[str], ends: list[str], more: bool
+) -> dict[str, list[str] | None]:
+    """Return where the pages before and after this one begin.
+
+    `previous` is None on the first page. `next` is None on the last page, and then `end` is where
+    later records will be.
+    """
+    if "before" in given:
+        return {"previous": begins if more else None, "next": ends, "end": None}
+    if given.get("from", NEWEST) == NEWEST and "after" not in given:
+        return {"previous": begins if more else None, "next": None, "end": ends}
+    first = given.get("from") == EARLIEST
+    return {
+        "previous": None if first else begins,
+        "next": ends if more else None,
+        "end": None if more else ends,
+    }
 
 
 def _last(place: str) -> int | None:

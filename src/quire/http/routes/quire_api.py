@@ -139,7 +139,10 @@ class QuireRoutes:
                   self.topic,
                   query=(missing, Field("name", "string", "the topic's name", required=True)),
                   example={"name": "visits", "partitions": 2, "deleting": False,
-                           "streams": ["visits/0", "visits/1"], "statistics": {}}),
+                           "streams": ["visits/0", "visits/1"], "statistics": {},
+                           "subscriptions": [
+                               {"name": "billing", "records": 10, "whole": True, "partitions": [
+                                   {"partition": 0, "position": "1:0:0", "records": 10}]}]}),
             Route("GET", f"{PREFIX}/jobs", "List the jobs of this process, newest first", self.jobs,
                   example={"jobs": [job]}),
             Route("GET", f"{PREFIX}/jobs/{{job_id}}", "Return one job", self.job, fields=(JOB_ID,),
@@ -288,10 +291,14 @@ class QuireRoutes:
                 there = await each(streams, opened.exists)
                 streams = [stream for stream, exists in zip(streams, there) if exists]
             whole = [] if topic.deleting else [topic]
+            statistics = await self._figures(opened, streams, whole)
             return {
                 **_topic_as_json(topic),
                 "streams": streams,
-                "statistics": await self._figures(opened, streams, whole),
+                "statistics": statistics,
+                "subscriptions": self._view.streams.subscriptions(opened.path, streams)
+                if whole
+                else [],
             }
 
     async def stream(self, call: Call) -> dict[str, Any]:

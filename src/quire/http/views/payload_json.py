@@ -45,6 +45,11 @@ class PayloadBudget:
     def used_up(self) -> bool:
         return self.shown_bytes >= ANSWER_BYTES_MAX or self.read_bytes >= READ_BYTES_MAX
 
+    def add(self, other: PayloadBudget) -> None:
+        """Add the bytes of a part of the answer."""
+        self.shown_bytes += other.shown_bytes
+        self.read_bytes += other.read_bytes
+
     def payload(self, data: bytes, offset: int = 0) -> dict[str, Any]:
         """Return a payload as JSON, from the byte `offset` on, cut to `each_bytes` bytes.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire._runtime.tasks import each
@@ -68,8 +68,13 @@ class StreamFigures:
     """The number of records that were ever written, or None if it is not known."""
     sizes: Mapping[int, int] = field(default_factory=dict)
     """The size in bytes of each segment that was looked at, by the number of the segment."""
-    lags: Mapping[str, int] = field(default_factory=dict)
-    """The number of records that each counted subscription has still to read, by its name."""
+    progress: Sequence[Mapping[str, Any]] = ()
+    """The progress of each counted subscription, as `subscription_lags` returns it."""
+
+    @property
+    def lags(self) -> dict[str, int]:
+        """The number of records that each counted subscription has still to read, by its name."""
+        return {one["name"]: one["records"] for one in self.progress if one["records"] is not None}
 
     def as_json(self, before: StreamFigures | None, now_s: float) -> dict[str, Any]:
         """Return the figures as JSON, with the rates since the observation `before`.
@@ -159,6 +164,35 @@ def topic_as_json(
     }
 
 
+def subscriptions_as_json(
+    partitions: Sequence[StreamFigures | None],
+) -> list[dict[str, Any]]:
+    """Return the progress of the subscriptions of a topic as JSON, by name.
+
+    `records` is the sum over the partitions that were looked at, and `whole` says whether these are
+    all that have the subscription. A partition without the subscription has no row in `partitions`:
+    nothing of it was committed there.
+
+    Args:
+        partitions: The last observation of each partition, or None if there was none yet.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for number, one in enumerate(partitions):
+        for row in () if one is None else one.progress:
+            told = {name: value for name, value in row.items() if name != "name"}
+            found.setdefault(row["name"], []).append({"partition": number, **told})
+    known = all(one is not None and not one.error for one in partitions)
+    return [
+        {
+            "name": name,
+            "records": sum(row["records"] for row in rows if row["records"] is not None),
+            "whole": known and all(row["records"] is not None for row in rows),
+            "partitions": rows,
+        }
+        for name, rows in sorted(found.items())
+    ]
+
+
 class StreamWatch(BackgroundObservation):
     """The observation, in the background, of the streams that somebody looks at."""
 
@@ -207,6 +241,15 @@ class StreamWatch(BackgroundObservation):
             found[name] = topic_as_json(looked_at, now_s) if whole else None
         return found
 
+    def subscriptions(self, namespace: str, streams: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the progress of a topic's subscriptions as JSON, by name.
+
+        Call `of` with the partitions first. `streams` has the stream of each partition, in order.
+        Of each partition, the first `SUBSCRIPTIONS_COUNTED_MAX` subscriptions are counted.
+        """
+        known = [self._found.get((namespace, stream)) for stream in streams]
+        return subscriptions_as_json([None if one is None else one[0] for one in known])
+
     async def _look(self, client: Client) -> None:
         while self._wanted:
             some = list(self._wanted)[:STREAMS_KEPT_MAX]
@@ -248,12 +291,10 @@ class StreamWatch(BackgroundObservation):
         records = await records_from(opened.client, facts, oldest)
         found = StreamStatistics(name, settings, facts, records, oldest)
         lags = await subscription_lags(opened, found, b"", SUBSCRIPTIONS_COUNTED_MAX)
-        behind = {one["name"]: one["records"] for one in lags if one["records"] is not None}
-        slowest = _slowest(behind)
         told = found.as_json()
         newest = facts[-1] if facts else None
         written = 0 if newest is None else newest.segment.first_sequence_id + newest.records
-        return StreamFigures(
+        looked_at = StreamFigures(
             at_s,
             whole,
             told["segments"],
@@ -262,14 +303,16 @@ class StreamWatch(BackgroundObservation):
             told["last"],
             told["last_time"],
             told["ended"],
-            slowest[0],
-            slowest[1],
+            None,
+            None,
             len(await opened.subscriptions(name)),
             "",
             written if written >= 0 else None,
             {one.segment.lssn: one.size_bytes for one in facts},
-            behind,
+            lags,
         )
+        lag, slowest = _slowest(looked_at.lags)
+        return replace(looked_at, lag=lag, slowest=slowest)
 
     async def _segment(self, client: Client, segment: StreamSegment) -> SegmentStatistics:
         """Return the statistics of a segment. The size of a completed ledger is read once."""

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire.client import Client, LedgerReader
-from quire.client.read.outcomes import outcomes
+from quire.client.read.outcomes import BATCHED_AT_ONCE, outcomes
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
@@ -20,7 +20,12 @@ from quire.codec.entry.entry import Entry
 from quire.errors import NoSuchLedgerError, QuireError, ReadError, StreamError
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.records import Gap, Record, RecordBatch, decode
-from quire.streams.read.statistics import SegmentStatistics, before_end, segment_statistics
+from quire.streams.read.statistics import (
+    SegmentStatistics,
+    before_end,
+    records_from,
+    segment_statistics,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,11 @@ Peeked = Record | Gap | UnreadableEntry
 
 
 async def peek(
-    client: Client, segments: Sequence[StreamSegment], start: DLSN, password: bytes = b""
+    client: Client,
+    segments: Sequence[StreamSegment],
+    start: DLSN,
+    password: bytes = b"",
+    at_once: int = BATCHED_AT_ONCE,
 ) -> AsyncGenerator[tuple[Peeked, DLSN], None]:
     """Yield the acknowledged records from a position on, each with the position after it.
 
@@ -49,6 +58,7 @@ async def peek(
         segments: All segments of the stream.
         start: The first position.
         password: The password of the ledgers.
+        at_once: The largest number of entries that are requested at a time.
     """
     at = start
     for number, segment in enumerate(segments):
@@ -72,7 +82,7 @@ async def peek(
             continue
         try:
             reader = await client.open_ledger(segment.ledger_id, password=password)
-            async with reader, aclosing(_records_of(reader, segment, at)) as records:
+            async with reader, aclosing(_records_of(reader, segment, at, at_once)) as records:
                 async for found, at in records:
                     yield found, at
         except NoSuchLedgerError:
@@ -90,11 +100,11 @@ def _is_before(segment: StreamSegment, at: DLSN) -> bool:
 
 
 async def _records_of(
-    reader: LedgerReader, segment: StreamSegment, at: DLSN
+    reader: LedgerReader, segment: StreamSegment, at: DLSN, at_once: int
 ) -> AsyncGenerator[tuple[Peeked, DLSN], None]:
     """Yield what is in the ledger of one segment from a position on, up to the LAC."""
     first, last = at.entry_id if at.lssn == segment.lssn else 0, reader.last_add_confirmed
-    async with aclosing(outcomes(reader, first, last)) as entries:
+    async with aclosing(outcomes(reader, first, last, at_once)) as entries:
         async for entry_id, entry in entries:
             here, following = DLSN(segment.lssn, entry_id, 0), DLSN(segment.lssn, entry_id + 1, 0)
             try:
@@ -136,16 +146,27 @@ def _not_closed(segment: StreamSegment, last: int) -> UnreadableEntry:
 
 
 async def position_before_end(
-    client: Client, segments: Sequence[StreamSegment], count: int, password: bytes = b""
+    client: Client,
+    segments: Sequence[StreamSegment],
+    count: int,
+    password: bytes = b"",
+    end: DLSN | None = None,
 ) -> DLSN | None:
-    """Return the position of the `count`-th acknowledged record from the end of the stream.
+    """Return the position of the `count`-th acknowledged record before a position of the stream.
 
-    Only the last segments that have so many records are read. If there are fewer records, the
-    result is the position of the oldest one, and None if there are none.
+    Without `end`, the records are counted from the end of the stream. Only the last segments before
+    it that have so many records are read. If there are fewer records, the result is the position of
+    the oldest one, and None if there are none. If nothing but a segment whose ledger is gone comes
+    before `end`, the result is the beginning of that segment, so that reading reports the gap.
     """
     facts: list[SegmentStatistics] = []
     for segment in reversed(segments):
+        if end is not None and segment.first_dlsn >= end:
+            continue
         facts[:0] = await segment_statistics(client, [segment], password)
+        if end is not None and len(facts) == 1:
+            count += await records_from(client, facts, end, password)
         if sum(fact.records for fact in facts) >= count:
             break
-    return await before_end(client, facts, count, password)
+    found = await before_end(client, facts, count, password)
+    return found if found is None or end is None or found < end else None

@@ -4,7 +4,7 @@ import { empty } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, table } from "/ui/parts/dom.js";
 import { bytes, count, counted } from "/ui/parts/format.js";
 import { pageTabs, pager, selection } from "/ui/parts/lists.js";
-import { askFor, failure, passwordForm, passwordOf, payload, payloadItem, shownAs } from "/ui/parts/payload.js";
+import { askFor, failure, lines, passwordForm, passwordOf, payload, shownAs } from "/ui/parts/payload.js";
 
 const PAGE = 20;
 const SIZES = [["1024", "1 kB of each"], ["4096", "4 kB of each"], ["65536", "64 kB of each"]];
@@ -56,11 +56,13 @@ export const entries = {
     const pages = (label) => pager(label, [
       ["First", first > 0 && at({})], ["Previous", first > 0 && at({ first: Math.max(0, Math.min(first, data.last_entry_id + 1) - limit) })],
       ["Next", data.next !== null && at({ first: data.next })], ["Last", data.next !== null && at({ end: 1 })]]);
-    const title = (one) => h("h3", null, link(`Entry ${one.entry_id}`, "ledger", [ledger, "entries", one.entry_id]));
-    const cards = () => found.map((one) => (one.error ? h("li", { class: "card item" }, title(one), failure(one.error)) : payloadItem(title(one), [], one, `entry ${one.entry_id}`)));
+    const copies = (one) => link(`Entry ${one.entry_id} and its copies`, "ledger", [ledger, "entries", one.entry_id]);
+    const items = () => found.map((one) => (one.error ? { element: [h("h3", null, copies(one)), failure(one.error)] }
+      : { id: one.entry_id, name: `entry ${one.entry_id}`, one, cells: [`${one.entry_id}`, bytes(one.bytes)], more: (kind) => h("p", { class: "quiet" }, kind, " · ", copies(one)) }));
+    const columns = [["entry", "Entry"], ["size", "Size"], ["value", "Payload"]];
     return h("div", null, ledgerTabs(ledger, "entries"),
       h("p", { class: "quiet" }, `The ledger ${CLOSED[data.state] ?? ""}. ${data.last_entry_id < 0 ? "It has no entries that can be shown." : `The last one is entry ${count(data.last_entry_id)}.`}`),
-      found.length ? [pages("Pages of entries, above"), shownAs(() => h("ol", { class: "items" }, cards()))] : empty("There are no entries here", data.last_entry_id < 0 ? "Entries appear once they are acknowledged." : `The last entry is ${data.last_entry_id}.`),
+      found.length ? [pages("Pages of entries, above"), lines(`Entries of ledger ${ledger}`, columns, items())] : empty("There are no entries here", data.last_entry_id < 0 ? "Entries appear once they are acknowledged." : `The last entry is ${data.last_entry_id}.`),
       data.stopped ? h("p", { class: "alert warn" }, `! ${STOPPED[data.stopped]}`) : "", pages("Pages of entries"));
   },
 };

@@ -2,16 +2,18 @@
 
 import { empty } from "/ui/parts/controls.js";
 import { address, h } from "/ui/parts/dom.js";
-import { count, time } from "/ui/parts/format.js";
+import { bytes, count, counted, time } from "/ui/parts/format.js";
 import { pageTabs, pager, selection } from "/ui/parts/lists.js";
-import { askFor, failure, inline, passwordForm, passwordOf, payloadItem, shownAs, visible } from "/ui/parts/payload.js";
+import { askFor, failure, inline, lines, passwordForm, passwordOf, visible } from "/ui/parts/payload.js";
 
-const PAGE = 20;
-const SHOWN_BYTES = 4096;
+export const PAGE = 20;
+export const SHOWN_BYTES = 4096;
 const PLACES = [["earliest", "the oldest record"], ["last", "the newest records"], ["time", "a time"], ["position", "a position"],
   ["seq", "a sequence number"], ["txid", "a transaction id"]];
+/** The kinds of places that need no value. */
+const ENDS = ["earliest", "last", "newest"];
 const HINTS = { position: "segment:entry:slot, such as 5:12:3", seq: "a number", txid: "a number" };
-const STOPPED = {
+export const STOPPED = {
   bytes: "This page ends early, because an answer is limited to 1 MiB of payloads and 16 MiB read from bookies.",
   time: "This page ends early, because the bookies took longer than 10 s.",
 };
@@ -23,9 +25,9 @@ export const streamTabs = (namespace, name, here) => pageTabs(`Stream ${name}`, 
   ["Segments and lag", address("stream", [namespace, name]), here === "segments"], ["Records", address("stream", [namespace, name, "records"]), here === "records"]]);
 
 /** Return the kind and the value of a place, such as "seq:7". */
-function parsed(place) {
+export function parsed(place) {
   const [kind] = place.split(":", 1);
-  if (place === "earliest" || kind === "last") return [kind, ""];
+  if (ENDS.includes(kind)) return [kind, ""];
   if (["time", "seq", "txid"].includes(kind)) return [kind, place.slice(kind.length + 1)];
   return ["position", place];
 }
@@ -37,21 +39,22 @@ function local(iso) {
   return new Date(at.getTime() - at.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
 }
 
-function controls({ parts: [namespace, name], query }) {
-  const [kind, value] = parsed(query.get("from") ?? "earliest");
-  const place = selection("records-place", "Begin at", PLACES, kind);
+/** Return a form that asks at which place to begin. `places` are options: [kind, text]. `more` are
+ * further fields, and `go` shows the records from a place on. */
+export function placeForm(places, [kind, value], more, go) {
+  const place = selection("records-place", "Begin at", places, kind);
   const input = h("input", { id: "records-value", autocomplete: "off", maxlength: 100 });
   const label = h("label", { for: "records-value" });
   const field = h("div", null, label, input);
   const change = () => {
     const chosen = place.value;
-    const shown = chosen !== "earliest" && chosen !== "last";
+    const shown = !ENDS.includes(chosen);
     field.hidden = !shown;
     input.required = shown;
     input.type = chosen === "time" ? "datetime-local" : "text";
     if (chosen === "time") input.step = "1";
     input.placeholder = HINTS[chosen] ?? "";
-    label.textContent = PLACES.find(([one]) => one === chosen)[1].replace(/^an? /, "").replace(/^./, (first) => first.toUpperCase());
+    label.textContent = places.find(([one]) => one === chosen)[1].replace(/^an? /, "").replace(/^./, (first) => first.toUpperCase());
     input.value = chosen === kind ? (kind === "time" ? local(value) : value) : "";
   };
   place.field.querySelector("select").addEventListener("change", change);
@@ -59,11 +62,14 @@ function controls({ parts: [namespace, name], query }) {
   const submit = (event) => {
     event.preventDefault();
     const typed = input.value.trim();
-    const from = { earliest: () => "earliest", last: () => `last:${PAGE}`, time: () => `time:${new Date(typed).toISOString()}`, position: () => typed }[place.value]?.() ?? `${place.value}:${typed}`;
-    location.hash = address("stream", [namespace, name, "records"], { from });
+    const from = { last: () => `last:${PAGE}`, time: () => `time:${new Date(typed).toISOString()}`, position: () => typed }[place.value]?.();
+    go(from ?? (ENDS.includes(place.value) ? place.value : `${place.value}:${typed}`));
   };
-  return h("form", { role: "search", onsubmit: submit }, place.field, field, h("button", null, "Show"));
+  return h("form", { role: "search", onsubmit: submit }, place.field, field, more, h("button", null, "Show"));
 }
+
+const controls = ({ parts: [namespace, name], query }) => placeForm(PLACES, parsed(query.get("from") ?? "earliest"), [],
+  (from) => { location.hash = address("stream", [namespace, name, "records"], { from }); });
 
 const GAPS = { truncated: "were truncated", lost: "are lost, because their ledger no longer exists" };
 
@@ -78,14 +84,37 @@ function envelope(one) {
   return h("dl", { class: "envelope" }, rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
 }
 
-function item(one) {
-  if (one.kind === "gap") return h("li", { class: "card item" }, h("div", { class: one.why === "lost" ? "alert bad" : "alert warn" },
-    h("p", null, `${one.why === "lost" ? "✗" : "!"} Records from ${one.position} to just before ${one.behind} ${GAPS[one.why] ?? one.why}.`)));
-  const title = h("h3", { class: "mono" }, one.position);
-  if (one.kind === "unreadable") return h("li", { class: "card item" }, title, failure(one.error));
-  const known = [one.sequence === null ? "" : `sequence ${count(one.sequence)}`, one.time ? time(Date.parse(one.time)) : `txid ${one.txid}`];
-  return payloadItem(title, known.filter(Boolean), one, `record ${one.position}`, envelope(one));
+/** Return an item that is no record: a gap, or an entry that cannot be read. `where` names its stream. */
+function exception(one, where) {
+  if (one.kind === "gap") return h("div", { class: one.why === "lost" ? "alert bad" : "alert warn" },
+    h("p", null, `${one.why === "lost" ? "✗" : "!"} ${where}Records from ${one.position} to just before ${one.behind} ${GAPS[one.why] ?? one.why}.`));
+  return [h("h3", { class: "mono" }, where, one.position), failure(one.error)];
 }
+
+const ORDERS = { true: "the newest first", false: "the oldest first" };
+
+/** Return the records of an answer as a list of lines. `newest` says that the newest is the first. If the
+ * records are those of several streams, `where` returns the cells that say of which. */
+export function recordLines(items, newest, where = null) {
+  const known = items.filter((one) => one.kind === "record");
+  const timed = known.some((one) => one.time);
+  const keyed = known.some((one) => one.key);
+  const columns = [["position", "Position"], timed ? ["time", "Time"] : ["txid", "Transaction id"], ...(where ? [["partition", "Partition"]] : []),
+    ...(keyed ? [["key", "Key"]] : []), ["size", "Size"], ["value", "Value"]];
+  const whole = (one) => (kind) => [h("p", { class: "quiet" }, [one.sequence === null ? "" : `sequence ${count(one.sequence)}`, `txid ${one.txid}`, one.time ?? "", kind].filter(Boolean).join(" · "),
+    where ? [" · ", where.link(one)] : ""), envelope(one)];
+  const item = (one) => {
+    if (one.kind !== "record") return { element: exception(one, where ? `Partition ${one.partition}: ` : "") };
+    const cells = [one.position, timed ? (one.time ? time(Date.parse(one.time)) : `txid ${one.txid}`) : `${one.txid}`, ...(where ? [`${one.partition}`] : []),
+      ...(keyed ? [one.key ? inline(one.key) : h("span", { class: "quiet" }, "–")] : []), bytes(one.bytes)];
+    const id = where ? `${one.partition}/${one.position}` : one.position;
+    return { id, name: `record ${id}`, one, cells, more: whole(one) };
+  };
+  const shown = newest ? [...items].reverse() : items;
+  return [h("p", { class: "quiet order" }, `${counted(known.length, "record")}, ${ORDERS[newest]}`), lines("Records on this page", columns, shown.map(item))];
+}
+
+export const NO_RECORDS = "This is the end of what bookies know to be acknowledged. A record that was appended a moment ago may follow.";
 
 export const records = {
   title: ({ parts }) => `Records of stream ${parts[1]}`,
@@ -94,16 +123,17 @@ export const records = {
   controls,
   load: ({ parts: [namespace, name], query }, signal) => askFor("/api/v1/quire/stream/records", {
     namespace, name, from: query.get("from") ?? "earliest", limit: PAGE, shown_bytes: SHOWN_BYTES, ...passwordOf(`${namespace}/${name}`) }, signal),
-  render(data, { parts: [namespace, name] }, act) {
+  render(data, { parts: [namespace, name], query }, act) {
     const above = streamTabs(namespace, name, "records");
     if (data.locked) return h("div", null, above, passwordForm(`${namespace}/${name}`, data, act));
+    const newest = parsed(query.get("from") ?? "")[0] === "last" || query.get("order") === "newest";
     const at = (from) => address("stream", [namespace, name, "records"], { from });
+    const beside = (from) => address("stream", [namespace, name, "records"], { from, ...(newest ? { order: "newest" } : {}) });
     const first = data.items.find((one) => one.kind === "record");
-    const before = first?.sequence ? at(`seq:${Math.max(0, Number(first.sequence) - PAGE)}`) : null;
-    const pages = (label) => pager(label, [["Oldest", at("earliest")], ["Older", before], ["Newer", (data.next ?? (data.items.length ? data.end : null)) && at(data.next ?? data.end)], ["Newest", at(`last:${PAGE}`)]]);
+    const before = first?.sequence ? beside(`seq:${Math.max(0, Number(first.sequence) - PAGE)}`) : null;
+    const pages = (label) => pager(label, [["Oldest", at("earliest")], ["Older", before], ["Newer", (data.next ?? (data.items.length ? data.end : null)) && beside(data.next ?? data.end)], ["Newest", at(`last:${PAGE}`)]]);
     return h("div", null, above, pages("Pages of records, above"),
-      data.items.length ? shownAs(() => h("ol", { class: "items" }, data.items.map(item)))
-        : empty("There are no records here", "This is the end of what bookies know to be acknowledged. A record that was appended a moment ago may follow."),
+      data.items.length ? recordLines(data.items, newest) : empty("There are no records here", NO_RECORDS),
       data.stopped ? h("p", { class: "alert warn" }, `! ${STOPPED[data.stopped]}`) : "", data.items.length ? pages("Pages of records") : "");
   },
 };

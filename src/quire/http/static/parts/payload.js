@@ -38,11 +38,70 @@ export function payload(one, name) {
     one.bytes ? h("pre", { class: "payload", tabindex: 0, role: "region", "aria-label": `Payload of ${name}` }, text) : ""];
 }
 
-/** Return an item of a list of payloads: its name, what is known of it, what else belongs to it, and
- * its payload. */
-export function payloadItem(title, known, one, name, more = "") {
-  const [kind, element] = payload(one, name);
-  return h("li", { class: "card item" }, h("div", { class: "item-head" }, title, h("p", { class: "quiet" }, [...known, kind].join(" · "))), more, element);
+/** The widths of the columns of a list of lines. All lines have the same, so that they align. */
+const WIDTHS = { position: "7.5rem", entry: "6rem", time: "12.5rem", txid: "9rem", partition: "4.5rem", key: "9rem", size: "5rem", value: "minmax(0, 1fr)" };
+
+/** Return a list of payloads, a line each, which opens to the whole payload.
+ *
+ * A column is [kind, heading], with a kind of WIDTHS. An item is { id, name, cells, one, more }: its
+ * cells are those of all columns but the last, which shows the beginning of the payload `one`, and
+ * `more` returns what else belongs to it once it is open. An item that is { element } is shown as it is,
+ * such as one that cannot be read. */
+export function lines(name, columns, items) {
+  const open = new Set();
+  const style = { "--lines": columns.map(([kind]) => WIDTHS[kind]).join(" ") };
+  const place = h("div");
+  const line = (item) => {
+    if (item.element) return h("li", { class: "item whole" }, item.element);
+    const body = h("div", { class: "item-body" });
+    const fill = () => {
+      const [kind, element] = payload(item.one, item.name);
+      body.replaceChildren(...[item.more(kind), element].flat(Infinity).filter(Boolean));
+    };
+    const details = h("details", { open: open.has(item.id) }, h("summary", { class: "line", style }, columns.map(([kind, heading], at) => {
+      const cell = at < item.cells.length ? item.cells[at] : preview(item.one);
+      return h("span", { class: `line-${kind}` }, h("span", { class: "hidden-text" }, `${at ? ", " : ""}${heading} `), cell);
+    })), body);
+    details.addEventListener("toggle", () => {
+      if (details.open === open.has(item.id) && body.childNodes.length) return;
+      if (details.open) open.add(item.id);
+      else open.delete(item.id);
+      if (details.open) fill();
+      all.textContent = words();
+    });
+    if (details.open) fill();
+    return h("li", { class: "item" }, details);
+  };
+  const closed = items.filter((item) => !item.element);
+  const words = () => (open.size < closed.length ? "Open all" : "Close all");
+  const draw = () => place.replaceChildren(
+    h("div", { class: "lines-head", style, "aria-hidden": "true" }, columns.map(([kind, heading]) => h("span", { class: `line-${kind}` }, heading))),
+    h("ol", { class: "items lines", "aria-label": name }, items.map(line)));
+  const turn = () => {
+    const opens = open.size < closed.length;
+    open.clear();
+    if (opens) closed.forEach((item) => open.add(item.id));
+    all.textContent = words();
+    draw();
+  };
+  const all = h("button", { type: "button", class: "all-lines", onclick: turn }, words());
+  const pick = (value) => {
+    way = value;
+    draw();
+  };
+  draw();
+  return [h("div", { class: "shown-as" }, closed.length ? all : "", choice("as", "Show payloads as", WAYS, way, pick)), place];
+}
+
+const PREVIEW_BYTES = 300;
+
+/** Return the beginning of a payload as nodes for one line. */
+function preview(one) {
+  if (!one.bytes) return h("span", { class: "quiet" }, "empty");
+  const data = Uint8Array.from(atob(one.payload.slice(0, PREVIEW_BYTES / 3 * 4)), (char) => char.charCodeAt(0));
+  const text = way === "hex" ? null : decoded(data, data.length < one.bytes);
+  if (text === null || (way === "auto" && mostlyUnseen(text))) return [...data.subarray(0, PREVIEW_BYTES / 3)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  return visible(text.replace(/[ \t\r\n]+/g, " "));
 }
 
 const INLINE_CHARS = 200;
