@@ -521,11 +521,67 @@ def test_create_gives_no_directory_the_cookie_of_another(place: Place, tmp_path:
     assert (dry.exit_code, place.version.exists()) == (0, False)
 
 
+@pytest.mark.parametrize(
+    ("journals", "indexes", "told"),
+    [
+        (["/j", "/k"], [], "also has the journal directories /j,/k:"),
+        ([], ["/i"], "also has the index directories /i:"),
+        (["/j"], ["/i"], "also has the journal directories /j and the index directories /i:"),
+    ],
+)
+def test_update_keeps_the_journal_directories_of_an_apache_bookie(
+    place: Place, journals: list[str], indexes: list[str], told: str
+) -> None:
+    """Apache's bookie would refuse to start with other directories in its cookie."""
+    instance = place.in_store(lambda store: store.instance_id())
+    data = [str(place.path)]
+    its = encode(Cookie.of(ID, journals or data, data, instance, indexes or None))
+    place.version.parent.mkdir(parents=True)
+    place.version.write_bytes(its)
+    place.in_store(lambda store: store.write_cookie(ID, its, None))
+    for more in ((), ("--force",)):
+        done = place.run("cookie", "update", "--dir", str(place.path), *more)
+        assert (done.exit_code, told in done.stderr) == (1, True)
+        assert "nothing was changed" in done.stderr
+        assert "Apache's tools" in done.stderr
+    assert place.version.read_bytes() == encode(place.cluster()) == its
+    error = place.refused("no log of Quire", "Apache bookie")
+    assert "cookie update" not in error.remedy
+
+
+def test_update_of_an_apache_bookie_that_has_all_in_one_directory(
+    place: Place, tmp_path: Path
+) -> None:
+    """Its journal directory is the data directory, so both have moved."""
+    instance = place.in_store(lambda store: store.instance_id())
+    place.version.parent.mkdir(parents=True)
+    its = encode(Cookie.of(ID, ["/old"], ["/old"], instance))
+    place.version.write_bytes(its)
+    place.in_store(lambda store: store.write_cookie(ID, its, None))
+    assert place.run("cookie", "update", "--dir", str(place.path)).exit_code == 0
+    new = Cookie.of(ID, [str(place.path)], [str(place.path)], instance)
+    assert decode(place.version.read_bytes()) == place.cluster() == new
+
+
+def test_update_repairs_the_journal_and_index_directories_of_quire_s_own_cookie(
+    place: Place,
+) -> None:
+    """A bookie of Quire has none, and does not start with them."""
+    place.begun()
+    before = place.version.read_bytes()
+    data = [str(place.path)]
+    wrong = Cookie.of(ID, ["/j"], data, place.cluster().instance_id, ["/i"])
+    place.version.write_bytes(encode(wrong))
+    place.repaired_by(place.refused("journal directories", "/i"), "cookie", "update")
+    assert place.version.read_bytes() == before
+    place.start()
+
+
 def test_update_of_several_directories(place: Place, tmp_path: Path) -> None:
     """All directories in the cookie must be named, and all get the same cookie."""
     paths = [tmp_path / "one", tmp_path / "two"]
     instance = place.in_store(lambda store: store.instance_id())
-    old = encode(Cookie.of(ID, ["/j"], ["/a", "/b"], instance))
+    old = encode(Cookie.of(ID, ["/a", "/b"], ["/a", "/b"], instance))
     for path in paths:
         (path / "current").mkdir(parents=True)
         (path / "current" / "VERSION").write_bytes(old)

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from quire.bookie.directories.lost_directory import (
     replace_directory,
 )
 from quire.cli.main import cli
-from quire.codec.metadata.cookie import Cookie, encode
+from quire.codec.metadata.cookie import Cookie, decode, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, StorageError
@@ -232,6 +233,31 @@ def test_a_cluster_cookie_that_cannot_be_decoded(place: Place, words: tuple[str,
     command = command.replace("DIR", place.path("one"))
     assert CliRunner().invoke(cli, shlex.split(command)).exit_code == 0
     assert place.listed() == ["one", "two"]
+    assert place.run("replace", "b", "two").exit_code == 0
+    assert place.codes("one", "two") == lossy(here, gone)
+
+
+def test_a_cluster_cookie_of_an_apache_bookie(place: Place) -> None:
+    """The remedy does not lead an Apache bookie to lose its journal directories.
+
+    Its command works for a bookie of Quire.
+    """
+    gone, here = lose(place, "two")
+    (place.root / "two").mkdir()
+
+    async def write(store: MetadataStore) -> None:
+        found = await store.read_cookie("b")
+        known = replace(decode(found.value), journal_dirs="/journal")
+        await store.write_cookie("b", encode(known), found.version)
+
+    place.in_store(write)
+    refused = place.run("replace", "b", "two")
+    assert refused.exit_code == 1
+    assert "is not that of a bookie of Quire" in refused.stderr
+    assert "If it is a bookie of Apache, use Apache's tools" in refused.stderr
+    (command,) = re.findall(r"`quire (bookie cookie update [^`]*)`", refused.stderr)
+    command = command.replace("DIR", place.path("one"))
+    assert CliRunner().invoke(cli, shlex.split(command)).exit_code == 0
     assert place.run("replace", "b", "two").exit_code == 0
     assert place.codes("one", "two") == lossy(here, gone)
 

@@ -125,18 +125,18 @@ async def check_identity(
         )
     ids = await read_directories(metadata, bookie_id)
     if local is not None:
-        if identity is not None and same_owner(wanted, local):
-            # Check this first. The other errors suggest commands that would give an old directory
-            # the current cookie.
+        if same_owner(wanted, local):
+            # Check these first. The error of `check_local` suggests a command that would give an
+            # old directory the current cookie, and that is not for a directory of Apache.
+            if identity is None:
+                raise CookieError(
+                    f"the directory {disk.path} has a cookie, but no log of Quire: it is the "
+                    "directory of an Apache bookie, or its file current/DIRECTORY is lost",
+                    remedy="Use another directory. To copy the data of this one to other bookies: "
+                    + repair("decommission", bookie_id, uri=metadata.uri),
+                )
             check_current(value_of(ids), disk.path, identity.name, bookie_id, metadata.uri)
         check_local(wanted, local, disk.path, metadata.uri)
-        if identity is None:
-            raise CookieError(
-                f"the directory {disk.path} has a cookie, but no log of Quire: it is the "
-                "directory of an Apache bookie, or its file current/DIRECTORY is lost",
-                remedy="Use another directory. To copy the data of this one to other bookies: "
-                + repair("decommission", bookie_id, uri=metadata.uri),
-            )
     known = await known_cookie(metadata, bookie_id)
     if known is not None:
         if local is None:

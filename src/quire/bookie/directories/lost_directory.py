@@ -68,14 +68,12 @@ async def known_bookie(metadata: MetadataStore, bookie_id: str) -> KnownBookie:
     decoded or is not that of a bookie of Quire, and MetadataError.
     """
     found = await its_cookie(metadata, bookie_id)
-    known = decode_known(
-        found.value,
-        bookie_id,
-        metadata.uri,
+    replace_it = (
         "Replace it by the cookie in another directory DIR of the bookie: "
         + repair("cookie", "update", bookie_id, "--from", f"DIR/{COOKIE_FILE}", uri=metadata.uri)
-        + ". If there is no other directory, make the cookie with `quire bookie cookie generate`",
+        + ". If there is no other directory, make the cookie with `quire bookie cookie generate`"
     )
+    known = decode_known(found.value, bookie_id, metadata.uri, replace_it)
     holder = KnownBookie(
         bookie_id,
         await metadata.instance_id(),
@@ -89,8 +87,8 @@ async def known_bookie(metadata: MetadataStore, bookie_id: str) -> KnownBookie:
             f"the cookie of bookie {bookie_id} in the cluster is not that of a bookie of Quire: "
             + tell_differences(wrong, "expected", "in the cookie")
             + "; nothing was changed",
-            remedy="`quire bookie cookie show` shows the cookie, and `quire bookie cookie update` "
-            "writes it again",
+            remedy="If it is a bookie of Apache, use Apache's tools for its directories. If it is "
+            f"a bookie of Quire, its cookie is damaged. {replace_it}",
         )
     return holder
 

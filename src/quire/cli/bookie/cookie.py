@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +79,10 @@ def cookie() -> None:
 
     A cookie ties data directories to a bookie of a cluster. Each directory has one
     (current/VERSION), and the cluster has one for each bookie. A bookie starts only if they agree.
-    Cookies have Apache BookKeeper's format, so these commands also work for Apache's bookies. The
-    commands cookie_create, cookie_get, ... of `quire shell` do the same with the flags of Apache's
-    BookieShell, and only in the cluster.
+    Cookies have Apache BookKeeper's format, so these commands also work for the cookies that
+    Apache's bookies have in the cluster. `update --dir` refuses an Apache bookie with separate
+    journal or index directories. The commands cookie_create, cookie_get, ... of `quire shell` do
+    the same with the flags of Apache's BookieShell, but change only the cookies in the cluster.
     """
 
 
@@ -520,6 +521,8 @@ async def update(
     Use this after the directories were mounted elsewhere. The cookies in the directories and in the
     cluster get the present paths. The bookie id and the cluster remain those that the directories
     name. With --from, only the cluster's cookie of BOOKIE is replaced, by the content of the file.
+    The command refuses the directories of an Apache bookie that has separate journal or index
+    directories: use Apache's tools for them, or --from.
     """
     if bool(directories) == (file is not None):
         raise click.UsageError("give either --dir DIR or --from FILE, and not both")
@@ -559,6 +562,8 @@ async def _update_all(
         if identity is not None:
             ids[disk.path] = identity.name
         found.append(one)
+    if not ids:
+        _check_no_separate_directories(disks, found)
     known = await read_directories(store, wanted)
     if not force:
         for path, name in ids.items():
@@ -566,8 +571,6 @@ async def _update_all(
     if ids and not dry_run:
         await keep_ids(store, wanted, known, value_of(known).having(ids))
     made = cookie_of(found[0].bookie_id, paths, await store.instance_id())
-    if any(one.index_dirs for one in found):
-        made = replace(made, index_dirs=found[0].index_dirs)
     for disk, one in zip(disks, found, strict=True):
         told = tell_differences(differences(made, one), "now", "before")
         if told:
@@ -575,6 +578,32 @@ async def _update_all(
                 write_small_file(disk, COOKIE_FILE, encode(made))
             say(f"{disk.path}/{COOKIE_FILE} {'would be' if dry_run else 'is'} changed: {told}")
     await _replace(store, made, dry_run)
+
+
+def _check_no_separate_directories(disks: Sequence[Disk], found: Sequence[Cookie]) -> None:
+    """Raise CookieError if one of the cookies lists separate journal or index directories.
+
+    This is for directories without an identity of Quire, which may belong to an Apache bookie. Its
+    cookie would lose these directories, and only its own tools can rewrite the cookies in them.
+    """
+    for disk, one in zip(disks, found, strict=True):
+        directories = split_directories(one.ledger_dirs)
+        told = []
+        if one.journal_dirs != ",".join(directories):
+            told.append(f"the journal directories {one.journal_dirs}")
+        if one.index_dirs not in (None, one.ledger_dirs):
+            told.append(f"the index directories {', '.join(split_directories(one.index_dirs))}")
+        if told:
+            raise CookieError(
+                f"{disk.path} has no log of Quire, and its cookie says that bookie "
+                f"{one.bookie_id} also has {' and '.join(told)}: it is a bookie of Apache, or "
+                "current/DIRECTORY is lost; nothing was changed",
+                remedy="If it is a bookie of Apache, use Apache's tools. Or make its cookie with "
+                "`quire bookie cookie generate --journal-dir`, write it into the cluster with "
+                "`quire bookie cookie update --from`, and copy it to current/VERSION in each of "
+                "its directories. If it is a bookie of Quire, restore current/DIRECTORY from a "
+                "backup first",
+            )
 
 
 async def _cookie_there(
