@@ -24,7 +24,7 @@ from quire.codec.metadata.cookie import Cookie, decode, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.registration import is_bookie_id
 from quire.errors import CookieError, KeyExistsError, StorageError, UsageError
-from quire.metadata.bookies.orders import Order, What, give_order, read_order
+from quire.metadata.bookies.orders import Order, What, give_order, stored_order
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.storage.directory import mark_log_begun, read_identity
 from quire.storage.disk import RealDisk
@@ -313,7 +313,7 @@ def test_init_of_an_id_that_was_decommissioned(place: Place) -> None:
 
     place.in_store(order)
     place.run("init", "--dir", str(place.path), "--bookie-id", "alpha")
-    assert place.in_store(lambda store: read_order(store, "alpha")) is None
+    assert place.in_store(lambda store: stored_order(store, "alpha")) is None
 
 
 async def test_init_that_was_interrupted_is_finished_by_a_start() -> None:
