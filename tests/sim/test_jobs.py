@@ -36,7 +36,7 @@ from quire.metadata.bookies.directories import (
     read_directories,
     write_directories,
 )
-from quire.metadata.bookies.orders import What, order_path, read_order
+from quire.metadata.bookies.orders import What, order_path, stored_order
 from quire.replication import ReplicationLocks
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves import recover as recover_module
@@ -382,14 +382,14 @@ def test_a_living_bookie_is_emptied_under_a_writer_and_ends(
         dry = await retire(world, operator, leaving, dry_run=True)
         assert dry.alive
         assert dry.moved.moves
-        assert await read_order(operator.metadata, leaving) is None
+        assert await stored_order(operator.metadata, leaving) is None
         done = await retire(world, operator, leaving)
         assert (done.drained, done.cookie_removed, done.ended) == (True, True, True)
         assert done.moved.recovered == ()  # the writer was not fenced
         assert await names(operator, leaving) == []
         with pytest.raises(NoSuchKeyError):
             await operator.metadata.read_cookie(leaving)
-        assert await read_order(operator.metadata, leaving) is None
+        assert await stored_order(operator.metadata, leaving) is None
         assert await read_directories(operator.metadata, leaving) is None  # the id is free
         assert name_of(leaving) not in world.bookies
         await writer.append(payload(writer.last_add_pushed + 1))
@@ -472,7 +472,7 @@ def test_a_bookie_that_knows_no_orders_is_refused_while_it_is_writable(
         with pytest.raises(JobError, match="still accepts entries") as caught:
             await retire(world, client, leaving)
         assert "read-only" in str(caught.value)
-        assert await read_order(client.metadata, leaving) is None
+        assert await stored_order(client.metadata, leaving) is None
         assert await names(client, leaving) == before
         await client.close()
 
@@ -488,14 +488,14 @@ def test_without_a_place_for_its_entries_a_bookie_stays() -> None:
         with pytest.raises(JobRefusedError, match="1 bookie instead of") as refused:
             await retire(world, client, leaving)
         assert refused.value.outcome_known
-        assert await read_order(client.metadata, leaving) is None
+        assert await stored_order(client.metadata, leaving) is None
         done = await retire(world, client, leaving, options=replace(QUICK, check=False))
         assert not done.drained
         assert not done.cookie_removed
         assert len(done.moved.failed) == len(await names(client, leaving)) > 0
         assert all("bookies" in one.why for one in done.moved.failed)
         assert (await client.metadata.read_cookie(leaving)).value
-        found = await read_order(client.metadata, leaving)
+        found = await stored_order(client.metadata, leaving)
         assert found is not None
         assert found.value.what is What.DRAIN
         with pytest.raises(NotEnoughBookiesError):  # No ledger is placed there now.

@@ -16,6 +16,7 @@ from quire.errors import NotEnoughBookiesError, ReadError
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from quire.replication.explain.status import overview
+from quire.replication.marks.locks import ReplicationLocks
 from quire_simulator.actors.racks import LATE_S, RackInvariants
 from quire_simulator.world.world import CLIENT_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
@@ -240,6 +241,13 @@ async def moved_when_it_is_wrong(world: World, movable: bool) -> None:
         told = (await overview(store)).placement
         assert told is not None
         assert (told.ledgers, told.misplaced, told.first) == (1, 1, (writer.ledger_id,))
+        # A worker without the setting removes the mark and moves nothing, so all must have it.
+        locks = ReplicationLocks(store, "auditor", clients[0].clock)
+        await locks.mark(writer.ledger_id, [before[0]])
+        unmoved = await checked(repair=False)
+        assert (await locks.marked(writer.ledger_id), unmoved.fragments_moved) == (None, 0)
+        now = (await clients[0].ledger_metadata(writer.ledger_id)).segments[0].ensemble
+        assert now == before
         repaired = await checked(repair=True)
     after = (await clients[0].ledger_metadata(writer.ledger_id)).segments[0].ensemble
     told = (await overview(store)).placement

@@ -19,7 +19,7 @@ from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.append.quorum import write_set
 from quire.core.fragments import stored_by
 from quire.core.replicas import Bad, Copies
-from quire.errors import QuireError
+from quire.errors import LedgerClosedError, LedgerFencedError, QuireError
 from quire.replication import (
     Kind,
     LedgerOutcome,
@@ -227,6 +227,47 @@ def test_an_idle_writer_is_not_fenced_while_no_bookie_can_replace_the_lost_one()
         done = await take_out(other, locks, ledger_id, [lost], before=seen)
         assert (done.work, done.fragments, done.recovered) == (LedgerOutcome.DONE, 1, False)
         assert (await other.ledger_metadata(ledger_id)).state is LedgerState.OPEN
+        await client.close()
+        await other.close()
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize(
+    "spare", [True, False], ids=["a spare bookie", "a bookie that comes later"]
+)
+def test_an_idle_writer_replaces_a_lost_bookie_unless_it_never_appended(spare: bool) -> None:
+    """The second writer has no connection yet, so it does not see that the bookie is gone."""
+
+    async def scenario(world: World) -> None:
+        ids = await start(world, 4 if spare else 3)
+        client, other = world.client("client"), world.client("other")
+        idle = await write(client, 50, close=False)
+        silent = await write(client, 0, close=False)
+        ensembles = [
+            (await other.ledger_metadata(one.ledger_id)).segments[0].ensemble
+            for one in (idle, silent)
+        ]
+        lost = next(one for one in ids if all(one in ensemble for ensemble in ensembles))
+        world.kill(name_of(lost))
+        await asyncio.sleep(20)
+        if not spare:
+            await world.start("bookie-3")
+            await asyncio.sleep(20)
+        locks = locks_of(world, other)
+        kept = await take_out(other, locks, idle.ledger_id, [lost])
+        assert (kept.work, kept.recovered) == (LedgerOutcome.DONE, False)
+        left = await take_out(other, locks, silent.ledger_id, [lost])
+        assert left.work is LedgerOutcome.OPEN
+        done = await take_out(other, locks, silent.ledger_id, [lost], before=left.seen)
+        assert (done.work, done.recovered) == (LedgerOutcome.DONE, True)
+        await idle.append(payload(50))
+        with pytest.raises((LedgerFencedError, LedgerClosedError)):
+            await silent.append(payload(0))
+        assert not any(
+            lost in segment.ensemble
+            for segment in (await other.ledger_metadata(idle.ledger_id)).segments
+        )
         await client.close()
         await other.close()
 

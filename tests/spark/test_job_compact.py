@@ -125,6 +125,8 @@ def test_truncation_after_reading_is_no_loss(
     anew = compact(spark, options, "cut", ID, to=str(tmp_path), namespace=NAMESPACE, full=True)
     assert anew.records == 1
     assert table(spark, tmp_path) == {"k2": 102}
+    fresh = preview_compact(options, "cut", ID, to=str(tmp_path / "new"), namespace=NAMESPACE)
+    assert fresh.records == 1, "a first run begins at the oldest record that is left"
 
 
 def test_a_run_that_died_leaves_the_former_version(
@@ -187,6 +189,8 @@ def test_what_does_not_belong_together(
         compact(spark, options, "other", ID, to=str(tmp_path), namespace=NAMESPACE)
     with pytest.raises(UsageError, match="was compacted with key"):
         compact(spark, options, "mine", RecordKey("v"), to=str(tmp_path), namespace=NAMESPACE)
+    with pytest.raises(UsageError, match="tombstone_field"):
+        compact(spark, options, "mine", RecordKey("id"), to=str(tmp_path), namespace=NAMESPACE)
     streams.delete_stream("mine")
     append(streams, "mine", changes(("b", 1), ("c", 1)))
     with pytest.raises(StreamGapError, match="another stream has its name now"):

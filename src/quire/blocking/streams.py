@@ -415,8 +415,10 @@ class Namespace(ContextHandle[AsyncNamespace]):
     def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
         """Apply the retention settings of a stream now.
 
-        A writer does the same whenever it completes a segment. If the call is interrupted, the next
-        call continues.
+        A writer does the same whenever it completes a segment. Readers get no record of a segment
+        that is too old. The ledger of the newest completed segment is never deleted, so its records
+        may be gone for readers although no segment is returned. If the call is interrupted, the
+        next call continues.
 
         Args:
             name: The name of the stream.

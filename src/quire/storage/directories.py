@@ -392,7 +392,7 @@ class LedgerDirectories(StoreEvents):
     def log_lossy(self) -> bool:
         """Whether a part of a serving directory's log is lost.
 
-        Call `mark_repaired` once the entries in it are restored.
+        Call `mark_repaired` once its conditions are met.
         """
         return any(place.store.log_lossy for place in self._serving)
 

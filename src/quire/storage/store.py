@@ -711,7 +711,7 @@ class LedgerStore(StoreEvents):
     def log_lossy(self) -> bool:
         """Whether a part of the log is lost, so that an entry that is not found may have existed.
 
-        Call `mark_repaired` once the entries in it are restored.
+        The log is that of this data directory. Call `mark_repaired` once its conditions are met.
         """
         return self._catalogue.negatives_unknown
 

@@ -24,7 +24,7 @@ from quire.codec.metadata.cookie import Cookie, decode, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.registration import is_bookie_id
 from quire.errors import CookieError, KeyExistsError, StorageError, UsageError
-from quire.metadata.bookies.orders import Order, What, give_order, read_order
+from quire.metadata.bookies.orders import Order, What, give_order, stored_order
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.storage.directory import mark_log_begun, read_identity
 from quire.storage.disk import RealDisk
@@ -313,7 +313,7 @@ def test_init_of_an_id_that_was_decommissioned(place: Place) -> None:
 
     place.in_store(order)
     place.run("init", "--dir", str(place.path), "--bookie-id", "alpha")
-    assert place.in_store(lambda store: read_order(store, "alpha")) is None
+    assert place.in_store(lambda store: stored_order(store, "alpha")) is None
 
 
 async def test_init_that_was_interrupted_is_finished_by_a_start() -> None:
@@ -574,6 +574,48 @@ def test_update_repairs_the_journal_and_index_directories_of_quire_s_own_cookie(
     place.version.write_bytes(encode(wrong))
     place.repaired_by(place.refused("journal directories", "/i"), "cookie", "update")
     assert place.version.read_bytes() == before
+    place.start()
+
+
+def test_a_damaged_list_of_directories_is_replaced_as_the_error_says(
+    place: Place, tmp_path: Path
+) -> None:
+    """`update --dir` reads the list, too, so it is no help."""
+    place.begun()
+    before = place.version.read_bytes()
+    damaged = before.replace(b'"1\\t', b'"2\\t')
+    assert damaged != before
+    place.version.write_bytes(damaged)
+    place.in_store(lambda store: store.write_cookie(ID, damaged, 0))
+    refused = place.run("cookie", "update", "--dir", str(place.path))
+    assert (refused.exit_code, "the number at the beginning" in refused.stderr) == (1, True)
+    generate, update = re.findall(r"`quire bookie ([^`]*)`", refused.stderr)
+    file = str(tmp_path / "cookie")
+    words = [{"FILE": file, "BOOKIE": ID}.get(one, one) for one in f"{generate} {update}".split()]
+    at = words.index("update") - 1
+    assert place.run(*words[:at], ID, "--dir", str(place.path)).exit_code == 0
+    place.version.write_bytes(Path(file).read_bytes())
+    assert place.run(*words[at:]).exit_code == 0
+    assert encode(place.cluster()) == place.version.read_bytes() == before
+    place.start()
+
+
+def test_the_errors_of_create_name_commands_that_replace_a_cookie(
+    place: Place, tmp_path: Path
+) -> None:
+    place.begun()
+    create = ("cookie", "create", ID)
+    there = place.run(*create, "--dir", str(place.path))
+    file = tmp_path / "cookie"
+    file.write_bytes(place.version.read_bytes())
+    exists = place.run(*create, "--from", str(file))
+    place.in_store(lambda store: store.write_cookie(ID, b"2\n/a\n", 0))
+    damaged = place.run(*create, "--dir", str(place.path))
+    for failed in (damaged, exists, there):
+        assert failed.exit_code == 1
+        (command,) = re.findall(r"`quire bookie (cookie update [^`]*)`", failed.stderr)
+        done = place(*shlex.split(command.replace("FILE", str(file))))
+        assert (done.exit_code, place.cluster()) == (0, decode(file.read_bytes())), done.stderr
     place.start()
 
 

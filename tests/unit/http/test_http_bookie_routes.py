@@ -31,7 +31,7 @@ from quire.http.server.server import HttpServer
 from quire.http.views.bookie_list import LOCATIONS_NODE
 from quire.http.watch.rates import ENDPOINT
 from quire.metadata import open_metadata
-from quire.metadata.bookies.orders import Order, What, give_order, read_order
+from quire.metadata.bookies.orders import Order, What, give_order, stored_order
 from quire.metadata.interface import BookieAddress
 from quire.metadata.tree import Create
 from quire.replication.autorecovery.settings import AutorecoveryStats
@@ -257,7 +257,7 @@ async def test_a_decommissioning_is_taken_back(world: World) -> None:
     assert found["actions"]["take_back"]["possible"]
     path = f"{world.page}/decommission"
     assert await world.ask("DELETE", path) == (200, {"changed": True})
-    assert await read_order(store, name) is None
+    assert await stored_order(store, name) is None
     assert await world.ask("DELETE", path) == (200, {"changed": False})
     await give_order(store, name, Order(What.RETIRED, 0, "ops-1"), None)
     status, answer = await world.ask("DELETE", path)

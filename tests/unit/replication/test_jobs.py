@@ -23,7 +23,7 @@ from quire.errors import (
     ReadError,
     UsageError,
 )
-from quire.metadata.bookies.orders import Order, What, give_order, read_order
+from quire.metadata.bookies.orders import Order, What, give_order, stored_order
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.replication.explain.entry import entry_copies
 from quire.replication.explain.explain import explain_ledger
@@ -168,14 +168,14 @@ def test_a_running_bookie_is_emptied_and_ends() -> None:
         before = await names(client, old)
         dry = await retire(world, client, old, dry_run=True)
         assert [one.ledger for one in dry.moved.moves] == before
-        assert await read_order(client.metadata, old) is None
+        assert await stored_order(client.metadata, old) is None
         done = await retire(world, client, old)
         assert done.as_json()["cookie_removed"] is True
         assert done.as_json()["ended"] is True
         assert await names(client, old) == []
         assert old not in await client.metadata.list_cookies()
         assert (await client.bookies()).find(old) is None
-        assert await read_order(client.metadata, old) is None
+        assert await stored_order(client.metadata, old) is None
         assert await audited(client, ids) == []
         await client.close()
 
@@ -195,7 +195,7 @@ def test_an_emptied_bookie_with_its_cookie_is_taken_back() -> None:
         assert old in (await client.bookies()).readonly
         assert old in await client.metadata.list_cookies()
         assert await take_back(client, old)
-        assert await read_order(client.metadata, old) is None
+        assert await stored_order(client.metadata, old) is None
         await client.close()
 
     simulated(scenario, bookies=4)
@@ -221,7 +221,7 @@ def test_a_store_that_goes_back_during_the_job_keeps_the_cookie(
         with pytest.raises(MetadataWentBackError):
             await retire(world, client, old)
         assert old in await client.metadata.list_cookies()
-        found = await read_order(client.metadata, old)
+        found = await stored_order(client.metadata, old)
         assert found is not None
         assert found.value.what is What.DRAIN
         await client.close()
@@ -285,7 +285,7 @@ def test_a_bookie_that_stays_registered_keeps_its_order(monkeypatch: pytest.Monk
         old = bookie_id("bookie-0")
         done = await retire(world, client, old)
         assert done.as_json()["ended"] is False
-        found = await read_order(client.metadata, old)
+        found = await stored_order(client.metadata, old)
         assert found is not None
         assert found.value.what is What.RETIRED
         with pytest.raises(UsageError, match="cannot be cancelled"):
@@ -303,7 +303,7 @@ def test_a_decommissioning_without_a_place_for_the_copies_is_refused() -> None:
         for dry_run in (False, True):
             with pytest.raises(JobRefusedError, match=str(ledger_id)):
                 await retire(world, client, bookie_id("bookie-0"), dry_run=dry_run)
-        assert await read_order(client.metadata, bookie_id("bookie-0")) is None
+        assert await stored_order(client.metadata, bookie_id("bookie-0")) is None
         assert bookie_id("bookie-0") in (await client.bookies()).writable
         await client.close()
 
@@ -312,7 +312,7 @@ def test_a_decommissioning_without_a_place_for_the_copies_is_refused() -> None:
 
 def test_a_cancellation_that_comes_too_late_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It once failed with a version conflict that named a node of the metadata store."""
-    real = decommission_module.read_order
+    real = decommission_module.stored_order
 
     async def overtaken(store: MetadataStore, bookie: str) -> Any:
         found = await real(store, bookie)
@@ -325,7 +325,7 @@ def test_a_cancellation_that_comes_too_late_says_so(monkeypatch: pytest.MonkeyPa
         client = world.client("client")
         old = bookie_id("bookie-0")
         await give_order(client.metadata, old, Order(What.DRAIN, 0, "host"), None)
-        monkeypatch.setattr(decommission_module, "read_order", overtaken)
+        monkeypatch.setattr(decommission_module, "stored_order", overtaken)
         with pytest.raises(UsageError, match="cannot be cancelled"):
             await take_back(client, old)
         await client.close()
@@ -357,7 +357,7 @@ def test_a_job_that_cannot_drain_leaves_the_order_of_another(
         for old, says in ((first, "another command"), (second, "still accepts")):
             with pytest.raises(JobError, match=says):
                 await retire(world, client, old)
-            found = await read_order(client.metadata, old)
+            found = await stored_order(client.metadata, old)
             assert found is not None
             assert found.value == meanwhile
         await client.close()

@@ -154,8 +154,9 @@ def test_a_replica_that_differs_is_overwritten_with_what_most_have(*, others_hav
         else:
             assert now == other
             assert [one.detail for one in done.left] == [
-                f"ledger {LEDGER} cannot be copied: no replica of entry 6 can be read. Start the "
-                "bookies that have these entries, and try again"
+                f"ledger {LEDGER} cannot be copied: no replica of entry 6 can be read. `quire "
+                f"explain ledger {LEDGER}` shows the bookies that should have these entries. Start "
+                "them, and try again"
             ]
         assert done.written_back == int(others_have_it)
 

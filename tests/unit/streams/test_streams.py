@@ -19,6 +19,7 @@ from quire.codec.distributedlog.segment import Truncation
 from quire.errors import (
     ClientClosedError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     NoSuchNamespaceError,
     NoSuchStreamError,
     NotEnoughBookiesError,
@@ -704,6 +705,36 @@ def test_retention_by_age_and_size() -> None:
         await b.streams.configure_stream("s", {"retention_bytes": 1, "explicit_truncation": True})
         await b.streams.retain("s")
         assert [r.payload[:1] for r in await b.read("s")] == [b"4", b"5"]
+
+    run(scene)
+
+
+def test_retention_of_the_newest_completed_segment() -> None:
+    """Its old records are gone for readers, and its ledger when another segment is completed."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_s": 50})
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"old")
+        await asyncio.sleep(100)
+        [newest] = await b.streams.segments("s")
+        assert await b.streams.retain("s") == []
+        assert await b.read("s") == []
+        await b.client.ledger_metadata(newest.ledger_id)
+
+        writer = await b.streams.open_writer("s")
+        await writer.append(b"new")
+        await b.client.ledger_metadata(newest.ledger_id)  # a segment was begun, none was completed
+        await writer.close()
+        await asyncio.sleep(1)  # the writer applies retention in the background
+        with pytest.raises(NoSuchLedgerError):
+            await b.client.ledger_metadata(newest.ledger_id)
+        assert [r.payload for r in await b.read("s")] == [b"new"]
+
+        # By size, the newest completed segment keeps its records, however large it is.
+        await b.streams.configure_stream("s", {"retention_s": 0, "retention_bytes": 1})
+        assert await b.streams.retain("s") == []
+        assert [r.payload for r in await b.read("s")] == [b"new"]
 
     run(scene)
 

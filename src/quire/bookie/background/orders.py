@@ -8,7 +8,7 @@ from collections.abc import Callable
 from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import TaskSet
 from quire.errors import CookieError, LaterMetadataError, NoSuchKeyError, QuireError
-from quire.metadata.bookies.orders import Order, What, order_path, read_order, withdraw_order
+from quire.metadata.bookies.orders import Order, What, order_path, stored_order, withdraw_order
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 
 COOKIE_POLL_S = 0.5
@@ -20,7 +20,7 @@ async def forget_predecessor(metadata: MetadataStore, bookie_id: str) -> None:
 
     This does nothing if there is no such order. Raises MetadataError.
     """
-    found = await read_order(metadata, bookie_id)
+    found = await stored_order(metadata, bookie_id)
     if found is not None and found.value.what is What.RETIRED:
         await withdraw_order(metadata, bookie_id, found.version)
 
@@ -65,7 +65,7 @@ class Orders:
         decommissioned while it runs, once its cookie is gone. Raises MetadataError.
         """
         orders = cls(metadata, bookie_id, changed, retired, log, tasks)
-        found = await read_order(metadata, bookie_id)
+        found = await stored_order(metadata, bookie_id)
         orders.draining = found is not None
         path = order_path(metadata.uri, bookie_id)
         orders._watch = metadata.tree.watch_value(path, orders._seen)

@@ -398,12 +398,23 @@ async def create(
 async def _create_where_missing(
     store: MetadataStore, disk: Disk, bookie: str, given: Cookie | None, force: bool, dry_run: bool
 ) -> None:
-    from quire.bookie.directories.identity import decode_known, known_cookie, stored_cookie
+    from quire.bookie.directories.identity import (
+        COOKIE_FILE,
+        decode_known,
+        known_cookie,
+        repair,
+        stored_cookie,
+    )
 
     known = await known_cookie(store, bookie)
     there = given
     if known is not None:
-        replace_it = "`quire bookie cookie update` replaces it"
+        file = f"{disk.path}/{COOKIE_FILE}"
+        replace_it = (
+            "Replace it by the directory's: "
+            + repair("cookie", "update", bookie, "--from", file, uri=store.uri)
+            + ". If the directory has none, make a file with `quire bookie cookie generate`"
+        )
         there = decode_known(known, bookie, store.uri, replace_it)
     try:
         here = stored_cookie(disk)
@@ -417,8 +428,9 @@ async def _create_where_missing(
             f"{disk.path} has a cookie of bookie {here.bookie_id} already, and "
             + ("so has the cluster" if known is not None else "another one is given with --from")
             + "; nothing was changed",
-            remedy="`quire bookie cookie show` compares them, and `quire bookie cookie update` "
-            "rewrites them",
+            remedy="`quire bookie cookie show` compares them. To rewrite them, give all "
+            "directories of the bookie to "
+            + repair("cookie", "update", "--dir", disk.path, uri=store.uri),
         )
     if here is None and there is None:
         raise CookieError(
@@ -469,12 +481,13 @@ def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
 
 
 async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
-    from quire.bookie.directories.identity import known_cookie
+    from quire.bookie.directories.identity import known_cookie, repair
 
     exists = CookieError(
         f"the cluster at {store.uri} has a cookie of bookie {made.bookie_id} already; nothing was "
         "changed",
-        remedy="`quire bookie cookie update` replaces it",
+        remedy="Replace it by the cookie in a file: "
+        + repair("cookie", "update", made.bookie_id, "--from", "FILE", uri=store.uri),
     )
     if dry_run:
         if await known_cookie(store, made.bookie_id) is not None:

@@ -145,7 +145,8 @@ def _line(one: Finding) -> str:
     default=OPEN_GRACE_S,
     show_default=True,
     help="How long to wait for the writer of an open ledger to replace the bookie, in seconds or "
-    "with a unit. If the writer is inactive for that time, it is fenced and the ledger is closed.",
+    "with a unit. If the ledger does not change in that time, its writer is fenced, and the ledger "
+    "is closed.",
 )
 @flag("--leave-open", "Never fence a writer; leave open ledgers as they are.")
 @size_option(

@@ -254,7 +254,8 @@ async def retain(
     """Delete the records that the retention settings no longer keep.
 
     The settings are retention_s and retention_bytes. Segments that were truncated are deleted too.
-    Writers do the same whenever they begin a new segment.
+    Writers do the same whenever they complete a segment. The ledger of the newest completed segment
+    is never freed, even if all of its records are too old.
     """
     if everything == (name is not None):
         raise click.UsageError("give exactly one of the NAME of a stream and --all")

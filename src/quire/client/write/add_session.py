@@ -4,6 +4,9 @@
     event-loop iteration: together with other ledgers of these members, by a ConnectionGroup)
     answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
 
+Each frame carries the LAC that the session knew when it encoded the entry (`AddSession.push`). So
+readers learn of it without a message of its own; `explicit_lac` sends it while nothing is appended.
+
 When many ledgers add one entry each, an entry is a row of `CoalescedAdds` instead of a Block.
 `ensemble_changes` decides what happens to members that fail. Recovery writes entries back through
 the same session; only the flags and the way to change the ensemble differ.

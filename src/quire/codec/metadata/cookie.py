@@ -80,7 +80,9 @@ def split_directories(stored: str) -> tuple[str, ...]:
         raise CookieError(
             "the cookie is damaged: the number at the beginning of its list of directories is "
             f"wrong: {stored!r}",
-            remedy="`quire bookie cookie update` writes the cookie again",
+            remedy="Make the right cookie with `quire bookie cookie generate -o FILE`, and replace "
+            "the damaged one by it. In a directory, it is the file current/VERSION. In the "
+            "cluster, `quire bookie cookie update BOOKIE --from FILE` replaces it",
         )
     return tuple(directories)
 

@@ -32,7 +32,7 @@ from quire.http.views.topology import split, topology
 from quire.http.views.untrusted import taken
 from quire.http.watch.bookie_reports import GIVE_TOKEN, SeenReport, why_not
 from quire.http.watch.rates import http_url
-from quire.metadata.bookies.orders import read_order
+from quire.metadata.bookies.orders import stored_order
 from quire.replication.marks.pauses import CLUSTER, Pauses
 from quire.replication.moves.decommission import take_back
 
@@ -121,7 +121,7 @@ class BookiePages:
             # Each of these may wait for an observation, so they wait at the same time.
             state, order, paused, seen, index = await asyncio.gather(
                 self._view.look(client),
-                read_order(client.metadata, bookie_id),
+                stored_order(client.metadata, bookie_id),
                 Pauses(client.metadata).all(),
                 self._report(client, bookie_id),
                 self._view.index.of(client),

@@ -17,7 +17,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.metadata.bookies import tls_files
-from quire.metadata.bookies.orders import read_order
+from quire.metadata.bookies.orders import stored_order
 from quire.metadata.bookies.start_commands import read_start_command
 from quire.metadata.bookies.unwritable import from_properties
 from quire.replication.explain.silence import SilenceKind, data_directories
@@ -186,7 +186,7 @@ async def _orders(store: MetadataStore, names: list[str]) -> dict[str, dict[str,
 
     async def read(name: str) -> dict[str, Any] | None:
         try:
-            found = await read_order(store, name)
+            found = await stored_order(store, name)
         except MetadataUnavailableError:
             raise
         except MetadataError:

@@ -138,7 +138,8 @@ class PrometheusHistory:
 def history_metrics(history: PrometheusHistory) -> Iterable[Metric]:
     """Yield the metrics of the reads from Prometheus."""
     yield counter("quire_series_history_failures_total",
-                  "The number of times that Prometheus did not return the charts of a long time.",
+                  "The number of times that Prometheus did not return the charts of a long time. "
+                  "Only with `--prometheus`.",
                   history.failures)  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def order_path(uri: str, bookie_id: str) -> str:
     return node_path(uri, NODE, bookie_id)
 
 
-async def read_order(store: MetadataStore, bookie_id: str) -> Versioned[Order] | None:
+async def stored_order(store: MetadataStore, bookie_id: str) -> Versioned[Order] | None:
     """Return the present order of a bookie, or None if it has none.
 
     Raises:

@@ -52,7 +52,8 @@ class ZooKeeperOptions:
             raise UsageError(
                 "the identity for ZooKeeper (not shown, because it contains a password) is not "
                 "of the form user:password",
-                remedy=f"Correct digest=, {AUTH_VARIABLE} or the file in {AUTH_FILE_VARIABLE}: "
+                remedy=f"Correct ZooKeeperOptions(digest=...), {AUTH_VARIABLE} or the file in "
+                f"{AUTH_FILE_VARIABLE}: "
                 "printable characters, and neither part empty",
             )
         if self.acl not in (None, CREATOR, OPEN):
@@ -62,7 +63,7 @@ class ZooKeeperOptions:
         if self.acl == CREATOR and self.digest is None:
             raise UsageError(
                 "acl='creator' cannot be used, because this process has no identity for ZooKeeper",
-                remedy=f"Set digest=, or the variable {AUTH_FILE_VARIABLE}",
+                remedy=f"Set ZooKeeperOptions(digest=...), or the variable {AUTH_FILE_VARIABLE}",
             )
 
     @property

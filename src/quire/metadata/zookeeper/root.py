@@ -1,6 +1,8 @@
-"""A cluster's root in ZooKeeper: its paths, its LAYOUT, and operations that are repeated.
+"""A cluster's root in ZooKeeper: its paths, its LAYOUT, and the retries after lost connections.
 
-An operation is repeated after a lost connection.
+Every operation of the driver goes through `ZooKeeperRoot.do`. If the connection is lost before the
+answer arrives, it repeats the operation and says that an earlier attempt may have been carried out.
+`commits` does the same for transactions, which must not be carried out twice.
 """
 
 from __future__ import annotations

@@ -262,7 +262,10 @@ def _is_lost(one: ReplicaReport) -> bool:
 
 
 async def _delay_s(marks: ReplicationMarks) -> int:
-    """Return the delay, or 0 if it cannot be read. `quire explain cluster` reports that case."""
+    """Return the delay for a single lost bookie, or 0 if it cannot be read.
+
+    `quire explain cluster` reports a delay that cannot be read.
+    """
     try:
         return await marks.delay_s()
     except UNREADABLE:

@@ -38,7 +38,7 @@ from quire.metadata.bookies.orders import (
     Order,
     What,
     give_order,
-    read_order,
+    stored_order,
     withdraw_order,
 )
 from quire.metadata.interface import Versioned
@@ -129,7 +129,7 @@ async def decommission(
     """
     job = _Decommissioning(client, locks, bookie, options, progress)
     before = await identity_of(client.metadata, bookie)
-    order = await read_order(client.metadata, bookie)
+    order = await stored_order(client.metadata, bookie)
     alive = await job.registered()
     unread, shapes = Unread(), Shapes(bookie)
     moves = await moves_of(
@@ -173,7 +173,7 @@ async def take_back(client: Client, bookie: str) -> bool:
     MetadataError. Cancel-safe.
     """
     for _ in range(ORDER_ATTEMPTS):
-        found = await read_order(client.metadata, bookie)
+        found = await stored_order(client.metadata, bookie)
         if found is None:
             return False
         if found.value.what is What.RETIRED:
@@ -297,7 +297,7 @@ class _Decommissioning:
         """
         store = self.client.metadata
         for _ in range(ORDER_ATTEMPTS):
-            found = await read_order(store, self.bookie)
+            found = await stored_order(store, self.bookie)
             if found is None and await self.cookie() is None:
                 return None
             if found is None:

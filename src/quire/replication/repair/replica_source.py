@@ -66,7 +66,8 @@ class ReplicaSource:
                 + " can be read",
                 ledger_id=self._ledger.ledger_id,
                 entry_id=missing[0],
-                remedy="Start the bookies that have these entries, and try again",
+                remedy=f"`quire explain ledger {self._ledger.ledger_id}` shows the bookies that "
+                "should have these entries. Start them, and try again",
             )
         return Copies(
             entries,

@@ -273,9 +273,11 @@ def compact(
         What was read and written.
 
     Raises:
-        UsageError: The target belongs to something else, or was made with another key.
-        StreamGapError: Records were truncated before they were read, or another stream has the
-            name.
+        UsageError: The target belongs to something else, or was made with another key or another
+            definition of tombstones.
+        StreamGapError: Records after the last run were truncated before they were read, or another
+            stream has the name. A first run, and one with `full`, begins at the oldest record that
+            is left, without this error.
         HistoryError: Another run has begun to write to the directory.
         Exception: An error of Spark, which contains the error of the source or the sink.
     """

@@ -253,10 +253,10 @@ class SegmentDump:
         )
 
     def frames(self, extent: FrameExtent, head_bytes: int) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield (entry id, offset of the frame, its size, the entry) for each entry of a run.
+        """Yield (entry id, offset of the frame, its size, the entry) for each entry of an extent.
 
-        Nothing is checked. `head_bytes` is the number of bytes before the entry in the frames of
-        this group. This may raise `OSError`.
+        Nothing is checked. The entry is the bytes of the frame without its first `head_bytes`. This
+        may raise `OSError`.
         """
         at = extent.offset
         for index in range(extent.count):

@@ -804,7 +804,9 @@ class Namespace:
     async def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
         """Apply the retention settings of a stream now.
 
-        A writer does the same whenever it completes a segment. If the call is cancelled, the next
+        A writer does the same whenever it completes a segment. Readers get no record of a segment
+        that is too old. The ledger of the newest completed segment is never deleted, so its records
+        may be gone for readers although no segment is returned. If the call is cancelled, the next
         call continues.
 
         Args:

@@ -1,10 +1,14 @@
-"""Truncation of a stream by position, age or size, and the deletion of truncated ledgers.
+"""Truncation and retention: a stream is cut by position, age or size, and ledgers are deleted.
 
 Truncating changes only metadata. Whole segments before the position are marked as truncated, and
 the segment that holds the position stores the point before which nothing is delivered. Freeing
 deletes the ledgers of marked segments, and then their nodes, except the node of the newest of them.
-The newest completed segment is always kept, because the sequence ids of the next segment continue
-from it.
+The ledger and the node of the newest completed segment are always kept, because the sequence ids of
+the next segment continue from it. Its records are not: if they are too old, readers no longer get
+them.
+
+Retention (`retain`) is a truncation to the position that the settings of the stream give, followed
+by freeing. Writers apply it whenever they complete a segment.
 """
 
 from __future__ import annotations

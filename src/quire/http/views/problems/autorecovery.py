@@ -134,7 +134,11 @@ def _only_waits(why: Mapping[str, Any]) -> bool:
 
 
 def _next_attempt(found: Mapping[str, Any], why: Mapping[str, Any], now_ms: int) -> str:
-    """Return when the repair of a ledger is tried again, or why it is not."""
+    """Return when the repair of a ledger will be tried again, or why it will not.
+
+    `found` is the state of autorecovery, and `why` describes the ledger whose last repair failed.
+    The text is empty if the time of the next attempt is not known.
+    """
     if not found["enabled"]:
         return _repairing(found)
     if why.get("lock_owner"):
