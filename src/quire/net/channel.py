@@ -3,6 +3,9 @@
 Adds have no object per request: their answers go, run by run, to the `AddSink` of their ledger.
 Reads are matched by (ledger, entry), and batch reads by request id. Each of these requests is a
 batch or a slow path already, so it has a future.
+
+The answers to a fencing read and to a plain read of the same entry look alike, and a bookie answers
+the plain one before the fence is durable. So the two are never under way at the same time.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from quire.codec.wire.v2 import (
     READ_WORD,
     RESPONSE,
     Buffer,
+    Flag,
     Opcode,
     add_responses,
     batch_read_request,
@@ -48,6 +52,10 @@ class BookieChannel(Link):
     def __init__(self, bookie_id: str) -> None:
         super().__init__(bookie_id)
         self._reads: dict[tuple[int, int], deque[asyncio.Future[bytes]]] = {}
+        self._fence_keys: dict[tuple[int, int], bytes] = {}
+        """The master key with which the reads of `_reads` fence. Plain reads have none."""
+        self._turns: dict[tuple[int, int], asyncio.Event] = {}
+        """Set when the reads of `_reads` are answered, for reads that must not join them."""
         self._batch_reads: dict[int, asyncio.Future[bytes]] = {}
         self._request_id = 0
         self._expected_done = 0
@@ -61,10 +69,9 @@ class BookieChannel(Link):
         Raises the error that the bookie answers (`error_of`), or BookieUnavailableError if the
         connection is lost. Cancel-safe.
         """
-        await self._writable.wait()
-        future: asyncio.Future[bytes] = self._new_future()
-        waiting = self._reads.setdefault((ledger_id, entry_id), deque())
-        waiting.append(future)
+        fence_key = key if flags & Flag.DO_FENCING else None
+        await self._turn(ledger_id, (entry_id,), fence_key)
+        future = self._new_read(ledger_id, entry_id, fence_key)
         self._write(read_request(ledger_id, entry_id, flags, key))
         return await future
 
@@ -76,13 +83,12 @@ class BookieChannel(Link):
         A result is the unverified bytes of an entry, or the error of its read. If the connection is
         lost already, BookieUnavailableError is raised instead.
         """
-        await self._writable.wait()
+        fence_key = key if flags & Flag.DO_FENCING else None
+        await self._turn(ledger_id, entry_ids, fence_key)
         futures: list[asyncio.Future[bytes]] = []
         requests = []
         for entry_id in entry_ids:
-            future = self._new_future()
-            self._reads.setdefault((ledger_id, entry_id), deque()).append(future)
-            futures.append(future)
+            futures.append(self._new_read(ledger_id, entry_id, fence_key))
             requests.append(read_request(ledger_id, entry_id, flags, key))
         self._write(b"".join(requests))
         return await asyncio.gather(*futures, return_exceptions=True)
@@ -258,12 +264,16 @@ class BookieChannel(Link):
     def _answer(self, word: int, buffer: Buffer, at: int, stop: int) -> None:
         if word == READ_WORD and stop - at >= READ_RESPONSE_BYTES:
             _, _, code, ledger, entry = RESPONSE.unpack_from(buffer, at)
-            waiting = self._reads.get((ledger, entry))
+            asked = (ledger, entry)
+            waiting = self._reads.get(asked)
             if not waiting:
                 return
             future = waiting.popleft()
             if not waiting:
-                del self._reads[ledger, entry]
+                del self._reads[asked]
+                self._fence_keys.pop(asked, None)
+                if (turn := self._turns.pop(asked, None)) is not None:
+                    turn.set()
             if future.done():
                 return
             if code:
@@ -286,6 +296,36 @@ class BookieChannel(Link):
 
     # -- inside -------------------------------------------------------------------------------
 
+    async def _turn(
+        self, ledger_id: int, entry_ids: Sequence[int], fence_key: bytes | None
+    ) -> None:
+        """Wait until all these reads may be sent. The caller sends them without a further await."""
+        while True:
+            await self._writable.wait()
+            if fence_key is None and not self._fence_keys and not self._turns:
+                return
+            for entry_id in entry_ids:
+                asked = (ledger_id, entry_id)
+                # Behind a read that waits, one of the same kind waits too, so that no read waits
+                # for ever.
+                if asked in self._turns or (
+                    asked in self._reads and self._fence_keys.get(asked) != fence_key
+                ):
+                    await self._turns.setdefault(asked, asyncio.Event()).wait()
+                    break
+            else:
+                return
+
+    def _new_read(
+        self, ledger_id: int, entry_id: int, fence_key: bytes | None
+    ) -> asyncio.Future[bytes]:
+        future = self._new_future()
+        asked = (ledger_id, entry_id)
+        self._reads.setdefault(asked, deque()).append(future)
+        if fence_key is not None:
+            self._fence_keys[asked] = fence_key
+        return future
+
     def _new_future(self) -> asyncio.Future[bytes]:
         if self.lost is not None:
             raise self.lost
@@ -295,7 +335,11 @@ class BookieChannel(Link):
         futures = [future for waiting in self._reads.values() for future in waiting]
         futures.extend(self._batch_reads.values())
         self._reads.clear()
+        self._fence_keys.clear()
         self._batch_reads.clear()
+        for turn in self._turns.values():
+            turn.set()
+        self._turns.clear()
         return futures
 
 
