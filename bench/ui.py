@@ -65,6 +65,7 @@ BOOKIE = BookieConfig(segment_bytes=8 * 1024 * 1024, min_free_bytes=0)
 HOST = "127.0.0.1"
 TOKEN = secrets.token_urlsafe()
 STREAMS, OBJECTS, DATASETS = 200, 500, 100
+PARTITIONS = 16
 
 
 DRAWN = """
@@ -146,6 +147,12 @@ async def fill(bookies: list[str], ledgers: int) -> int:
                 async with await team.open_writer(name, create=True) as stream:
                     position = await stream.append(b"record")
                 await team.subscription(name, "billing").commit(position)
+        async with await open_namespace(client, "/sites", create=True) as sites:
+            await sites.create_topic("visits", PARTITIONS)
+            async with (await sites.topic("visits")).open_writer() as writing:
+                for partition in range(PARTITIONS):
+                    for _ in range(20):
+                        await writing.append(b"record", partition=partition)
         for number in range(OBJECTS):
             await client.objects().put(f"jobs/{number:04}", b"state")
         part = DatasetLedger(writer.ledger_id, 0, 99, 100, 500)
@@ -223,18 +230,22 @@ def pages(ledger_id: int, ledgers: int, bookie: str) -> dict[str, str]:
         "namespaces": f"{base}/namespaces",
         "streams": f"{base}/streams?namespace={namespace}&limit=100&statistics=true",
         "stream": f"{base}/stream?namespace={namespace}&name=orders",
+        "topic": f"{base}/topic?namespace=/sites&name=visits",
         "objects": f"{base}/objects?limit=50",
         "datasets": f"{base}/datasets?limit=50",
         "state machines": f"{base}/state_machines?limit=50",
         "repair and jobs": f"{base}/work",
+        "number of problems": f"{base}/problem_counts",
         "entries": f"{base}/ledgers/{ledger_id}/entries",
         "records": f"{base}/stream/records",
+        "records of a topic": f"{base}/topic/records",
     }
 
 
 BODIES: dict[str, dict[str, object]] = {
     "entries": {"limit": 100},
     "records": {"namespace": "/streams", "name": "orders"},
+    "records of a topic": {"namespace": "/sites", "name": "visits"},
 }
 """The bodies of the pages that are asked for with POST."""
 

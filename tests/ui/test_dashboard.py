@@ -86,7 +86,7 @@ def test_few_requests_for_each_view(dashboard: Dashboard, tab: Tab) -> None:
     for name, path in pages(dashboard).items():
         asked = len(tab.seen.answers)
         tab.open(path)
-        answers = [one.url for one in tab.seen.answers[asked:] if "/api/" in one.url]
+        answers = tab.seen.of_pages(asked)
         assert len(answers) == REQUESTS.get(name, 1), answers
     first = next(one for one in tab.seen.answers if one.url == f"{dashboard.url}/")
     assert first.header_value("content-security-policy") == POLICY

@@ -144,7 +144,7 @@ def test_every_page(stored: Stored, tab: Tab, window: str) -> None:
         tab.open(path)
         tab.check(name)
         tab.picture(f"{name}-{window}")
-        answers = [one.url for one in tab.seen.answers[asked:] if "/api/" in one.url]
+        answers = tab.seen.of_pages(asked)
         assert len(answers) == 1 or name == "ledgers-filtered", answers
     assert "hacked" not in tab.page.title()
 

@@ -117,6 +117,14 @@ class Seen:
     elsewhere: list[str] = field(default_factory=list)
     answers: list[Response] = field(default_factory=list)
 
+    def of_pages(self, first: int) -> list[str]:
+        """Return the URLs of the API that pages have asked for since the answer `first`.
+
+        That of the number of problems is left out, because the frame asks for it now and then.
+        """
+        urls = [one.url for one in self.answers[first:] if "/api/" in one.url]
+        return [one for one in urls if not one.endswith("/problem_counts")]
+
 
 @dataclass
 class Tab:

@@ -28,14 +28,16 @@ from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
 from quire.http.routes.payloads import PayloadRoutes
+from quire.http.routes.problem_counts import ProblemCountRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
-from quire.http.server.api import Api, Route
+from quire.http.server.api import Api, Handler, Route
 from quire.http.server.fetch import Put
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.http.views.cluster_view import ClusterState, ClusterView, cluster_metrics
+from quire.http.views.last_known import LastKnown
 from quire.http.watch.prometheus import PrometheusHistory, history_metrics
 from quire.http.watch.rates import Fetch
 from quire.http.watch.reachability import MetadataReachability
@@ -139,6 +141,7 @@ def test_every_route_is_documented() -> None:
         *BookiePages(connect, jobs, view, "x", cast(Put, None)).routes(),
         *ConfigurationRoutes(connect, cast(Fetch, None), None, "x", "1").routes(),
         *SeriesRoutes(recorder(), None).routes(),
+        *ProblemCountRoutes(cast(LastKnown, None), cast(Handler, None), lambda: 0.0).routes(),
         *ContentRoutes(connect).routes(),
         *PayloadRoutes(connect).routes(),
     ]

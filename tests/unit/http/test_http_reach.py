@@ -10,6 +10,7 @@ import pytest
 from quire._runtime.metrics import Metric
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, UsageError
+from quire.http.routes.problem_counts import COUNTS_AGE_MAX_S, OVERVIEW, ProblemCountRoutes
 from quire.http.server.api import Call, Route
 from quire.http.views import last_known
 from quire.http.views.last_known import LastKnown
@@ -189,6 +190,48 @@ async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> No
     store.error = None
     await reach.look()
     assert (await route.handler(CALL))["old_since_ms"] is None
+
+
+async def test_the_number_of_problems_is_that_of_the_last_overview() -> None:
+    """It costs no overview while there is a recent one, and counts a store that is away."""
+    store, looks = Store(), 0
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
+    severities = ["warn", "note", "warn"]
+
+    async def answer(call: Call) -> dict[str, Any]:
+        nonlocal looks
+        reach.check()
+        looks += 1
+        return {"problems": [{"severity": one} for one in severities]}
+
+    known = LastKnown(reach, store.now_ms)
+    overview = known.of(Route("GET", OVERVIEW, "", answer))
+    counting = ProblemCountRoutes(known, overview.handler, store.monotonic, wait_s=5)
+    (route,) = counting.routes()
+    await reach.look()
+    nothing = {"bad": None, "warn": None, "note": None, "age_s": None, "old_since_ms": None}
+    assert known.problem_counts(OVERVIEW) == nothing
+    first = {"bad": 0, "warn": 2, "note": 1, "age_s": 0.0, "old_since_ms": None}
+    assert await route.handler(CALL) == first
+    severities.append("bad")
+    store.now_ms_value += 30_000
+    assert await route.handler(CALL) == {**first, "age_s": 30.0}
+    assert looks == 1
+    await overview.handler(CALL)  # somebody has the overview open
+    assert await route.handler(CALL) == {**first, "bad": 1}
+    store.now_ms_value += int(COUNTS_AGE_MAX_S * 1000)
+    assert await route.handler(CALL) == {**first, "bad": 1}
+    assert looks == 3
+    store.error = MetadataUnavailableError("no")
+    store.now_ms_value += 100_000
+    await reach.look()
+    away = {"bad": 2, "warn": 2, "note": 1, "age_s": 100.0,
+            "old_since_ms": store.now_ms() - 100_000}  # fmt: skip
+    assert await route.handler(CALL) == away
+    assert LastKnown(reach, store.now_ms).problem_counts(OVERVIEW) == {
+        "bad": 1, "warn": 0, "note": 0, "age_s": None, "old_since_ms": None,
+    }  # fmt: skip
+    await counting.close()
 
 
 async def test_an_unsteady_store_is_one_problem() -> None:

@@ -29,6 +29,7 @@ from quire.http.routes.contents import ContentRoutes
 from quire.http.routes.dashboard import KEPT, LAST_KNOWN, DashboardRoutes
 from quire.http.routes.jobs import Jobs
 from quire.http.routes.payloads import PayloadRoutes
+from quire.http.routes.problem_counts import OVERVIEW, ProblemCountRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.http.routes.series import SeriesRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
@@ -262,6 +263,9 @@ async def _serving(
                 known.of(one) if one.path in LAST_KNOWN and not one.changes else one
                 for one in guarded
             ])  # fmt: skip
+        overview = next(one for one in api.routes if one.path == OVERVIEW)
+        counts = ProblemCountRoutes(known, overview.handler, clock.monotonic)
+        api.add(counts.routes())
         api.add(static_routes())
         server = HttpServer(api, options, version=version, monotonic=clock.monotonic, log=log)
         view.http_certificates = partial(_certificates, server, clock)
@@ -279,6 +283,7 @@ async def _serving(
             await reach.stop()
             await jobs.close()
             await background.close()
+            await counts.close()
             await recorder.close()
             await view.close()
             await client.close()

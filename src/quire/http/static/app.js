@@ -7,6 +7,7 @@ import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/parts/dialogs.js";
 import { h } from "/ui/parts/dom.js";
 import { clock, seconds } from "/ui/parts/format.js";
 import { crumbs } from "/ui/parts/lists.js";
+import { checkProblems, drawProblems } from "/ui/parts/problems.js";
 import { bookie } from "/ui/pages/bookie.js";
 import { bookies } from "/ui/pages/bookies.js";
 import { configuration } from "/ui/pages/configuration.js";
@@ -21,6 +22,8 @@ import { work } from "/ui/pages/work.js";
 const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;
 const AGE_INTERVAL_MS = 1000;
+/** The time between two looks whether the number of problems in the frame is due or old. */
+const PROBLEMS_INTERVAL_MS = 5000;
 /** The pages by the first part of their address. `explain` was a page of its own once. */
 const PAGES = { "": overview, explain: overview, bookies, bookie, topology, configuration, ledgers, ledger, streams, stream, topic,
   objects, object, datasets, dataset, machines, machine, work };
@@ -76,6 +79,7 @@ class View {
     this.ages = null;
     this.asOf = null;
     this.loading = false;
+    this.answered = false;
   }
 
   start() {
@@ -113,10 +117,13 @@ class View {
       const data = await this.page.load(this.where, signal);
       if (signal.aborted) return;
       this.wait = this.interval;
+      this.answered = true;
       this.current(data);
       this.fill(data);
+      checkProblems();
     } catch (error) {
       if (signal.aborted) return;
+      this.answered = false;
       this.wait = Math.min(this.wait * 2, INTERVAL_MAX_MS);
       this.tell(error);
     } finally {
@@ -234,6 +241,8 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 window.addEventListener("hashchange", show);
+// A page that could not be loaded, for example without the token, asks for nothing else.
+setInterval(() => (view?.answered && !document.hidden ? checkProblems() : drawProblems()), PROBLEMS_INTERVAL_MS);
 onAccess(() => view?.refresh());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && view?.interval !== null) view?.refresh();

@@ -24,6 +24,8 @@ OLD = "old_since_ms"
 """The key under which an answer says how old it is. The value is None if the answer is current. If
 it is the last known state, the value is the Unix time of that state in milliseconds."""
 PROBLEMS = "problems"
+SEVERITIES = ("bad", "warn", "note")
+"""The severities of problems, the worst first."""
 OUTAGES = "metadata_outages"
 """The key under which an answer with problems has the periods in which the metadata store did not
 answer."""
@@ -42,6 +44,8 @@ class LastKnown:
         """Create an object without answers. `now_ms` returns the Unix time in milliseconds."""
         self._reach = reach
         self._now_ms = now_ms
+        self._answers: dict[str, dict[tuple[Any, ...], tuple[int, dict[str, Any]]]] = {}
+        """The time and the content of the last answer to each request, by the path of the route."""
 
     def of(self, route: Route) -> Route:
         """Return the route with a handler that falls back to its last answer.
@@ -49,7 +53,7 @@ class LastKnown:
         The answer then has the time of the last known state, and if it has problems, the lost store
         is the first of them. The error of the handler is raised if there is no last answer.
         """
-        return replace(route, handler=self._falling_back(route.handler))
+        return replace(route, handler=self._falling_back(route))
 
     async def keep(self, routes: Iterable[Route], log: EventLog) -> None:
         """Call the handlers of these routes every `KEEP_INTERVAL_S`, until cancelled.
@@ -68,8 +72,28 @@ class LastKnown:
                     log("last_known_failed", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(KEEP_INTERVAL_S)
 
-    def _falling_back(self, handler: Handler) -> Handler:
-        last: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
+    def problem_counts(self, path: str) -> dict[str, Any]:
+        """Return the number of problems of each severity in the last answer of a route.
+
+        `age_s` is the age of that answer. While the metadata store is away, this is one of the
+        problems, and `old_since_ms` is the time of the answer. All values are None if there was no
+        answer yet and the store is not known to be away.
+        """
+        at_ms, found = self._answers.get(path, {}).get((), (None, {PROBLEMS: []}))
+        away = self._reach.since_ms is not None
+        if at_ms is None and not away:
+            return {**dict.fromkeys((*SEVERITIES, "age_s")), OLD: None}
+        marked = self._marked(found, at_ms, self._reach.error() if away else None)
+        severities = [one["severity"] for one in marked[PROBLEMS]]
+        return {
+            **{severity: severities.count(severity) for severity in SEVERITIES},
+            "age_s": None if at_ms is None else max(0, self._now_ms() - at_ms) / 1000,
+            OLD: at_ms if away else None,
+        }
+
+    def _falling_back(self, route: Route) -> Handler:
+        handler = route.handler
+        last = self._answers.setdefault(route.path, {})
 
         async def handle(call: Call) -> dict[str, Any]:
             key = (*sorted(call.path.items()), *sorted(call.query.items()))

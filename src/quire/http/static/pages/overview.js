@@ -4,6 +4,7 @@ import { get } from "/ui/parts/api.js";
 import { advice, fullness, tiles, usage } from "/ui/parts/controls.js";
 import { facts, h, link, mark, section } from "/ui/parts/dom.js";
 import { bytes, count, counted, localTimes, milliseconds, percent, rate, seconds } from "/ui/parts/format.js";
+import { noteProblems } from "/ui/parts/problems.js";
 import { idForm } from "/ui/pages/ledgers.js";
 import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/parts/series.js";
 
@@ -75,6 +76,7 @@ export const overview = {
   controls: () => idForm("Ledger id", "ledger", "Explain"),
   load: async (where, signal) => {
     const [now, series] = await Promise.all([get("/api/v1/quire/overview", {}, signal), loadSeries(signal)]);
+    noteProblems(now.problems, now.old_since_ms ?? null);
     return { ...now, series };
   },
   oldSince: (data) => data.old_since_ms ?? null,
