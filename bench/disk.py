@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure what a bookie's disk costs: index, start, cold reads, and adds beside a cold reader.
+"""Measure what a bookie's disk costs: index, starts, cold reads, and adds beside a cold reader.
 
     bench/disk.py                       every row (about ten minutes, 8 GB of disk for a while)
     bench/disk.py --quick               a fifth of everything
@@ -13,6 +13,11 @@ Prints one line of JSON for each figure, with every sample. Everything is remove
   in turn, with an index built from the footers of the segments and from the index cache.
 - restart: the time from the start of a bookie's process with 5 GB of log to the first entry that
   it serves, after a clean stop and after a kill.
+- many-ledgers: a bookie with many ledgers of one entry is killed, and starts again. The row has the
+  times to the first answers to reads of four ledgers, three in the index cache and one that is
+  newer, the latency of reads from the first answer until the bookie is writable, the time until
+  then, and the resident memory. `--ledgers 10000000` takes about ten minutes to prepare, 6 GB of
+  disk and 4 GB of memory.
 - cold-read: reads of ledgers from the device in alternating rounds, beside a plain copy of the
   same files (as by dd), and beside the rate of the kernel's own readahead of announced ranges. The
   ledgers are one that was written alone, and ledgers written in turn after compaction, short and
@@ -44,6 +49,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import quire
+from harness import many_ledgers
 from harness.filling import (
     Layout,
     copy_rate_mb_per_s,
@@ -96,6 +102,8 @@ class Options:
     directory: Path
     rounds: int
     divisor: int
+    ledgers: int
+    """The number of ledgers in the row `many-ledgers`."""
 
 
 COMPACTED = (
@@ -250,6 +258,43 @@ async def _restart(options: Options) -> None:
                     await reader.read_entry(0)
                     samples.append(time.perf_counter() - began)
             show("restart", f"{how}, to the first entry", "s", samples, log_mb=log // 10**6)
+
+
+# -- many ledgers -----------------------------------------------------------------------------
+
+
+def many(options: Options) -> None:
+    ledgers = options.ledgers // options.divisor
+    directory = options.directory / "many"
+    # The ledgers are not in the metadata store, so there must be no garbage collection.
+    arguments = ["--set", "segment_bytes=0", "--set", "gc_interval_s=86400"]
+    with LocalCluster(1, directory, bookie_args=arguments) as cluster:
+        [bookie] = cluster.bookies
+        bookie.stop()
+        context = multiprocessing.get_context("spawn")
+        writing = context.Process(target=many_ledgers.write, args=(bookie.directory, ledgers))
+        writing.start()
+        writing.join()
+        if writing.exitcode:
+            raise SystemExit(f"The writing process ended with status {writing.exitcode}.")
+        found = []
+        for _ in range(options.rounds):
+            found.append(many_ledgers.start(bookie, ledgers))
+            bookie.kill()
+    shutil.rmtree(directory)
+    for at, place in enumerate(many_ledgers.PLACES):
+        cached = "in the index cache" if at < many_ledgers.CACHED else "newer than the cache"
+        what = f"killed, to the first entry of the ledger at {place:.0%}, {cached}"
+        samples = [one.first_s[at] for one in found]
+        show("many-ledgers", what, "s", samples, ledgers=ledgers)
+        show("many-ledgers", f"{what}, processor", "s", [one.first_cpu_s[at] for one in found])
+    for percent in (50, 99):
+        samples = [many_ledgers.percentile(one.early_ms, percent) for one in found]
+        show("many-ledgers", f"read while it loads, p{percent}", "ms", samples)
+    show("many-ledgers", "killed, to writable", "s", [one.writable_s for one in found])
+    cpu = [one.writable_cpu_s for one in found]
+    show("many-ledgers", "killed, to writable, processor", "s", cpu)
+    show("many-ledgers", "resident memory", "GB", [one.resident_gb for one in found])
 
 
 # -- cold reads -------------------------------------------------------------------------------
@@ -440,6 +485,7 @@ async def _read_for_ever(uri: str, ledger_id: int, directory: Path) -> None:
 ROWS: dict[str, Callable[[Options], None]] = {
     "index": index,
     "restart": restart,
+    "many-ledgers": many,
     "cold-read": cold_read,
     "beside": beside,
 }
@@ -450,6 +496,9 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--rounds", type=int, default=3, help="the number of samples per figure")
     parser.add_argument("--quick", action="store_true", help="use a fifth of the entries")
+    parser.add_argument(
+        "--ledgers", type=int, default=1_000_000, help="the ledgers of many-ledgers (1,000,000)"
+    )
     parser.add_argument("--dir", type=Path, help="the directory in which data is written")
     parser.add_argument("--list", action="store_true", help="print the rows and exit")
     given = parser.parse_args()
@@ -464,7 +513,7 @@ def main() -> None:
         given.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="quire-disk-", dir=given.dir) as directory:
         divisor = QUICK_DIVISOR if given.quick else 1
-        options = Options(Path(directory), max(1, given.rounds), divisor)
+        options = Options(Path(directory), max(1, given.rounds), divisor, given.ledgers)
         for name in given.rows:
             ROWS[name](options)
 

@@ -91,7 +91,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
             "BARE_HEAD_BYTES _TABLE_BYTES_AT GROUP_HEADER_BYTES ROW_HAS_IDS GROUP_COMPACTED "
             "GROUP_LAST GROUP_BARE GROUP_FLAGS GROUP_VERSION WRONG_BYTES_MAX"
         ),
-        "codec.log.index_cache": "VERSION BLOCK_HEADER_BYTES _FLAGS",
+        "codec.log.index_cache": "VERSION BLOCK_HEADER_BYTES ID_BYTES _FLAGS",
         "codec.log.segment_header": (
             "CLEAN_VERSION FORMAT_VERSION FRAMED_COMPACTED_VERSION COMPACTED_VERSION ID_BYTES"
         ),

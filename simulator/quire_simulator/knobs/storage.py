@@ -46,6 +46,7 @@ KNOBS = (
     Knob("storage.recovery.scan", "SCAN_BYTES", 4_096, also=("quire.storage.background.scrub",),
          multiple=4_096, frozen="zeros to compare with, more than are needed"),
     # -- reads: what is read at once, ahead, and in one event-loop iteration
+    *limits("storage.recovery.early_reads", FOUND_BYTES=1),
     *limits("storage.read.cold_reads", ROWS_PER_TURN=1, LARGE_BYTES=1, TRIES=1),
     *limits("storage.read.fetched", VIEWS_MAX=1),
     *limits(

@@ -242,6 +242,132 @@ def test_it_is_stopped_while_it_loads_the_index_cache(monkeypatch: pytest.Monkey
     assert "used for" in box.open().index_cache
 
 
+# -- the index cache --------------------------------------------------------------------------
+
+GONE, RANDOM = 7, -(1 << 50)
+"""A ledger that was deleted, and one whose id is far from the others."""
+
+
+def cached(monkeypatch: pytest.MonkeyPatch) -> StoreOnDisk:
+    """Return a closed store whose index cache has blocks of two ledgers each."""
+    monkeypatch.setattr("quire.storage.background.index_cache_writer.LEDGERS_PER_BLOCK", 2)
+    box = StoreOnDisk(sim_disk(1, cold_read_probability=0.0), CONFIG)
+    box.open()
+    for entry_id in range(4):
+        for ledger_id in (*range(1, 9), RANDOM):
+            box.append([(ledger_id, entry_id, bytes(700))])
+        box.idle()
+    box.fence(3)
+    box.drop([GONE])
+    box.idle()
+    box.close()
+    assert CACHE_NAME in contents_of(disk_of(box))
+    return box
+
+
+@pytest.fixture
+def at_each_block(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[LedgerStore], None]]:
+    """Return a list of functions that are called before each block of the index cache is loaded."""
+    called: list[Callable[[LedgerStore], None]] = []
+    opening: list[LedgerStore] = []
+    recover, check = LedgerStore.recover, LoadProgress.check
+
+    def recovering(store: LedgerStore) -> RecoveryReport:
+        opening.append(store)
+        return recover(store)
+
+    def checking(progress: LoadProgress) -> None:
+        if progress.search is not None:
+            for one in called:
+                one(opening[-1])
+        check(progress)
+
+    monkeypatch.setattr(LedgerStore, "recover", recovering)
+    monkeypatch.setattr(LoadProgress, "check", checking)
+    return called
+
+
+def test_a_ledger_is_read_before_the_cache_is_decoded(
+    at_each_block: list[Callable[[LedgerStore], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all ledgers were decoded before the first read was answered: 20 s for ten million."""
+    box = cached(monkeypatch)
+    loaded: list[int] = []
+
+    def look(store: LedgerStore) -> None:
+        loaded.append(len(store.ledgers))
+        for (ledger_id, entry_id), entry in box.acknowledged.items():
+            assert early(store, ledger_id, entry_id) == [entry]
+            assert early(store, ledger_id, 4) is None  # It may be in a newer segment.
+        assert early(store, GONE, 0) is None
+        assert early(store, 99, 0) is None
+
+    at_each_block.append(look)
+    report = box.open()
+    assert "used for" in report.index_cache
+    assert loaded == [0, 2, 4, 6, 8]
+    assert box.store._loading.search is None
+    assert box.store.ledgers[3].fenced
+
+
+def test_a_damaged_block_of_the_cache_hides_its_ledgers_only(
+    at_each_block: list[Callable[[LedgerStore], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read once the footers are loaded, because the cache is then not used."""
+    box = cached(monkeypatch)
+    cache = contents_of(disk_of(box))[CACHE_NAME]
+    assert cache is not None
+    whole = cache.read(0, cache.size)
+    last = whole.rindex(b"LEDG")
+    answers: dict[tuple[int, int], set[bool]] = {}
+
+    def look(store: LedgerStore) -> None:
+        if not store.ledgers:
+            for key, entry in box.acknowledged.items():
+                answer = early(store, *key)
+                assert answer in (None, [entry])
+                answers.setdefault(key, set()).add(answer is not None)
+
+    at_each_block.append(look)
+    left = disk_of(box).copy()
+    for offset in range(last + 20, whole.index(b"ENDS", last), 7):
+        answers.clear()
+        box.disk = left.copy()
+        disk_of(box).flip_bit(CACHE_NAME, offset)
+        report = box.open()
+        assert report.index_cache.startswith("not used: a block of the index cache does not match")
+        assert box.store._loading.search is None
+        hidden = {key[0] for key, found in answers.items() if found == {False}}
+        assert hidden == {8, RANDOM}
+        assert {key[0] for key, found in answers.items() if found == {True}} == {1, 2, 3, 4, 5, 6}
+        for key, entry in box.acknowledged.items():
+            assert box.read(*key) == [entry]
+        box.store.give_up()
+
+
+def test_what_was_looked_up_counts_only_until_the_cache_is_loaded(
+    at_each_block: list[Callable[[LedgerStore], None]],
+    at_each_step: list[Callable[[LedgerStore], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Segments after the cache may have the deletion of a ledger."""
+    box = cached(monkeypatch)
+    box.open()
+    box.drop([5])
+    box.append([(6, 4, bytes(700))])
+    box.idle()
+    entry = make_entry(5, 0, bytes(700))
+    at_each_block.append(lambda store: before.append(early(store, 5, 0)))
+    at_each_step.append(lambda store: after.append(early(store, 5, 0)))
+    before: list[list[bytes] | None] = []
+    after: list[list[bytes] | None] = []
+    box.open()  # Not after a clean stop.
+    assert "used for" in box.report.index_cache
+    assert [entry] in before
+    assert after[-1] is None
+    assert early(box.store, 5, 0) is None
+
+
 class Held(InlineReader):
     """Holds cold reads until the test releases them."""
 

@@ -88,6 +88,9 @@ _HEAD = struct.Struct("<I16sQQ")
 _END = struct.Struct("<QQ")
 _SEGMENT = struct.Struct(f"<Q{TRAILER_BYTES}sQQQq")
 _COLUMNS = (("q", 8),) * 5 + (("I", 4),) * 2 + (("B", 1),)
+_ID, _KEY, _ROWS_BYTES, _FLAGS_AT = 0, 5, 6, 7  # the indexes of columns
+ID_BYTES = 8
+"""The bytes of a ledger id in the first column of a `LEDG` block."""
 _LENGTHS = struct.Struct("<II")
 _FENCED, _UNORDERED, _EXPLICIT, _DURABLE = 1, 2, 4, 8
 _FLAGS = _FENCED | _UNORDERED | _EXPLICIT | _DURABLE
@@ -278,8 +281,52 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
     Raises:
         FormatError: The parts of the block do not fit together, or a ledger has an unknown flag.
     """
+    columns, keys_view, lacs_view, rows_view = _parts(header, body)
+    keys = list(_each_string(keys_view))
+    if max(columns[_KEY], default=-1) >= len(keys):
+        raise FormatError("the index cache is damaged: the key of one of its ledgers is missing")
+    packets = _each_string(lacs_view)
+    rows = bytes(rows_view)
+    at = 0
+    for ledger_id, born, touched, last, lac, key, size, flags in zip(*columns, strict=True):
+        if flags & ~_FLAGS:
+            raise _unknown_flags(flags)
+        packet = next(packets, b"") if flags & _EXPLICIT else None
+        yield CachedLedger(
+            ledger_id, keys[key], bool(flags & _FENCED), bool(flags & _DURABLE), packet, last, lac,
+            born, touched, not flags & _UNORDERED, rows[at : at + size],
+        )  # fmt: skip
+        at += size
+
+
+def decode_ids(data: Buffer) -> array[int]:
+    """Return the ledger ids of a `LEDG` block, from the first `ID_BYTES` * N bytes of its body."""
+    return from_little("q", data)
+
+
+def find_rows(header: BlockHeader, body: Buffer, ledger_id: int) -> bytes | None:
+    """Return the rows of one ledger of a `LEDG` block, or None if the block does not have it.
+
+    Raises:
+        FormatError: The parts of the block do not fit together, or the ledger has an unknown flag.
+    """
+    columns, _, _, rows = _parts(header, body)
+    try:
+        at = columns[_ID].index(ledger_id)
+    except ValueError:
+        return None
+    if columns[_FLAGS_AT][at] & ~_FLAGS:
+        raise _unknown_flags(columns[_FLAGS_AT][at])
+    start = sum(columns[_ROWS_BYTES][:at])
+    return bytes(rows[start : start + columns[_ROWS_BYTES][at]])
+
+
+def _parts(
+    header: BlockHeader, body: Buffer
+) -> tuple[list[array[int]], memoryview, memoryview, memoryview]:
+    """Return the columns of a `LEDG` block, its keys, its explicit LACs, and its rows."""
     view, count = memoryview(body), header.items
-    columns: list[Sequence[int]] = []
+    columns: list[array[int]] = []
     at = 0
     for typecode, width in _COLUMNS:
         columns.append(from_little(typecode, view[at : at + width * count]))
@@ -287,26 +334,16 @@ def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
     if len(view) < at + _LENGTHS.size:
         raise FormatError("the index cache is damaged: one of its lists of ledgers is cut off")
     keys_bytes, lacs_bytes = _LENGTHS.unpack_from(view, at)
-    at += _LENGTHS.size
-    keys = list(_each_string(view[at : at + keys_bytes]))
-    at += keys_bytes
-    packets = _each_string(view[at : at + lacs_bytes])
-    rows = bytes(view[at + lacs_bytes :])
-    if len(rows) != sum(columns[6]) or max(columns[5], default=-1) >= len(keys):
-        raise FormatError(
-            "the index cache is damaged: the rows of its ledgers have a wrong length, or a key is "
-            "missing"
-        )
-    at = 0
-    for ledger_id, born, touched, last, lac, key, size, flags in zip(*columns, strict=True):
-        if flags & ~_FLAGS:
-            raise _unknown(True, f"a ledger with the flags {flags:#x}", f"the flags in {_FLAGS:#x}")
-        packet = next(packets, b"") if flags & _EXPLICIT else None
-        yield CachedLedger(
-            ledger_id, keys[key], bool(flags & _FENCED), bool(flags & _DURABLE), packet, last, lac,
-            born, touched, not flags & _UNORDERED, rows[at : at + size],
-        )  # fmt: skip
-        at += size
+    keys_at = at + _LENGTHS.size
+    lacs_at = keys_at + keys_bytes
+    rows = view[lacs_at + lacs_bytes :]
+    if len(rows) != sum(columns[_ROWS_BYTES]):
+        raise FormatError("the index cache is damaged: the rows of its ledgers have a wrong length")
+    return columns, view[keys_at:lacs_at], view[lacs_at : lacs_at + lacs_bytes], rows
+
+
+def _unknown_flags(flags: int) -> FormatError:
+    return _unknown(True, f"a ledger with the flags {flags:#x}", f"the flags in {_FLAGS:#x}")
 
 
 def _unknown(later: bool, found: str, known: str) -> FormatError:

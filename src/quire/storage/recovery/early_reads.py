@@ -8,13 +8,16 @@ Nothing else is known before everything is loaded. An entry or ledger that is no
 later, and so may the good copy of a damaged entry. The last entry of a ledger, and whether it is
 open, are also unknown.
 
-The loading thread and the event loop share two things: the rows of a ledger, which are one
-immutable object, and the segments that the rows name, which are added before the rows are.
+The loading thread and the event loop share three things: the rows of a ledger, which are one
+immutable object; the segments that the rows name, which are added before the rows are; and the
+search for ledgers in the index cache. The rows of a ledger that is not loaded from the cache yet
+are looked up in the file. They are what the cache has of it, so they are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from quire.codec.entry.frame_runs import Entries
 from quire.errors import DamagedError
@@ -29,6 +32,9 @@ from quire.storage.read.reader import Reader
 from quire.storage.recovery.loading import LoadProgress
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import LedgerInfo
+
+FOUND_BYTES = 4 * 1024 * 1024
+"""The most bytes of rows, found in the index cache or not, that early reads remember."""
 
 
 class EarlyReads:
@@ -47,9 +53,13 @@ class EarlyReads:
     ) -> None:
         """Read what a running start has loaded. `ledgers` and `loading` belong to that start."""
         self._ledgers = ledgers
+        self._loading = loading
         self._segments = loading.sealed
+        self._found = ByteCache(FOUND_BYTES)
+        """The rows of ledgers that were looked up in the index cache. b"" if none were found."""
         self._files = SegmentFiles(disk, config.max_open_files)
         self._ahead = ReadAhead(self._files, blocking)
+        self._blocking = blocking
         reader = Reader(
             self._segments, self._files, ByteCache(config.footer_cache_bytes), self._ahead
         )
@@ -64,16 +74,33 @@ class EarlyReads:
         The ledger may have more entries than this returns. It returns None if the first entry is
         not loaded yet or is damaged, or after `close`.
         """
+        await self._look_up(ledger_id)
         try:
             return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
         except (NoLedger, NoEntry, DamagedError):
             return None
 
+    async def _look_up(self, ledger_id: int) -> None:
+        """Look up a ledger in the index cache, if it is not loaded from there yet."""
+        search = self._loading.search
+        if search is None or ledger_id in self._ledgers or self._found.get(ledger_id) is not None:
+            return
+        rows = await self._blocking.run(partial(search.rows, ledger_id))
+        self._found.put(ledger_id, rows, len(rows))
+
+    def _rows(self, ledger_id: int) -> bytes:
+        if self._cold.closed:
+            # The store has started, so rows may name segments that were sealed or compacted since.
+            return b""
+        # Look at this first. Once the search is over, all ledgers of the cache are loaded.
+        searching = self._loading.search is not None
+        known = self._ledgers.get(ledger_id)
+        if known is not None:
+            return known.sealed
+        return self._found.get(ledger_id) or b"" if searching else b""
+
     def _info(self, ledger_id: int) -> LedgerInfo:
-        # Once the store has started, the rows may name segments that were sealed or compacted
-        # since.
-        known = None if self._cold.closed else self._ledgers.get(ledger_id)
-        rows = b"" if known is None else known.sealed
+        rows = self._rows(ledger_id)
         if not rows:
             raise NoLedger
         info = LedgerInfo(ledger_id, b"")

@@ -13,11 +13,16 @@ segments mention.
 
 In all other cases the cache is removed, the footers are read instead, and a new cache is written
 later.
+
+Loading ten million ledgers takes a while. Until they are loaded, `LedgerSearch` finds single ones
+in the file, for early reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from quire.codec.log import index_cache as fmt
 from quire.codec.log.footer import TRAILER_BYTES, Trailer, decode_trailer
@@ -53,13 +58,8 @@ class CachedIndex:
         self.segments: dict[int, CachedSegment] = {one.number: one for one in found}
 
     def _block(self, kind: bytes) -> tuple[fmt.BlockHeader, Buffer]:
-        header = fmt.decode_block_header(read(self._file, self._at, fmt.BLOCK_HEADER_BYTES))
-        self._at += fmt.BLOCK_HEADER_BYTES
-        if header.body_bytes > self._size - self._at:
-            raise FormatError("the index cache is cut off")
-        body = read(self._file, self._at, header.body_bytes)
-        self._at += header.body_bytes
-        fmt.check_block(header, body, kind)
+        header, body = _read_block(self._file, self._at, self._size, kind)
+        self._at += fmt.BLOCK_HEADER_BYTES + header.body_bytes
         return header, body
 
     def trailer_of(self, number: int, file: File) -> Trailer | None:
@@ -87,6 +87,27 @@ class CachedIndex:
         gone = self.segments.keys() - live
         if gone:
             raise StaleCacheError(f"segment {min(gone):x}, which the index cache covers, is gone")
+
+    def search(self, disk: Disk, go_on: Callable[[], None]) -> LedgerSearch:
+        """Return a search for ledgers in this cache. Call this before `restore`.
+
+        This reads the ids of all ledgers. `go_on` is called for each block, and may raise
+        `LoadStopped`.
+
+        Raises:
+            FormatError: The cache is damaged.
+            OSError: The cache cannot be read.
+        """
+        search = LedgerSearch(disk)
+        at = self._at
+        while True:
+            go_on()
+            header = _read_header(self._file, at, self._size)
+            if header.kind == fmt.LEDGERS:
+                search.add(at, _read_ids(self._file, at, header))
+            elif header.kind != fmt.DEAD:
+                return search
+            at += fmt.BLOCK_HEADER_BYTES + header.body_bytes
 
     def restore(
         self,
@@ -131,6 +152,95 @@ class CachedIndex:
 
     def close(self) -> None:
         self._file.close()
+
+
+class LedgerSearch:
+    """Finds the rows of single ledgers in an index cache, without decoding all of it.
+
+    A block has at most a few thousand ledgers, and its ids are its first column. What is kept in
+    memory is the smallest and the largest id of each block. Bookies write their ledgers nearly in
+    the order of their ids, so few blocks may have a given one.
+
+    Any thread may search. A block counts only if it matches its checksum, so damage elsewhere in
+    the file does not matter. Only a complete `restore` shows that all blocks are right. So this
+    may miss a ledger, but its rows of a ledger are those that were written.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._offsets = array("Q")
+        self._lowest = array("q")
+        self._highest = array("q")
+
+    def add(self, offset: int, ids: array[int]) -> None:
+        """Add a block that begins at `offset` and has ledgers with these ids."""
+        if ids:
+            self._offsets.append(offset)
+            self._lowest.append(min(ids))
+            self._highest.append(max(ids))
+
+    def rows(self, ledger_id: int) -> bytes:
+        """Return the packed rows of a ledger (`sealed_rows`), or b"" if it is not found.
+
+        It may also be in a block that is damaged or cannot be read. This blocks.
+        """
+        blocks = list(self._blocks_with(ledger_id))
+        if not blocks:
+            return b""
+        try:
+            file = self._disk.open(CACHE_NAME)
+        except OSError:
+            return b""
+        try:
+            size = file.size()
+            for offset in blocks:
+                with suppress(FormatError, OSError):
+                    found = _find_rows(file, offset, size, ledger_id)
+                    if found is not None:
+                        return found
+            return b""
+        finally:
+            file.close()
+
+    def _blocks_with(self, ledger_id: int) -> Iterator[int]:
+        """Yield the offsets of the blocks that may have the ledger."""
+        for offset, lowest, highest in zip(self._offsets, self._lowest, self._highest):
+            if lowest <= ledger_id <= highest:
+                yield offset
+
+
+def _find_rows(file: File, at: int, size: int, ledger_id: int) -> bytes | None:
+    # Most blocks that may have the ledger do not have it if ids are random, so look at the ids
+    # before reading everything.
+    if ledger_id not in _read_ids(file, at, _read_header(file, at, size)):
+        return None
+    header, body = _read_block(file, at, size, fmt.LEDGERS)
+    return fmt.find_rows(header, body, ledger_id)
+
+
+def _read_header(file: File, at: int, size: int) -> fmt.BlockHeader:
+    """Read the header of a block of a cache with `size` bytes. Its checksum is not checked."""
+    header = fmt.decode_block_header(read(file, at, fmt.BLOCK_HEADER_BYTES))
+    if header.body_bytes > size - at - fmt.BLOCK_HEADER_BYTES:
+        raise FormatError("the index cache is cut off")
+    return header
+
+
+def _read_ids(file: File, at: int, header: fmt.BlockHeader) -> array[int]:
+    """Read the ids in a block of ledgers. Their checksum is not checked."""
+    wanted = header.items * fmt.ID_BYTES
+    data = read(file, at + fmt.BLOCK_HEADER_BYTES, wanted) if wanted <= header.body_bytes else b""
+    if len(data) != wanted:
+        raise FormatError("the index cache is damaged: one of its lists of ledgers is cut off")
+    return fmt.decode_ids(data)
+
+
+def _read_block(file: File, at: int, size: int, kind: bytes) -> tuple[fmt.BlockHeader, Buffer]:
+    """Read and check a block of a cache with `size` bytes."""
+    header = _read_header(file, at, size)
+    body = read(file, at + fmt.BLOCK_HEADER_BYTES, header.body_bytes)
+    fmt.check_block(header, body, kind)
+    return header, body
 
 
 def open_cache(disk: Disk, directory_id: bytes) -> CachedIndex | None:

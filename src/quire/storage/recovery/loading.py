@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.codec.log.footer import Trailer
+from quire.storage.recovery.index_cache import LedgerSearch
 from quire.storage.segment.ledger_ids import LedgerIdSet
 from quire.storage.segment.segment import LogSegment
 
@@ -24,6 +25,9 @@ class LoadProgress:
         self.sealed: dict[int, LogSegment] = {}
         """The sealed segments that are indexed, or are about to be. These are separate objects, for
         reads that do not wait for the rest of the start (`early_reads`)."""
+        self.search: LedgerSearch | None = None
+        """Finds the ledgers of the index cache while they are loaded from it. They have rows only
+        in segments that are in `sealed`."""
 
     def begin(self, segments: int) -> None:
         """Begin to count. This is called again if the start begins again.

@@ -334,7 +334,11 @@ class LogRecovery:
         for number, trailer in cached.items():
             self._progress.index(number, trailer)
         end_group = chain.next_group + (chain.tail is not None)
-        cache.restore(self._catalogue, cached, end_group, self._progress.check)
+        self._progress.search = cache.search(self._disk, self._progress.check)
+        try:
+            cache.restore(self._catalogue, cached, end_group, self._progress.check)
+        finally:
+            self._progress.search = None
         self._progress.advance(len(cached))
         self._cache_state = f"used for {len(cached)} of {counted(len(live), 'segment')}"
         return cached
