@@ -612,6 +612,16 @@ def test_split_keeps_all_in_order(some: list[DatasetLedger], times: int, version
             b'"ledgers":[{"id":1,"first":5,"last":2,"rows":1,"bytes":1}]}',
             "cannot be decoded",
         ),
+        (
+            b'{"format":1,"exists":true,"sequence":1,"chunks":[],"transactions":{},"condemned":[],'
+            b'"ledgers":[{"id":1,"first":0,"last":2,"rows":-1,"bytes":1}]}',
+            "cannot be decoded",
+        ),
+        (
+            b'{"format":1,"exists":true,"sequence":1,"chunks":[],"transactions":{},"condemned":[],'
+            b'"ledgers":[{"id":1,"first":0,"last":2,"rows":1,"bytes":-1}]}',
+            "cannot be decoded",
+        ),
     ],
 )
 async def test_bad_values_give_one_clear_error(bench: Bench, stored: bytes, message: str) -> None:

@@ -569,6 +569,28 @@ def test_a_writer_is_taken_for_dead_only_if_nothing_has_moved(moved: str) -> Non
     simulated(main)
 
 
+@pytest.mark.parametrize("state", [OPEN, LedgerState.IN_RECOVERY])
+def test_no_writer_is_fenced_if_no_bookie_can_replace_the_lost_one(state: LedgerState) -> None:
+    """A ledger in recovery has no writer to spare, so it is closed."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(10), state=state)
+        cluster["b1"].down = True
+        async with cluster.client() as client:
+            seen = OpenLedgerState.of(await opened(client))
+            done = await out(cluster, client, "b1", before=seen)
+        assert done.work is LedgerOutcome.FAILED
+        if state is OPEN:
+            assert "stays open because nothing can be copied" in done.reason
+            assert not any(bookie.fenced for bookie in cluster.bookies.values())
+            assert (await cluster.stored()).state is OPEN
+        else:
+            assert (await cluster.stored()).closed
+
+    simulated(main)
+
+
 def test_a_writer_whose_bookies_are_well_is_left_alone() -> None:
     """Segments before the last one are complete, and are repaired while it writes."""
 

@@ -92,6 +92,32 @@ def test_more_ledgers_than_a_record_names_are_healed_too(
     assert box.store.stats().damaged_segments == 0
 
 
+def test_a_record_that_leaves_ledgers_out_still_does_so_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A restart forgets which ledgers were left out, until the segment is scrubbed again."""
+    monkeypatch.setattr(quarantine_record, "LEDGERS_MAX", 2)
+    box = filled(ON_SUSPICION, segments=1)
+    [number] = sealed(box)
+    for block in range(1, 12):
+        box.flip(number, block)
+    box.store._maintenance.scrubber.suspect(number)
+    box.later()
+    record = box.store._maintenance.quarantine.records[number]
+    assert record.more
+    box.close()
+    box.open()
+    box.later()
+    assert box.store._maintenance.quarantine.records[number] == record
+    told: set[int] = set()
+    while lacking := lacks(box.store):
+        told |= set(lacking)
+        box.heal(lacking)
+        box.later()
+    assert len(told) == 6
+    assert box.unreadable() == {}
+
+
 def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
     """A crash came between the rewriting and the removal of the record.
 

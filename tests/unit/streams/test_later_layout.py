@@ -1,10 +1,15 @@
-"""Nodes of a stream that a later version wrote: no reader or writer goes on, nothing changes."""
+"""Nodes of a stream that a later version wrote, or that cannot be decoded: nothing changes."""
 
 from __future__ import annotations
 
 import pytest
 
-from quire.errors import LaterMetadataError, LaterStreamError, LaterVersionError
+from quire.errors import (
+    LaterMetadataError,
+    LaterStreamError,
+    LaterVersionError,
+    MetadataError,
+)
 from quire.metadata.tree import Put
 from quire.streams.namespace.namespace import open_namespace
 from tests.support.streams import Bench, run
@@ -95,5 +100,18 @@ def test_a_segment_of_a_later_version() -> None:
         ):
             with pytest.raises(LaterMetadataError, match="the status 0x8"):
                 await call()
+
+    run(scene)
+
+
+def test_a_segment_that_cannot_be_decoded_is_named() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"one")
+        (segment,) = await b.streams.segments("s")
+        path = f"{b.streams.metadata('s').paths.segments}/{segment.name}"
+        await change(b, path, b"garbage")
+        with pytest.raises(MetadataError, match=f"{path} of a segment of stream s cannot be dec"):
+            await b.read("s")
 
     run(scene)
