@@ -110,8 +110,8 @@ async def compare(
             for entry, value in _values(part):
                 if not striped or entry % size == residue:
                     mine[entry] = value
-    # A bookie that was repaired has two copies of an entry. In versions before 0.3.0, a long read may
-    # return the older one. A single read returns the newest.
+    # A bookie that was repaired has two copies of an entry. In versions before 0.3.0, a long read
+    # may return the older one. A single read returns the newest.
     suspects = sorted({entry for entries in differing_copies(found).values() for entry in entries})
     newest = {index: await _newest(readers[index], found[index], suspects) for index in found}
     return {
