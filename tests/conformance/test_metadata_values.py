@@ -68,6 +68,45 @@ async def test_values(backend: Backend) -> None:
     assert await two.write_value(key, b"again", None) >= 0
 
 
+async def test_a_value_that_was_deleted_and_created_again(backend: Backend) -> None:
+    """Its version is that of the deleted one, so only the value tells them apart."""
+    one, two = await backend.store(), await backend.store()
+    key = ("objects", "o")
+    version = await one.write_value(key, b"old", None)
+    await two.delete_value(key, version, known=b"old")
+    assert await two.write_value(key, b"new", None) == version
+    with pytest.raises(VersionConflictError, match="created again") as written:
+        await one.write_value(key, b"lost", version, known=b"old")
+    with pytest.raises(VersionConflictError, match="created again") as deleted:
+        await one.delete_value(key, version, known=b"old")
+    assert written.value.outcome_known
+    assert deleted.value.outcome_known
+    assert await two.read_value(key) == Versioned(b"new", version)
+
+    newer = await one.write_value(key, b"newer", version, known=b"new")
+    with pytest.raises(VersionConflictError):
+        await one.delete_value(key, version, known=b"new")
+    with pytest.raises(VersionConflictError):
+        await one.write_value(key, b"lost", version, known=b"new")
+    await one.delete_value(key, newer, known=b"newer")
+    await one.delete_value(key, newer, known=b"newer")
+    with pytest.raises(NoSuchKeyError):
+        await one.write_value(key, b"lost", newer, known=b"newer")
+
+
+async def test_a_value_that_became_the_parent_of_others(backend: Backend) -> None:
+    """ZooKeeper keeps its node, whose version goes on."""
+    store = await backend.store()
+    await store.write_value(("a", "b"), b"1", None)
+    version = await store.write_value(("a",), b"2", None)
+    await store.delete_value(("a",), version)
+    for newer in (version, version + 1):
+        with pytest.raises(NoSuchKeyError):
+            await store.write_value(("a",), b"3", newer, known=b"2")
+    await store.delete_value(("a",), version, known=b"2")
+    assert await store.list_values(("a",)) == ["b"]
+
+
 async def test_values_below_values(store: MetadataStore) -> None:
     """A name can be a value and the parent of others; parents alone are no values."""
     await store.write_value(("a", "b", "c"), b"1", None)

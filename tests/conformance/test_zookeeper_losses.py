@@ -312,6 +312,48 @@ async def test_a_cookie_that_others_have_created_again(
     assert not created.value.outcome_known
 
 
+async def test_what_others_have_created_again_is_not_deleted(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    """The first attempt was carried out. The new node has the version of the deleted one."""
+    await store.write_cookie("b:1", b"old", None)
+    proxy.lose(change(DELETE, "cookies"), Loss.ANSWER, reopen=False)
+    deleting = asyncio.ensure_future(store.delete_cookie("b:1", 0))
+    await held_back(proxy)
+    assert await other.write_cookie("b:1", b"new", None) == 0
+    proxy.open.set()
+    with pytest.raises(VersionConflictError, match="created again") as cookie:
+        await deleting
+    assert not cookie.value.outcome_known
+    assert await other.read_cookie("b:1") == Versioned(b"new", 0)
+
+    await store.write_value(("lock",), b"old", None)
+    proxy.lose(change(DELETE, "lock"), Loss.ANSWER, reopen=False)
+    deleting = asyncio.ensure_future(store.delete_value(("lock",), 0))
+    await held_back(proxy)
+    assert await other.write_value(("lock",), b"new", None) == 0
+    proxy.open.set()
+    with pytest.raises(VersionConflictError, match="created again") as value:
+        await deleting
+    assert not value.value.outcome_known
+    assert await other.read_value(("lock",)) == Versioned(b"new", 0)
+
+
+async def test_a_write_that_is_sent_late_spares_a_value_that_others_have_created_again(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    await store.write_value(("o",), b"old", None)
+    proxy.lose(change(SET, "o"), Loss.REQUEST, reopen=False)
+    writing = asyncio.ensure_future(store.write_value(("o",), b"late", 0, known=b"old"))
+    await held_back(proxy)
+    await other.delete_value(("o",), 0, known=b"old")
+    assert await other.write_value(("o",), b"new", None) == 0
+    proxy.open.set()
+    with pytest.raises(VersionConflictError, match="created again"):
+        await writing
+    assert await other.read_value(("o",)) == Versioned(b"new", 0)
+
+
 async def test_a_cluster_that_was_erased_after_the_first_attempt(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, raw: ZooKeeperConnection
 ) -> None:

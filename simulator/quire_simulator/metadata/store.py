@@ -50,6 +50,7 @@ from quire.metadata.common import (
     no_ledger_manager,
     no_such_ledger,
     registered_here,
+    replaced,
     stamped,
     store_closed,
 )
@@ -456,14 +457,24 @@ class MemoryStore:
         parts = check_key(key)
         return await self._read(self.cluster.values, parts, f"the value {'/'.join(parts)}")
 
-    async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+    async def write_value(
+        self,
+        key: Sequence[str],
+        value: bytes,
+        version: int | None,
+        *,
+        known: bytes | None = None,
+    ) -> int:
         parts = check_key(key)
         what = f"the value {'/'.join(parts)}"
-        return await self._write(self.cluster.values, parts, value, version, what)
+        return await self._write(self.cluster.values, parts, value, version, what, known)
 
-    async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
+    async def delete_value(
+        self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
+    ) -> None:
         parts = check_key(key)
-        await self._delete(self.cluster.values, parts, version, f"the value {'/'.join(parts)}")
+        what = f"the value {'/'.join(parts)}"
+        await self._delete(self.cluster.values, parts, version, what, known)
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         parts = check_prefix(prefix)
@@ -487,7 +498,13 @@ class MemoryStore:
         return await self.call("read", work)
 
     async def _write(
-        self, nodes: dict[K, StoredItem], key: K, data: bytes, version: int | None, what: str
+        self,
+        nodes: dict[K, StoredItem],
+        key: K,
+        data: bytes,
+        version: int | None,
+        what: str,
+        known: bytes | None = None,
     ) -> int:
         check_size(data, what)
         if version is not None:
@@ -508,17 +525,28 @@ class MemoryStore:
                 node.version += 1
             if node.version != version:
                 raise conflict(what, version, node.version)
+            if known not in (None, node.data):
+                raise replaced(what)
             node.data, node.version = data, version + 1
             return node.version
 
         return await self.call("write", work)
 
-    async def _delete(self, nodes: dict[K, StoredItem], key: K, version: int, what: str) -> None:
+    async def _delete(
+        self,
+        nodes: dict[K, StoredItem],
+        key: K,
+        version: int,
+        what: str,
+        known: bytes | None = None,
+    ) -> None:
         def work() -> None:
             self.cluster.require()
             node = nodes.get(key)
             if node is not None and version not in (ANY_VERSION, node.version):
                 raise conflict(what, version, node.version)
+            if node is not None and known not in (None, node.data):
+                raise replaced(what)
             nodes.pop(key, None)
 
         await self.call("delete", work)

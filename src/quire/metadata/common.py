@@ -160,6 +160,20 @@ def conflict(
     return error
 
 
+def replaced(what: str, *, unknown: bool = False) -> VersionConflictError:
+    """Return the error of a compare-and-swap of a value that was deleted and created again.
+
+    `unknown` is that of `conflict`.
+    """
+    before = ", perhaps after this call had deleted it: its response was lost" if unknown else ""
+    error = VersionConflictError(
+        f"{what} was deleted and created again by another client{before}",
+        remedy="Read the new value, and decide on its basis",
+    )
+    error.outcome_known = not unknown
+    return error
+
+
 def in_doubt(error: E) -> E:
     """Set `outcome_known` of the error to False, and return the error."""
     error.outcome_known = False

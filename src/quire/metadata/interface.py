@@ -387,30 +387,44 @@ class MetadataStore(Protocol):
         """
         ...
 
-    async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+    async def write_value(
+        self,
+        key: Sequence[str],
+        value: bytes,
+        version: int | None,
+        *,
+        known: bytes | None = None,
+    ) -> int:
         """Write the value under a key of Quire's own, and return its new version.
 
         Versions begin again when a value is deleted and created again. If that can happen to a key,
-        put a unique name into its value.
+        put a unique name into its value, and pass `known`.
 
         Args:
             key: The key.
             value: The new value.
             version: The version to replace, or None to create the value.
+            known: The value that was read with this version, or None to compare only versions.
+                ZooKeeper cannot compare values, so there the value is read just before the write.
 
         Raises:
             KeyExistsError: The version is None, and the key has a value.
-            VersionConflictError: The value has another version. If the error's `outcome_known` is
-                False, this write may have been done before others changed the value again.
+            VersionConflictError: The value has another version, or is not `known`. If the error's
+                `outcome_known` is False, this write may have been done before others changed the
+                value again.
             NoSuchKeyError: The key has no value to replace.
         """
         ...
 
-    async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
+    async def delete_value(
+        self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
+    ) -> None:
         """Delete the value under a key of Quire's own. Succeeds if there is none.
 
+        `known` is that of `write_value`.
+
         Raises:
-            VersionConflictError: The value has another version.
+            VersionConflictError: The value has another version, or is not `known`.
         """
         ...
 

@@ -375,3 +375,61 @@ def test_no_race_takes_the_ledger_of_an_object(
     caplog.set_level(logging.ERROR)
     for seed in range(100):
         race(seed, losses, deaths)
+
+
+# -- names that others delete and put again ------------------------------------------------------
+
+
+class Meanwhile:
+    """Lets another client delete and put an object again just before an operation."""
+
+    def __init__(self, operation: str, others: Objects, data: bytes) -> None:
+        self.operation = operation
+        self.others = others
+        self.data = data
+        self.ledger_id = -1
+
+    async def __call__(self, name: str, done: bool) -> None:
+        if name == self.operation and not done and self.ledger_id < 0:
+            await self.others.delete("o")
+            self.ledger_id = (await self.others.put("o", self.data)).ledger_id
+
+
+async def test_a_deletion_spares_an_object_that_was_put_meanwhile(
+    bench: Bench, objects: Objects
+) -> None:
+    """The versions of a head begin again, so the new head has the version of the deleted one."""
+    await objects.put("o", b"old")
+    meanwhile = Meanwhile("delete", objects, b"new")
+    assert await (await bench.objects(meanwhile)).delete("o")
+    assert await content(objects, "o") == b"new"
+    assert bench.ledgers() == [meanwhile.ledger_id]
+
+
+async def test_a_failed_put_does_not_bring_back_a_deleted_object(
+    bench: Bench, objects: Objects
+) -> None:
+    """Before a put deletes its ledger, it writes the head again that it has found."""
+    meanwhile = Meanwhile("write", objects, b"new")
+    late = await bench.objects(meanwhile)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"mine"
+        await objects.put("o", b"old")
+
+    with pytest.raises(ObjectExistsError):
+        await late.put("o", pieces())
+    assert await content(objects, "o") == b"new"
+    assert bench.ledgers() == [meanwhile.ledger_id]
+
+
+async def test_a_put_replaces_only_the_object_that_was_shown(
+    bench: Bench, objects: Objects
+) -> None:
+    old = await objects.put("o", b"old")
+    meanwhile = Meanwhile("write", objects, b"new")
+    late = await bench.objects(meanwhile)
+    with pytest.raises(ObjectExistsError):
+        await late.put("o", b"mine", replace=lambda there: there == old)
+    assert await content(objects, "o") == b"new"
+    assert bench.ledgers() == [meanwhile.ledger_id]

@@ -45,6 +45,7 @@ from quire.metadata.common import (
     no_ledger_manager,
     no_such_ledger,
     registered_here,
+    replaced,
     stamped,
     store_closed,
 )
@@ -438,13 +439,22 @@ class SqliteStore:
         name = "/".join(check_key(key))
         return await self._read_node("values", name, f"the value {name}")
 
-    async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+    async def write_value(
+        self,
+        key: Sequence[str],
+        value: bytes,
+        version: int | None,
+        *,
+        known: bytes | None = None,
+    ) -> int:
         name = "/".join(check_key(key))
-        return await self._write_node("values", name, value, version, f"the value {name}")
+        return await self._write_node("values", name, value, version, f"the value {name}", known)
 
-    async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
+    async def delete_value(
+        self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
+    ) -> None:
         name = "/".join(check_key(key))
-        await self._delete_node("values", name, version, f"the value {name}")
+        await self._delete_node("values", name, version, f"the value {name}", known)
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         before = "".join(f"{part}/" for part in check_prefix(prefix))
@@ -472,7 +482,13 @@ class SqliteStore:
         return found
 
     async def _write_node(
-        self, table: str, name: str, data: bytes, version: int | None, what: str
+        self,
+        table: str,
+        name: str,
+        data: bytes,
+        version: int | None,
+        what: str,
+        known: bytes | None = None,
     ) -> int:
         check_size(data, what)
         if version is not None:
@@ -491,6 +507,7 @@ class SqliteStore:
                 raise NoSuchKeyError(f"{what} does not exist in the metadata store")
             if stored != version:
                 raise conflict(what, version, stored)
+            _check_known(connection, table, name, what, known)
             connection.execute(
                 f'UPDATE "{table}" SET version = ?, data = ? WHERE name = ?',
                 (version + 1, data, name),
@@ -499,11 +516,15 @@ class SqliteStore:
 
         return await self._write(work)
 
-    async def _delete_node(self, table: str, name: str, version: int, what: str) -> None:
+    async def _delete_node(
+        self, table: str, name: str, version: int, what: str, known: bytes | None = None
+    ) -> None:
         def work(connection: sqlite3.Connection) -> None:
             stored = _version_of(connection, table, name)
             if stored is not None and version not in (ANY_VERSION, stored):
                 raise conflict(what, version, stored)
+            if stored is not None:
+                _check_known(connection, table, name, what, known)
             connection.execute(f'DELETE FROM "{table}" WHERE name = ?', (name,))
 
         await self._write(work)
@@ -594,6 +615,17 @@ def _next_ledger_id(connection: sqlite3.Connection) -> int:
         )
     connection.execute("UPDATE cluster SET next_ledger_id = ?", (found + 1,))
     return found
+
+
+def _check_known(
+    connection: sqlite3.Connection, table: str, name: str, what: str, known: bytes | None
+) -> None:
+    """Raise VersionConflictError if a row has other data than `known`, which may be None."""
+    if known is None:
+        return
+    (data,) = connection.execute(f'SELECT data FROM "{table}" WHERE name = ?', (name,)).fetchone()
+    if data != known:
+        raise replaced(what)
 
 
 def _version_of(connection: sqlite3.Connection, table: str, name: str) -> int | None:

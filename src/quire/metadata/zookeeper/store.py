@@ -407,13 +407,23 @@ class ZooKeeperStore:
         self._check_open()
         return await self._values.read(check_key(key))
 
-    async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+    async def write_value(
+        self,
+        key: Sequence[str],
+        value: bytes,
+        version: int | None,
+        *,
+        known: bytes | None = None,
+    ) -> int:
         self._check_open()
-        return await self._values.write(check_key(key), check_size(value, "a value"), version)
+        check_size(value, "a value")
+        return await self._values.write(check_key(key), value, version, known)
 
-    async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
+    async def delete_value(
+        self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
+    ) -> None:
         self._check_open()
-        await self._values.delete(check_key(key), version)
+        await self._values.delete(check_key(key), version, known)
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         self._check_open()

@@ -18,7 +18,7 @@ import random
 from collections.abc import Sequence
 
 from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError
-from quire.metadata.common import check_version, conflict, in_doubt
+from quire.metadata.common import check_version, conflict, in_doubt, replaced
 from quire.metadata.interface import ANY_VERSION, Versioned
 from quire.metadata.uri import VALUES_ROOT
 from quire.metadata.zookeeper.kazoo_adapter import (
@@ -28,6 +28,7 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     NodeExistsError,
     NodeNotEmptyError,
     NoNodeError,
+    Stat,
 )
 from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
 
@@ -91,14 +92,23 @@ class Cookies:
         return await self._root.do(f"write {what}", create if version is None else update)
 
     async def delete(self, bookie_id: str, version: int) -> None:
+        path, what = self._path(bookie_id), f"the cookie of {bookie_id}"
+        first = _FirstSeen()
+
         async def work(again: bool) -> None:
             try:
-                await self._root.zk.delete(self._path(bookie_id), version)
+                # The first attempt may have deleted it, and another process created it again.
+                if version != ANY_VERSION:
+                    if again:
+                        await self._root.zk.sync(path)
+                    there = await self._root.zk.exists(path)
+                    if there is not None and not first.is_same(there):
+                        raise replaced(what, unknown=True)
+                await self._root.zk.delete(path, version)
             except NoNodeError:
                 await self._root.check_layout()
             except BadVersionError:
-                # The first attempt may have deleted it, and another process created it again.
-                raise conflict(f"the cookie of {bookie_id}", version, unknown=again) from None
+                raise conflict(what, version, unknown=again) from None
 
         await self._root.do(f"delete the cookie of {bookie_id}", work)
 
@@ -143,7 +153,9 @@ class Values:
 
         return await self._root.do(f"read the value {'/'.join(key)}", work)
 
-    async def write(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+    async def write(
+        self, key: Sequence[str], value: bytes, version: int | None, known: bytes | None
+    ) -> int:
         path = self._path(key)
         payload = _MARKED + self._rng.randbytes(_MARK_BYTES) + value
         what = f"the value {'/'.join(key)}"
@@ -175,6 +187,12 @@ class Values:
             if version == 0 and await _holds(self._root, path, b"", 0):
                 raise _no_value(key)  # it is only a parent of others
             try:
+                if known is not None:
+                    there, stat = await self._newest(path)
+                    if stat.version == version and not there:
+                        raise _no_value(key)
+                    if stat.version == version and _value_of(there, key) != known:
+                        raise replaced(what, unknown=again)
                 return (await self._root.zk.set(path, payload, version)).version
             except NoNodeError:
                 raise _no_value(key) from None
@@ -194,22 +212,27 @@ class Values:
             check_version(version)
         return await self._root.do(f"write {what}", create if version is None else update)
 
-    async def delete(self, key: Sequence[str], version: int) -> None:
+    async def delete(self, key: Sequence[str], version: int, known: bytes | None) -> None:
         path = self._path(key)
+        what = f"the value {'/'.join(key)}"
+        first = _FirstSeen()
 
         async def work(again: bool) -> None:
             if not await self._base_exists():
                 return
             for _ in range(_ATTEMPTS_MAX):
                 try:
-                    payload, stat = await self._root.zk.get(path)
+                    look = self._root.zk.get if version == ANY_VERSION else self._newest
+                    payload, stat = await look(path)
                     if not payload:
                         return
+                    # The first attempt may have deleted it, and another process created it again.
                     if version not in (ANY_VERSION, stat.version):
-                        # The first attempt may have deleted it, and another process created it
-                        # again.
-                        what = f"the value {'/'.join(key)}"
                         raise conflict(what, version, stat.version, unknown=again)
+                    if version != ANY_VERSION and not first.is_same(stat):
+                        raise replaced(what, unknown=again)
+                    if known is not None and _value_of(payload, key) != known:
+                        raise replaced(what, unknown=again)
                     try:
                         await self._root.zk.delete(path, stat.version)
                     except NodeNotEmptyError:
@@ -220,10 +243,20 @@ class Values:
                 except BadVersionError:
                     continue
             else:
-                raise conflict(f"the value {'/'.join(key)}", version, unknown=again)
+                raise conflict(what, version, unknown=again)
             await self._delete_empty_parents(key)
 
         await self._root.do(f"delete the value {'/'.join(key)}", work)
+
+    async def _newest(self, path: str) -> tuple[bytes, Stat]:
+        """Read a node as it is now, although the server may lag behind others.
+
+        ZooKeeper compares only versions. So what else must be the same is looked at just before a
+        change.
+        """
+        # One connection answers in order.
+        _, found = await asyncio.gather(self._root.zk.sync(path), self._root.zk.get(path))
+        return found
 
     async def list(self, prefix: Sequence[str]) -> list[str]:
         path = self._path(prefix)
@@ -342,6 +375,19 @@ class Values:
                 await self._root.zk.set(self._base, instance_id.encode(), stat.version)
         except (NoNodeError, BadVersionError):
             pass  # the caller reads the node again
+
+
+class _FirstSeen:
+    """The creation of the node that the first attempt to delete it has seen."""
+
+    def __init__(self) -> None:
+        self._created_zxid: int | None = None
+
+    def is_same(self, stat: Stat) -> bool:
+        """Return whether this is the creation of the first call, or if it is the first call."""
+        if self._created_zxid is None:
+            self._created_zxid = stat.created_zxid
+        return stat.created_zxid == self._created_zxid
 
 
 async def read_instance_id(root: ZooKeeperRoot) -> str:

@@ -1,8 +1,10 @@
 """Read entries that a start has already loaded, while it still loads the rest of the log.
 
 An entry in a sealed segment that passes its check may be returned, whatever newer segments say. Its
-payload is the same in every copy. Even if a newer segment records its deletion, the answer is one
-that the bookie would have given before garbage collection.
+payload is the same in every copy, unless a repair replaced a wrong one, which clients refuse, or
+the ledger's id was used before (docs/reference/metadata.md names this limit). Even if a newer
+segment records its deletion, the answer is one that the bookie would have given before garbage
+collection.
 
 Nothing else is known before everything is loaded. An entry or ledger that is not found may come
 later, and so may the good copy of a damaged entry. The last entry of a ledger, and whether it is

@@ -61,6 +61,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.metadata.bookies.collection import check_collectable
+from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
 from quire.streams.objects.format import (
     BUCKET_KEY,
@@ -234,14 +235,14 @@ class Objects(Ready):
 
         async def attempt() -> None:
             nonlocal previous
-            head, version = await self._head(info.name)
+            head, stored = await self._head(info.name)
             if head is not None and head.ledger_id == info.ledger_id:
                 return  # the answer to an earlier attempt was lost
             if not replace or (head is not None and callable(replace) and not replace(head)):
                 await self._refuse_taken(head)
             await self._refuse_condemned(info)
             previous = head
-            await self._store.write_value(self._key(info.name), encode_head(info), version)
+            await self._write_head(info, stored)
 
         await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
         if previous is None:
@@ -532,13 +533,13 @@ class Objects(Ready):
             return True
 
         async def unnamed() -> bool:
-            head, version = await self._head(name)
+            head, stored = await self._head(name)
             if head is None:
                 return True
             if head.ledger_id == ledger_id:
                 return False
             # This write makes every put fail that has already read this head.
-            await self._store.write_value(self._key(name), encode_head(head), version)
+            await self._write_head(head, stored)
             return True
 
         if not await swap(_what(name), unnamed, self._client.rng, ask_again=True):
@@ -564,21 +565,31 @@ class Objects(Ready):
     def _key(self, name: str) -> tuple[str, ...]:
         return head_key(self.bucket, name)
 
-    async def _head(self, name: str) -> tuple[ObjectInfo | None, int | None]:
-        """Return the object with this name and the version of its head, or (None, None)."""
+    async def _head(self, name: str) -> tuple[ObjectInfo | None, Versioned[bytes] | None]:
+        """Return the object with this name and its head as it is stored, or (None, None)."""
         try:
             stored = await self._store.read_value(self._key(name))
         except NoSuchKeyError:
             return None, None
-        return decode_head(name, stored.value), stored.version
+        return decode_head(name, stored.value), stored
+
+    async def _write_head(self, info: ObjectInfo, stored: Versioned[bytes] | None) -> None:
+        """Replace the head `stored`, which names its ledger and so differs from all others.
+
+        Its version may be that of a later head: others may have deleted the object and put another
+        one.
+        """
+        version, known = (None, None) if stored is None else (stored.version, stored.value)
+        await self._store.write_value(self._key(info.name), encode_head(info), version, known=known)
 
     async def _remove_head(self, info: ObjectInfo) -> None:
         """Delete the head of an object unless it names another version by now."""
 
         async def attempt() -> None:
-            head, version = await self._head(info.name)
-            if version is not None and head is not None and head.ledger_id == info.ledger_id:
-                await self._store.delete_value(self._key(info.name), version)
+            head, stored = await self._head(info.name)
+            if head is not None and stored is not None and head.ledger_id == info.ledger_id:
+                key, known = self._key(info.name), stored.value
+                await self._store.delete_value(key, stored.version, known=known)
 
         await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
 
