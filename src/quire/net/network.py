@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from quire.net.accepting import Listener
+
 BACKLOG = 1024
 
 TLS_SHUTDOWN_TIMEOUT_S = 2.0
@@ -138,16 +140,15 @@ def has_unacknowledged(transport: asyncio.Transport) -> bool:
 class _AsyncioPort:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self.number: int = sock.getsockname()[1]
 
     async def listen(self, factory: ProtocolFactory) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(factory, sock=self._socket, backlog=BACKLOG)
+        self._listener = Listener(self._socket, factory, backlog=BACKLOG)
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         self._socket.close()
 
 
