@@ -648,6 +648,27 @@ async def test_every_error_of_a_full_disk_says_so(
     assert raised.value.outcome_known is outcome_known
 
 
+async def test_an_error_without_a_file_descriptor_is_not_about_permissions(
+    sqlite: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store(sqlite)
+    failure = sqlite3.OperationalError("unable to open database file")
+    failure.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+
+    def fail(connection: sqlite3.Connection) -> None:
+        raise failure
+
+    monkeypatch.setattr("quire.metadata.sqlite.file.none_left", lambda: "no descriptor is left")
+    try:
+        with pytest.raises(MetadataUnavailableError) as raised:
+            await store._file.write(fail)
+    finally:
+        await store.close()
+    assert str(raised.value) == (
+        f"the metadata file {path_of(sqlite)} could not be used, because no descriptor is left"
+    )
+
+
 async def test_a_damaged_file(sqlite: Backend) -> None:
     store = await open_store(sqlite)
     for _ in range(200):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NOT_SIMULATED = (
+    "_runtime.descriptors",
     "_runtime.heap",
     "_runtime.scheduling",
     "bookie.main",
@@ -18,6 +19,7 @@ NOT_SIMULATED = (
     "storage.inspect.*",
     "storage.disk",
     "storage.worker",
+    "net.accepting",
     "net.certificates",
     "net.handshake",
     "net.network",

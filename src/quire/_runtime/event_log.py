@@ -46,6 +46,7 @@ _WARNINGS = frozenset(
         "bookies_lost",
         "clear_text_refused",
         "connection_refused",
+        "connections_limited",
         "cookie_not_checked",
         "damage_found",
         "damage_not_noted",

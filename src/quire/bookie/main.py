@@ -10,10 +10,11 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire._runtime.clock import SystemClock
+from quire._runtime.descriptors import connections_max, few_connections, raise_limit
 from quire._runtime.event_log import EventLog, EventWriter
 from quire._runtime.heap import (
     COLLECT_INTERVAL_S,
@@ -100,10 +101,25 @@ def run_bookie(options: BookieOptions) -> int:
         bookie_id=options.bookie_id,
         config=options.config,
     )
+    options = _within_descriptors(options)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_heap()
     collect_on_demand()
     return _run(_serve(options))
+
+
+def _within_descriptors(options: BookieOptions) -> BookieOptions:
+    """Raise the limit of file descriptors, and lower that of connections if it leaves too few.
+
+    A bookie whose connections take all descriptors could begin no segment of its log.
+    """
+    descriptors = raise_limit()
+    wanted = options.config.max_connections
+    admitted = connections_max(wanted, descriptors)
+    if admitted == wanted:
+        return options
+    options.log("connections_limited", what=few_connections(admitted, wanted, descriptors))
+    return replace(options, config=replace(options.config, max_connections=admitted))
 
 
 def _run(work: Coroutine[Any, Any, int]) -> int:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from quire._runtime.clock import Clock
+from quire._runtime.descriptors import reason_of
 from quire._runtime.event_log import EventLog
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
@@ -675,7 +676,7 @@ class Bookie:
                 remedy="Choose another port with --port, or stop the process that uses it",
             )
         return StartError(
-            f"the bookie cannot listen on {where}: {error.strerror}",
+            f"the bookie cannot listen on {where}: {reason_of(error)}",
             remedy="Check --bind (or --advertise) and --port",
         )
 

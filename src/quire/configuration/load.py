@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire._runtime.descriptors import reason_of
 from quire._runtime.names.caller_warnings import warn_caller
 from quire.config import ClientConfig
 from quire.configuration.layers import file_layer, merged
@@ -47,7 +48,7 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
         found = merged([file_layer(Path(path))])
     except OSError as error:
         raise UsageError(
-            f"the configuration file {path} cannot be read: {error.strerror or error}",
+            f"the configuration file {path} cannot be read: {reason_of(error)}",
             remedy="Check the path and its permissions",
         ) from None
     if found.problems:

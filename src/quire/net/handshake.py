@@ -17,6 +17,7 @@ import logging
 import ssl
 from typing import TypeVar, cast
 
+from quire._runtime.descriptors import shortage
 from quire._runtime.event_log import LEVELS, level_of
 from quire._runtime.units import host_port
 from quire.codec.metadata.registration import default_bookie_id
@@ -110,7 +111,9 @@ class Dialer:
                 did = "accepts connections, but did not complete one with TLS"
             raise BookieUnavailableError(f"{who} {did} within {limit_s:g} s") from error
         except OSError as error:
-            raise BookieUnavailableError(f"{who} cannot be reached: {error}") from error
+            raise BookieUnavailableError(
+                f"{who} cannot be reached: {shortage(error) or error}"
+            ) from error
         return protocol
 
     async def presented_until_ms(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from quire._runtime.units import host_port
+from quire.net.accepting import Listener
 
 BACKLOG = 1024
 
@@ -141,16 +142,15 @@ def has_unacknowledged(transport: asyncio.Transport) -> bool:
 class _AsyncioPort:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self.number: int = sock.getsockname()[1]
 
     async def listen(self, factory: ProtocolFactory) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(factory, sock=self._socket, backlog=BACKLOG)
+        self._listener = Listener(self._socket, factory, backlog=BACKLOG)
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         self._socket.close()
 
 

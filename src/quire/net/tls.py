@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from quire._runtime.clock import SystemClock
+from quire._runtime.descriptors import reason_of
 from quire._runtime.event_log import EventLog
 from quire._runtime.secret_files import exposure_of
 from quire._runtime.units import utc_text
@@ -307,7 +308,7 @@ def _read(path: str) -> bytes:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise TlsConfigError(
-            f"the TLS file {path} cannot be read: {error.strerror}",
+            f"the TLS file {path} cannot be read: {reason_of(error)}",
             remedy="Check the path and its permissions",
         ) from None
     if len(data) > MAX_FILE_BYTES:

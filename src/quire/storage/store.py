@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from quire._runtime.clock import Clock
+from quire._runtime.descriptors import shortage
 from quire.codec.entry.frame_runs import Entries
 from quire.codec.log.segment_header import CleanMark
 from quire.codec.log.state_records import RecordKind, StateRecord
@@ -229,7 +230,7 @@ class LedgerStore(StoreEvents):
             maintenance.load(damaged=started.report.damaged_blocks > 0)
         except OSError as error:
             raise StorageError(
-                f"reading the log in {self._disk.path} failed: {error}",
+                f"reading the log in {self._disk.path} failed: {shortage(error) or error}",
                 remedy="No stored entry was changed. Check the disk and start the bookie again",
             ) from error
         self._writer = writer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from quire.bookie.protocol import read_failures
@@ -46,6 +47,15 @@ def test_other_failures_are_all_logged() -> None:
         there.failures.add(StorageError("the log is not loaded yet"))
         there.failures.add(DamagedError("a block does not match its checksum"))
     assert len(there.lines) == 6
+
+
+def test_reads_without_a_file_descriptor_have_one_line_a_minute() -> None:
+    there = Scene()
+    for number in range(100):
+        error = StorageError(f"log/{number}.seg cannot be opened")
+        error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+        there.failures.add(error)
+    assert there.lines == [{"error": "log/0.seg cannot be opened"}]
 
 
 def test_the_number_of_files_is_bounded(monkeypatch: Any) -> None:

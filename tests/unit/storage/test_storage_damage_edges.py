@@ -13,7 +13,7 @@ import pytest
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, merged, overlapping
-from quire.errors import DamagedError
+from quire.errors import DamagedError, StorageError
 from quire.storage.background import quarantine_record
 from quire.storage.background.quarantine_record import record_name
 from quire.storage.background.scrub import SegmentScrub
@@ -242,6 +242,22 @@ def test_a_process_without_file_descriptors_says_nothing_of_the_disk() -> None:
     box.later(2)
     assert box.events == [(number, False)]
     assert lacks(box.store) == box.unreadable() != {}
+
+
+def test_a_read_without_a_file_descriptor_reports_no_damage() -> None:
+    """It was a DamagedError, as if the disk had returned wrong bytes."""
+    box = filled()
+    [number, *_] = sealed(box)
+    segment = box.segment(number)
+    box.store._files.close(segment)
+
+    def opened(name: str) -> SimFile:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    box.disk.open = opened  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="cannot be opened: no file descriptor is left") as found:
+        box.store._reader._read_cached(segment, 0, 1)
+    assert not isinstance(found.value, DamagedError)
 
 
 @pytest.mark.parametrize("suffix", [".damaged.new", "SCRUB.new", ".spare", ".seg"])

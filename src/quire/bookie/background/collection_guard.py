@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
+from quire._runtime.descriptors import shortage
 from quire._runtime.event_log import EventLog
 from quire.errors import (
     CollectionOffError,
@@ -154,7 +155,7 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
             write_small_file(disk, MARK_NAME, data)
             written += 1
         except OSError as error:
-            failed = f"{disk.path}/{MARK_NAME} could not be written: {error}"
+            failed = f"{disk.path}/{MARK_NAME} could not be written: {shortage(error) or error}"
     if not written and failed:
         raise StorageError(
             f"no data directory of the bookie took its mark of the metadata store: {failed}",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from quire._runtime.descriptors import shortage
 from quire.bookie.directories.identity import (
     COOKIE_FILE,
     check_current,
@@ -357,7 +358,7 @@ async def _write(
         except OSError as error:
             if disk.path in checked.added:
                 raise StorageError(
-                    f"the data directory {disk.path} cannot be written: {error}",
+                    f"the data directory {disk.path} cannot be written: {shortage(error) or error}",
                     remedy="Check the permissions and the disk, or start the bookie without "
                     "this directory",
                 ) from None
@@ -390,6 +391,6 @@ def _format(
             write_small_file(disk, COOKIE_FILE, encode(cookie))
         except OSError as error:
             raise StorageError(
-                f"the data directory {disk.path} cannot be prepared: {error}",
+                f"the data directory {disk.path} cannot be prepared: {shortage(error) or error}",
                 remedy="Check the permissions and the disk, or use another directory",
             ) from None

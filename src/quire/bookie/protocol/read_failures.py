@@ -1,14 +1,17 @@
-"""The log of reads that failed, with few lines for many reads of one damaged segment."""
+"""The log of reads that failed, with few lines for many reads that fail for one reason."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from quire._runtime.descriptors import shortage
 from quire._runtime.event_log import EventLog
 from quire.errors import DamagedError, StorageError
 
 SAME_FILE_S = 60.0
 """Seconds between two lines about reads of the same damaged file."""
+NO_DESCRIPTOR = "no file descriptor"
+"""The key of reads for which no file descriptor was left, instead of the name of a file."""
 FILES_MAX = 1_000
 """The number of damaged files for which it is remembered when they were last in the log."""
 
@@ -16,7 +19,8 @@ FILES_MAX = 1_000
 class ReadFailures:
     """The log of failed reads, with at most one line for each damaged file in `SAME_FILE_S`.
 
-    A reader may read thousands of damaged entries in a second. Files of two data directories with
+    Reads for which no file descriptor is left share one line, too. A reader may read thousands of
+    such entries in a second. Files of two data directories with
     the same name share one line. The event `damage_found` names the directory.
     """
 
@@ -34,6 +38,8 @@ class ReadFailures:
         The next line about the file has the number of reads that were left out, as `left_out`.
         """
         file = error.file if isinstance(error, DamagedError) else ""
+        if error.__cause__ is not None and shortage(error.__cause__):
+            file = NO_DESCRIPTOR
         if not file:
             self._log("read_failed", error=str(error))
             return

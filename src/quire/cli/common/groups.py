@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
+from quire._runtime.descriptors import reason_of, too_low
 from quire.cli.common import logs
 from quire.cli.common.logs import DEBUG_VARIABLE
 from quire.cli.common.signals import SignalReceived
@@ -218,6 +219,8 @@ class Program(click.Command):
     ) -> NoReturn:
         logs.begin()
         try:
+            if why := too_low():
+                raise click.ClickException(why)
             status = super().main(args, prog_name or self.name, complete_var, False, **extra)
             sys.stdout.flush()
         except BaseException as error:  # noqa: BLE001 - the end of the program
@@ -272,7 +275,7 @@ def exit_status(error: BaseException) -> int:
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
-        fail(where + (error.strerror or str(error)))
+        fail(where + reason_of(error))
         return EXIT_ERROR
     fail(
         f"unexpected {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 to see the traceback)"

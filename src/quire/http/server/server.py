@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from quire._runtime.descriptors import connections_max, limit, reason_of
 from quire._runtime.event_log import EventLog
 from quire._runtime.names.extras import install_extra
 from quire._runtime.units import counted, host_port
@@ -24,6 +25,7 @@ from quire.http.server.error_responses import error_body, status_of
 from quire.http.server.openapi import PATH as OPENAPI_PATH
 from quire.http.server.openapi import document
 from quire.http.server.security import AccessGate, HttpOptions, RefusedRequest, check_options
+from quire.net.accepting import Listener
 from quire.net.certificates import CertificateExpiry, expiries
 from quire.net.tls import TlsContext, server_tls
 
@@ -94,6 +96,9 @@ class HttpServer:
         self.audit = ChangeAudit(log)
         self._busy = 0
         self.connections: dict[asyncio.BaseTransport, _Connection] = {}
+        self.connections_max = connections_max(options.max_connections, limit())
+        """The number of connections that the server keeps at once, which is less than the option
+        says if the process may have few file descriptors."""
         self._tls: TlsContext | None = None
         if options.tls is not None:
             self._tls = server_tls(options.tls, monotonic, log)
@@ -117,7 +122,7 @@ class HttpServer:
             max_field_size=options.max_head_bytes,
             shutdown_timeout=CLOSE_TIMEOUT_S,
         )
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
     async def start(self) -> None:
         """Start to listen.
@@ -131,17 +136,17 @@ class HttpServer:
         assert inner is not None
         try:
             sock = _bound(options.host, options.port)
-            self._server = await asyncio.get_running_loop().create_server(
+            self._listener = Listener(
+                sock,
                 lambda: _Connection(inner(), self),
-                sock=sock,
-                ssl=self._ssl_context(),
-                ssl_handshake_timeout=options.head_timeout_s if self._tls else None,
                 backlog=BACKLOG,
+                tls=self._ssl_context(),
+                handshake_timeout_s=options.head_timeout_s,
             )
         except OSError as error:
             await self._runner.cleanup()
             taken = error.errno == errno.EADDRINUSE
-            reason = "the port is in use" if taken else error.strerror
+            reason = "the port is in use" if taken else reason_of(error)
             raise (PortTakenError if taken else StartError)(
                 f"the HTTP server cannot listen on {host_port(options.host, options.port)}: "
                 f"{reason}",
@@ -151,9 +156,9 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Stop, after waiting up to `CLOSE_TIMEOUT_S` for running requests. Safe to call twice."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         await self._runner.cleanup()
         for one in list(self.connections.values()):
             one.abort()
@@ -466,7 +471,7 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "abort")
         self._transport = transport  # type: ignore[assignment]
         server = self._server
-        if len(server.connections) >= server.options.max_connections and not server.make_room():
+        if len(server.connections) >= server.connections_max and not server.make_room():
             server.turned_away += 1
             self._transport.write(_FULL)  # type: ignore[union-attr]
             self._transport.close()  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from quire._runtime.descriptors import none_left, reason_of
 from quire._runtime.secret_files import PRIVATE_FILE_MODE
 from quire._runtime.units import counted
 from quire.errors import (
@@ -578,7 +579,7 @@ class SqliteFile:
             ours: Exception = _translate(self.path, error, self._busy_timeout_ms)
         elif isinstance(error, OSError):
             ours = MetadataError(
-                f"the metadata file {self.path} cannot be used: {error.strerror}",
+                f"the metadata file {self.path} cannot be used: {reason_of(error)}",
                 remedy="Check the path, the permissions and the disk",
             )
         else:
@@ -623,6 +624,10 @@ def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireE
         # SQLite gives these codes if its shared memory, which is a file too, cannot grow.
         return MetadataUnavailableError(
             f"{_full(path)}. A write may or may not have been stored", remedy=FREE_SPACE_REMEDY
+        )
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and (why := none_left()):
+        return MetadataUnavailableError(
+            f"the metadata file {path} could not be used, because {why}", remedy=""
         )
     if code == sqlite3.SQLITE_IOERR:
         return MetadataUnavailableError(

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from quire._runtime.descriptors import reason_of
 from quire._runtime.metrics import Histogram
 from quire.codec.log.group import EncodedGroup, GroupEncoder
 from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
@@ -158,7 +159,7 @@ class LogWriter:
             try:
                 group = self.write(segment, batches)
             except OSError as error:
-                self._fail(segment, batches, f"{error.strerror or error}")
+                self._fail(segment, batches, reason_of(error))
                 return
             except BaseException as error:
                 self._fail(segment, batches, f"{type(error).__name__}: {error}")

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from quire._runtime.descriptors import shortage
 from quire.storage.config import StorageConfig
 from quire.storage.interfaces import Disk
 from quire.storage.log.job_queue import JobQueue
@@ -226,7 +227,9 @@ class PreallocatedSegments:
             self._broken(error)
         else:
             changed = not self._not_prepared
-            self._not_prepared = f"there is no space for another segment of the log ({error})"
+            self._not_prepared = shortage(error) or (
+                f"there is no space for another segment of the log ({error})"
+            )
             self._decide()
             if changed:
                 self._changed()

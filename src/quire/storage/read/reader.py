@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
+from quire._runtime.descriptors import shortage
 from quire.codec.entry.digest import crc32c
 from quire.codec.entry.frame_runs import Entries, FrameRun
 from quire.codec.log.footer import (
@@ -25,7 +26,7 @@ from quire.codec.log.footer import (
 )
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, KEY_BYTES
-from quire.errors import DamagedError
+from quire.errors import DamagedError, StorageError
 from quire.storage.read.cache import ByteCache, SegmentFiles
 from quire.storage.read.fetched import (
     FRAMES_AT,
@@ -498,6 +499,8 @@ class Reader:
             else:
                 data = scratch.read(file, offset, size, skip)
         except OSError as error:
+            if why := shortage(error):  # the file is not damaged
+                raise StorageError(f"{segment.name} cannot be opened: {why}") from error
             raise DamagedError(
                 f"reading {segment.name} failed: {error}",
                 file=segment.name,

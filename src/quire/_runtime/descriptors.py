@@ -1,0 +1,106 @@
+"""The limit of file descriptors of a process, and what to say when none is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
+LEAST = 32
+"""The smallest limit with which a command or a server can begin to work. A bookie without clients
+has about 22 descriptors open."""
+RESERVED = 48
+"""The smallest number of descriptors that connections leave to files, to the metadata store and to
+other servers."""
+RESERVED_DIVISOR = 4
+"""The divisor of the limit that gives the descriptors left to files, if that is more. A bookie has
+a descriptor for each file of its log."""
+CONNECTIONS_MIN = 16
+"""The number of connections that a server admits even if the limit leaves no room for them."""
+_ADVICE = (
+    "Raise it: `ulimit -n 65536` in the shell before the start, or LimitNOFILE=65536 in the "
+    "systemd unit"
+)
+
+
+def limit() -> int | None:
+    """Return the number of descriptors that this process may have, or None without a limit."""
+    if resource is None:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_limit() -> int | None:
+    """Raise the limit of this process as far as an ordinary user may, and return it."""
+    if resource is None:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            pass  # macOS refuses more than OPEN_MAX, and says "unlimited" all the same
+    return limit()
+
+
+def too_low() -> str:
+    """Return why no command can work with the limit of this process, or ""."""
+    found = limit()
+    if found is None or found >= LEAST:
+        return ""
+    return f"{_limit_of(found)}, and at least {LEAST} are needed. {_ADVICE}"
+
+
+def connections_max(wanted: int, descriptors: int | None) -> int:
+    """Return the number of connections, at most `wanted`, that leave enough descriptors to files.
+
+    `descriptors` is the limit of the process, or None.
+    """
+    if descriptors is None:
+        return wanted
+    left = descriptors - max(RESERVED, descriptors // RESERVED_DIVISOR)
+    return min(wanted, max(CONNECTIONS_MIN, left))
+
+
+def few_connections(admitted: int, wanted: int, descriptors: int | None) -> str:
+    """Return the sentence that a server admits fewer connections than its setting says."""
+    return (
+        f"{_limit_of(descriptors or 0)}, so it admits {admitted} connections instead of {wanted}. "
+        f"{_ADVICE}"
+    )
+
+
+def shortage(error: BaseException) -> str:
+    """Return in words that no descriptor was left, or "" if the error has another reason."""
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.EMFILE:
+        return f"no file descriptor is left: {_limit_of(limit() or 0)}. {_ADVICE}"
+    if code == errno.ENFILE:
+        return (
+            "no file descriptor is left on this machine. Stop the program that has too many files "
+            "open, or raise fs.file-max with sysctl"
+        )
+    return ""
+
+
+def none_left() -> str:
+    """Return in words that this process can open no file now, or ""."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return shortage(error)
+    return ""
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason of an error in words, with what to do if no descriptor was left."""
+    return shortage(error) or error.strerror or str(error) or type(error).__name__
+
+
+def _limit_of(descriptors: int) -> str:
+    return f"the limit of file descriptors of this process (`ulimit -n`) is {descriptors}"

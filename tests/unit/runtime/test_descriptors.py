@@ -1,0 +1,83 @@
+"""The limit of file descriptors, and what is said about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from typing import Any
+
+import pytest
+
+from quire._runtime import descriptors
+from quire._runtime.descriptors import (
+    CONNECTIONS_MIN,
+    LEAST,
+    connections_max,
+    none_left,
+    raise_limit,
+    reason_of,
+    shortage,
+    too_low,
+)
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The soft and the hard limit of the process, as the functions see it."""
+    found = [60, 100]
+    monkeypatch.setattr(resource, "getrlimit", lambda what: tuple(found))
+
+    def change(what: int, wanted: tuple[int, int]) -> None:
+        found[:] = wanted
+
+    monkeypatch.setattr(resource, "setrlimit", change)
+    return found
+
+
+def test_the_message_names_the_limit_and_how_to_raise_it(limits: list[int]) -> None:
+    error = OSError(errno.EMFILE, "Too many open files")
+    assert shortage(error) == reason_of(error)
+    assert shortage(error) == (
+        "no file descriptor is left: the limit of file descriptors of this process (`ulimit -n`) "
+        "is 60. Raise it: `ulimit -n 65536` in the shell before the start, or LimitNOFILE=65536 in "
+        "the systemd unit"
+    )
+    assert "fs.file-max" in reason_of(OSError(errno.ENFILE, "File table overflow"))
+    assert shortage(OSError(errno.EIO, "Input/output error")) == ""
+    assert reason_of(OSError(errno.EIO, "Input/output error")) == "Input/output error"
+    assert reason_of(OSError("odd")) == "odd"
+
+
+def test_the_limit_is_raised_as_far_as_permitted(limits: list[int]) -> None:
+    assert raise_limit() == 100
+    limits[:] = [resource.RLIM_INFINITY] * 2
+    assert raise_limit() is None
+
+
+def test_a_limit_with_which_nothing_works(limits: list[int]) -> None:
+    assert too_low() == ""
+    limits[0] = LEAST
+    assert too_low() == ""
+    limits[0] = LEAST - 1
+    assert too_low().startswith("the limit of file descriptors of this process (`ulimit -n`) is 31")
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [(32, CONNECTIONS_MIN), (60, 16), (100, 52), (1_024, 768), (65_536, 4_096), (None, 4_096)],
+)
+def test_connections_leave_descriptors_to_files(limit: int | None, most: int) -> None:
+    assert connections_max(4_096, limit) == most
+    assert connections_max(10, limit) == 10
+
+
+def test_none_left_opens_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert none_left() == ""
+
+    def refused(*how: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", refused)
+    assert none_left().startswith("no file descriptor is left")
+    assert descriptors.limit() is not None
