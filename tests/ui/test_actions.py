@@ -104,7 +104,7 @@ LISTS: dict[str, tuple[str, str, dict[str, tuple[str, list[Any]]], Callable[...,
     "topic": (
         "topic/%2Fx/t", "**/quire/topic?**",
         {"Partition": ("stream", ["t/2", "t/9", "t/10"]), **FIGURES},
-        lambda rows: {"name": "t", "partitions": 3, "deleting": False,
+        lambda rows: {"name": "t", "partitions": 3, "deleting": False, "subscriptions": [],
                       "streams": [row["stream"] for row in rows],
                       "statistics": {"t": None, **figures(rows, "stream")}},
     ),
@@ -267,7 +267,9 @@ def test_a_filter_that_is_not_done_looks_further(tab: Tab) -> None:
 
     def fulfill(route: Route) -> None:
         asked.append(route.request.url)
-        body = {"ledgers": [], "next": len(asked), "looked_at": 100}
+        # A refresh of the page may ask again for what it has: the number of requests says nothing.
+        after = re.search(r"after=(\d+)", route.request.url)
+        body = {"ledgers": [], "next": int(after[1]) + 1 if after else 1, "looked_at": 100}
         route.fulfill(content_type="application/json", body=json.dumps(body))
 
     page.route("**/quire/ledgers?**", fulfill)
@@ -276,7 +278,7 @@ def test_a_filter_that_is_not_done_looks_further(tab: Tab) -> None:
     page.get_by_role("link", name="Look further").click()
     page.wait_for_url(re.compile("after=10$"))
     expect(page.get_by_text("1,000 ledgers looked at, up to ledger 20.")).to_be_visible()
-    assert "after=10" in asked[10]
+    assert any("after=10" in one for one in asked)
 
 
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])

@@ -211,14 +211,16 @@ def test_the_last_known_state_of_the_server(dashboard: Dashboard, tab: Tab) -> N
         found = answer.json()
         lost = {"severity": "bad", "what": "The store is away", "next": "Start it", "risk": "",
                 "doing": ""}  # fmt: skip
-        found |= {"old_since_ms": round(1000 * time.time()) - 65_000, "problems": [lost]}
+        now_ms = round(1000 * time.time())
+        found |= {"old_since_ms": now_ms - 65_000, "metadata_away_since_ms": now_ms - 25_000,
+                  "problems": [lost]}  # fmt: skip
         route.fulfill(response=answer, json=found)
 
     page.route("**/api/v1/quire/overview", fulfill)
     tab.open("")
     age = page.locator(".age")
-    expect(age).to_contain_text("The metadata store does not answer.")
-    expect(age).to_contain_text(re.compile(r"Last known state, of \d+ s ago"))
+    expect(age).to_contain_text(re.compile(r"The metadata store has not answered for \d+ s\."))
+    expect(age).to_contain_text(re.compile(r"This is the last known state, of \d\d:\d\d"))
     opacity = "one => getComputedStyle(one.closest('section')).opacity"
     assert page.get_by_text("The store is away").evaluate(opacity) == "1"
     assert float(page.get_by_role("heading", name="Autorecovery").evaluate(opacity)) < 1

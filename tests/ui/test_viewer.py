@@ -507,10 +507,10 @@ def test_ledgers_newest_first_with_owner_and_replicas(
     ids = [int(text) for text in ledger_ids(page)]
     assert ids == sorted(ids, reverse=True)
     assert ids[0] == dashboard.large
-    machine = page.get_by_role("row").filter(has_text="state machine shop/accounts")
+    machine = page.get_by_role("row").filter(has_text="state machine /shop/accounts")
     expect(machine).to_contain_text("✓ complete")
     machine.get_by_role("link", name="state machine").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("State machine shop/accounts")
+    expect(page.get_by_role("heading", level=1)).to_have_text("State machine /shop/accounts")
     tab.open("ledgers")
     page.get_by_text("Filters").click()
     page.get_by_label("State", exact=True).select_option(label="open")

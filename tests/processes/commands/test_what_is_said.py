@@ -338,7 +338,7 @@ def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> 
     said = known.out.decode().splitlines()
     assert re.match(rf"the last state that {watched.url} knows, of \d+ (s|min) ago:$", said[0])
     assert said[1] == "bookies: 1 writable, 0 read-only, 0 gone"
-    assert said[2].startswith(f"✗ wrong: The metadata store {uri} has not answered for ")
+    assert said[2].startswith(f"✗ wrong: The metadata store {uri} has not answered since ")
     nobody = watched.run("explain", "--server", "http://127.0.0.1:1")
     assert "the last known state cannot be read from http://127.0.0.1:1" in nobody.err
     done = watched.run("explain")

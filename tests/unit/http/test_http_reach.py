@@ -17,7 +17,7 @@ from quire.http.views.last_known import LastKnown
 from quire.http.views.problems.metadata_store import metadata_unsteady
 from quire.http.watch import reachability as module
 from quire.http.watch.reachability import MetadataReachability, server_causes
-from quire.metadata.outages import Outage
+from quire.metadata.outages import START_STORE, Outage
 
 CALL = Call({}, {}, {})
 
@@ -63,7 +63,9 @@ async def test_since_when_it_is_away() -> None:
         reach.check()
     assert "zk://here/ledgers has not answered for 7 s" in str(caught.value)
     assert "here:2181: Connection refused" in str(caught.value)
-    assert caught.value.remedy == module.REMEDY
+    assert caught.value.remedy.startswith(START_STORE)
+    assert "echo srvr | curl -sm 3 telnet://here:2181. In the log" in caught.value.remedy
+    assert caught.value.remedy.endswith(module.OPEN_LEDGERS)
     shown = values(reach.metrics())
     assert shown["quire_metadata_reachable"] == 0
     assert shown["quire_metadata_unreachable_since_seconds"] == 1_000
@@ -173,6 +175,7 @@ async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> No
         "bookies": 1_000_000,
         "problems": [known],
         "old_since_ms": None,
+        "metadata_away_since_ms": None,
         "metadata_outages": [],
     }
     store.error = MetadataUnavailableError("no", causes={"here:2181": "Connection refused"})
@@ -180,10 +183,11 @@ async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> No
     await reach.look()
     second = await route.handler(CALL)
     assert (second["bookies"], second["old_since_ms"]) == (1_000_000, 1_000_000)
+    assert second["metadata_away_since_ms"] == 1_000_000
     lost, *rest = second["problems"]
     assert lost["severity"] == "bad"
     assert lost["what"] == (
-        "The metadata store zk://here/ledgers has not answered for 5 min, since "
+        "The metadata store zk://here/ledgers has not answered since "
         "1970-01-01T00:16:40Z (here:2181: Connection refused)"
     )
     assert rest == [known]
@@ -337,7 +341,10 @@ async def test_other_errors_are_not_hidden_by_the_last_known_state() -> None:
         return {}
 
     route = LastKnown(reach, store.now_ms).of(Route("GET", "/work", "", answer))
-    assert await route.handler(CALL) == {"old_since_ms": None}, "a route without problems"
+    assert await route.handler(CALL) == {
+        "old_since_ms": None,
+        "metadata_away_since_ms": None,
+    }, "a route without problems"
     errors.append(UsageError("wrong"))
     with pytest.raises(UsageError):
         await route.handler(CALL)

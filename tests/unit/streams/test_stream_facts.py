@@ -15,7 +15,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.namespace.tree_search import namespaces
+from quire.streams.namespace.tree_search import namespace_sizes, namespaces
 from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
 from quire.streams.read.statistics import before_end, records_from, segment_statistics
@@ -134,6 +134,23 @@ def test_namespaces_are_found_wherever_they_are() -> None:
         assert await namespaces(made.client) == [
             "/acme/test", "/acme/test/inner", "/java/streams", "/other",
         ]  # fmt: skip
+
+    run(scene)
+
+
+def test_the_streams_of_each_namespace_are_counted() -> None:
+    """As many as the list of its streams has, with the partitions of topics."""
+
+    async def scene(made: Bench) -> None:
+        inner = await open_namespace(made.client, "/acme/test/inner", create=True)
+        await open_namespace(made.client, "/empty", create=True)
+        for name in ("a", "a/b", "c-d"):
+            await made.streams.create_stream(name)
+        await made.streams.create_topic("visits", 3)
+        await inner.create_stream("deep/er")
+        found = await namespace_sizes(made.client)
+        assert found == {"/acme/test": 7, "/acme/test/inner": 1, "/empty": 0}
+        assert found["/acme/test"] == len(await made.streams.streams())
 
     run(scene)
 

@@ -10,13 +10,14 @@ from quire.http.routes.answering import answering
 from quire.http.routes.cluster import Connect
 from quire.http.routes.jobs import Jobs
 from quire.http.server.api import Call, Route
+from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.job_pace import jobs_with_pace, running_with_pace
 from quire.replication.explain.status import why_not
 from quire.replication.marks.job_announcements import running_jobs
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import Pauses
-from quire.streams.namespace.tree_search import namespaces
+from quire.streams.namespace.tree_search import namespace_sizes
 
 PREFIX = "/api/v1/quire"
 LAST_KNOWN = tuple(
@@ -30,6 +31,8 @@ LAST_KNOWN = tuple(
 KEPT = (f"{PREFIX}/overview", f"{PREFIX}/work")
 """The routes whose last known state is refreshed regularly, even if nobody asks for them."""
 MARKED_SHOWN_MAX = 50
+AWAY_SHOWN_MAX = 50
+"""The largest number of bookies that are gone or do not answer, and are named beside the jobs."""
 NAMESPACES_MAX = 1_000
 
 
@@ -59,10 +62,13 @@ class DashboardRoutes:
             Route("GET", f"{PREFIX}/work",
                   "Return the work of autorecovery and the jobs of this process",
                   self.work, example={"autorecovery": {"enabled": True}, "jobs": [],
-                                       "elsewhere": [], "paused": [], "marked": []}),
+                                       "elsewhere": [], "paused": [], "marked": [],
+                                       "bookies_away": [{"id": "10.0.0.1:3181",
+                                                         "state": "gone"}]}),
             Route("GET", f"{PREFIX}/namespaces", f"List the first {NAMESPACES_MAX} "
                   "namespaces of streams",
-                  self.namespaces, example={"namespaces": ["/streams"], "more": False}),
+                  self.namespaces, example={"namespaces": ["/streams"],
+                                            "stream_counts": {"/streams": 12}, "more": False}),
         ]  # fmt: skip
 
     async def overview(self, call: Call) -> dict[str, Any]:
@@ -83,7 +89,9 @@ class DashboardRoutes:
             found = await each(ids, lambda one: why_not(store, one, clock=client.clock))
             paused = await Pauses(store).all()
             running = await running_jobs(store)
+            facts = await bookie_facts(client, gone=True, spaces=self._view.spaces)
             now_ms = client.clock.now_ms()
+        away = [one for one in facts if one["state"] == "gone" or one["answers"] is False]
         paces = self._view.paces
         return {
             "autorecovery": recovery,
@@ -92,9 +100,17 @@ class DashboardRoutes:
             "elsewhere": running_with_pace(running, self._owner, paces),
             "paused": [asdict(one) for one in paused],
             "marked": [{**asdict(one), "why": one.sentence()} for one in found if one],
+            "bookies_away": [
+                {name: one[name] for name in ("id", "state")} for one in away[:AWAY_SHOWN_MAX]
+            ],
         }
 
     async def namespaces(self, call: Call) -> dict[str, Any]:
         async with answering(self._connect) as client:
-            found = await namespaces(client)
-        return {"namespaces": found[:NAMESPACES_MAX], "more": len(found) > NAMESPACES_MAX}
+            found = await namespace_sizes(client)
+        listed = sorted(found)[:NAMESPACES_MAX]
+        return {
+            "namespaces": listed,
+            "stream_counts": {path: found[path] for path in listed},
+            "more": len(found) > NAMESPACES_MAX,
+        }

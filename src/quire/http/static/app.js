@@ -3,6 +3,7 @@
 import { access, onAccess, takeToken } from "/ui/parts/access.js";
 import { ApiError } from "/ui/parts/api.js";
 import { forgetCharts } from "/ui/parts/chart.js";
+import { advice } from "/ui/parts/controls.js";
 import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/parts/dialogs.js";
 import { h } from "/ui/parts/dom.js";
 import { clock, seconds } from "/ui/parts/format.js";
@@ -140,20 +141,23 @@ class View {
     const since = this.page.oldSince?.(data) ?? null;
     this.asOf = since ?? Date.now();
     this.alert.replaceChildren();
-    this.markOld(since !== null, since === null ? "" : "The metadata store does not answer. ");
+    this.markOld(since !== null, since === null ? null : data.metadata_away_since_ms ?? null);
   }
 
-  /** Mark what is shown as old, with the reason and its age, or as current. The age is not part of the alert, so
-   * that screen readers do not read it every second. */
-  markOld(old, why = "") {
+  /** Mark what is shown as old, with its age, or as current. If the metadata store is away, the time since then is
+   * shown instead, which is also that of the first problem. The age is not part of the alert, so that screen readers
+   * do not read it every second. */
+  markOld(old, awayMs = null) {
     clearInterval(this.ages);
     this.content.classList.toggle("old-data", old);
     say(`As of ${clock(this.asOf / 1000)}`, old);
     if (!old) return this.age.replaceChildren();
     const age = h("strong");
-    const tick = () => { age.textContent = `${seconds((Date.now() - this.asOf) / 1000)} ago`; };
+    const tick = () => { age.textContent = seconds((Date.now() - (awayMs ?? this.asOf)) / 1000); };
     tick();
-    this.age.replaceChildren(`! ${why}Last known state, of `, age, ` (${clock(this.asOf / 1000)}). It may have changed since.`);
+    const at = clock(this.asOf / 1000);
+    this.age.replaceChildren(...(awayMs === null ? ["! Last known state, of ", age, ` ago (${at}). It may have changed since.`]
+      : ["! The metadata store has not answered for ", age, `. This is the last known state, of ${at}. It may have changed since.`]));
     this.ages = setInterval(tick, AGE_INTERVAL_MS);
   }
 
@@ -199,7 +203,7 @@ class View {
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
     const old = this.shown ? h("p", null, "The data below is older.") : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${sentence(said.message)}`), old,
-      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? h("p", null, sentence(said.remedy)) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
+      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? (said.kind === "MetadataUnavailableError" ? advice(said.remedy) : h("p", null, sentence(said.remedy))) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
     if (asking) this.alert.append(tokenForm());
     if (!this.shown) return say("No data", true);
     this.markOld(true);

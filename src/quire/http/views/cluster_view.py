@@ -104,6 +104,9 @@ class ClusterState:
             "instance_id": self.instance_id,
             "bookies": self.count(),
             "silent_bookies": self.silent(),
+            "silent_writable": sum(
+                one["state"] == "writable" and one["answers"] is False for one in self.bookies
+            ),
             "free_bytes": sum(one["free_bytes"] for one in told),
             "total_bytes": sum(one["total_bytes"] for one in told),
             "space_age_s": self.space_age_s,

@@ -23,6 +23,9 @@ from quire.metadata.sqlite.disk_space import metadata_disk
 OLD = "old_since_ms"
 """The key under which an answer says how old it is. The value is None if the answer is current. If
 it is the last known state, the value is the Unix time of that state in milliseconds."""
+AWAY = "metadata_away_since_ms"
+"""The key under which an answer says since when the metadata store does not answer, as Unix time in
+milliseconds. The value is None if the answer is current."""
 PROBLEMS = "problems"
 SEVERITIES = ("bad", "warn", "note")
 """The severities of problems, the worst first."""
@@ -118,14 +121,14 @@ class LastKnown:
         at_ms: int | None,
         error: MetadataUnavailableError | None = None,
     ) -> dict[str, Any]:
-        marked = {**found, OLD: at_ms}
+        marked = {**found, OLD: at_ms, AWAY: None if error is None else self._reach.since_ms}
         if PROBLEMS in found:
             now_ms = self._now_ms()
             if error is not None:
                 since_ms = self._reach.since_ms or at_ms or now_ms
                 first = [
                     *of_metadata_disk(metadata_disk(self._reach.uri)),
-                    metadata_lost(self._reach.uri, since_ms, now_ms, error),
+                    metadata_lost(self._reach.uri, since_ms, error),
                 ]
             elif unsteady(one["outages"] for one in found.get(OUTAGES_NOTICED, ())):
                 first = []  # the same problem is among those of the cluster, with more servers

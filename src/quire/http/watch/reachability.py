@@ -20,6 +20,7 @@ from quire._runtime.units import duration_text
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
+from quire.http.views.problems.metadata_store import find_out
 from quire.metadata.outages import START_STORE, Outage
 from quire.metadata.uri import parse_uri
 
@@ -30,9 +31,9 @@ SERVER_TIMEOUT_S = 0.5
 store does not answer."""
 PROBE_TIMEOUT_S = 2.0
 """Seconds that the store has to answer a probe. After that it counts as unreachable."""
-REMEDY = (
-    f"{START_STORE}. Open ledgers can still be written and read while their bookies run. No ledger "
-    "can be created, opened or repaired until the store answers"
+OPEN_LEDGERS = (
+    "Open ledgers can still be written and read while their bookies run. No ledger can be created, "
+    "opened or repaired until the store answers"
 )
 
 OUTAGES_MAX = 100
@@ -117,7 +118,7 @@ class MetadataReachability:
         return MetadataUnavailableError(
             f"the metadata store {self.uri} has not answered for {duration_text(silent_s)}",
             causes=self._causes,
-            remedy=REMEDY,
+            remedy=f"{find_out(self.uri, START_STORE)}. {OPEN_LEDGERS}",
         )
 
     def check(self) -> None:

@@ -76,13 +76,30 @@ async def namespaces(client: Client) -> list[str]:
 
     Nodes that this client may not read are left out.
     """
+    return sorted(await namespace_sizes(client))
+
+
+async def namespace_sizes(client: Client) -> dict[str, int]:
+    """Return the number of streams of each namespace in the client's store, by path.
+
+    A partition of a topic is a stream. The streams of a namespace below another one count for both,
+    as both list them. Nodes that this client may not read are left out.
+    """
     tree = client.metadata.tree
     tops = [f"/{name}" for name in await tree.children("/") if not is_reserved(name)]
-    found = []
+    found: dict[str, int] = {}
+    streams: list[str] = []
     async for path, names in walk(tree, [t for t in tops if t not in OTHERS], past_denied=True):
         if SETTINGS_NODE in names or (PARTITION not in names and await _bound(tree, path)):
-            found.append(path)
-    return sorted(found)
+            found[path] = 0
+        if PARTITION in names:
+            streams.append(path)
+    for path in streams:
+        above = path
+        while above := above.rpartition("/")[0]:
+            if above in found:
+                found[above] += 1
+    return found
 
 
 async def _bound(tree: Tree, path: str) -> bool:

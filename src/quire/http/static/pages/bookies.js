@@ -72,11 +72,13 @@ function filter() {
 
 function figures(all) {
   const of = (state) => all.filter((one) => one.state === state).length;
+  const silent = all.filter((one) => one.answers === false);
+  const writable = of("writable") - silent.filter((one) => one.state === "writable").length;
   const told = all.filter((one) => one.free_bytes !== null);
   const sum = (name) => told.reduce((total, one) => total + one[name], 0);
   const full = all.filter((one) => (used(one) ?? 0) >= NEARLY_FULL || fullest(one) !== "").length;
   return tiles([
-    { name: "Writable", value: `${count(of("writable"))} of ${count(all.length)}`, below: "accept new entries", kind: of("writable") ? "" : "bad" },
+    { name: "Writable", value: `${count(writable)} of ${count(all.length)}`, below: silent.length ? `${count(silent.length)} ${silent.length === 1 ? "does" : "do"} not answer` : "accept new entries", kind: writable && !silent.length ? "" : "bad" },
     { name: "Read-only", value: count(of("read-only")), below: "serve what they have", kind: of("read-only") ? "warn" : "" },
     { name: "Gone", value: count(of("gone")), below: "not registered", kind: of("gone") ? "warn" : "" },
     { name: "Free space", value: told.length ? bytes(sum("free_bytes")) : "–", below: told.length ? `of ${bytes(sum("total_bytes"))}` : "not known yet" },

@@ -2,7 +2,7 @@
 
 import { get } from "/ui/parts/api.js";
 import { command, empty, tiles } from "/ui/parts/controls.js";
-import { address, facts, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
+import { address, facts, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, time } from "/ui/parts/format.js";
 import { pager, textField } from "/ui/parts/lists.js";
 
@@ -49,7 +49,7 @@ export const objects = {
     }
     const kept = given(query, "prefix");
     return h("div", null, unreadable(data.unreadable),
-      data.objects.length ? sortable(`objects ${bucket}`, `${counted(data.objects.length, "object")} by name. The headings sort this page.`, OBJECTS, data.objects,
+      data.objects.length ? sortable(`objects ${bucket}`, sorts(`${counted(data.objects.length, "object")} by name.`), OBJECTS, data.objects,
         (one) => [link(one.name, "object", [bucket, one.name]), bytes(one.bytes), when(one.ctime), link(`${one.ledger_id}`, "ledger", [one.ledger_id])], { text: "Object", down: false })
         : empty("No objects were found"),
       pager("Pages of objects", [["First page", query.has("after") && address("objects", [bucket], kept)],
@@ -86,7 +86,7 @@ export const datasets = {
   load: ({ query }, signal) => get("/api/v1/quire/datasets", { limit: PAGE, ...given(query, "search", "after") }, signal),
   render(data, { query }) {
     const kept = given(query, "search");
-    return h("div", null, data.datasets.length ? sortable("datasets", `${counted(data.datasets.length, "dataset")} by name. The headings sort this page.`, DATASETS, data.datasets,
+    return h("div", null, data.datasets.length ? sortable("datasets", sorts(`${counted(data.datasets.length, "dataset")} by name.`), DATASETS, data.datasets,
       (one) => (one.error ? [link(one.name, "dataset", [one.name]), mark("bad", "✗ unreadable"), "–", "–", one.error]
         : [link(one.name, "dataset", [one.name]), count(one.ledgers), count(one.rows), bytes(one.bytes), count(one.sequence)]), { text: "Dataset", down: false })
       : empty(query.has("search") ? "No datasets were found" : "There are no datasets yet", query.has("search") ? "" : "A dataset is a named set of ledgers that is published in one step. Spark jobs and the Python API publish them."),
@@ -128,7 +128,7 @@ export const machines = {
   load: ({ query }, signal) => get("/api/v1/quire/state_machines", { limit: PAGE, ...given(query, "after") }, signal),
   render(data, { query }) {
     return h("div", null, unreadable(data.unreadable),
-      data.state_machines.length ? sortable("machines", `${counted(data.state_machines.length, "state machine")} by name. The headings sort this page.`, MACHINES, data.state_machines,
+      data.state_machines.length ? sortable("machines", sorts(`${counted(data.state_machines.length, "state machine")} by name.`), MACHINES, data.state_machines,
         (one) => [link(one.stream, "machine", [one.name]), link(one.namespace, "streams", [one.namespace]), one.error ? mark("bad", "✗ unreadable") : count(one.applied), bytes(one.bytes), when(one.ctime)], { text: "State machine", down: false })
         : empty("No state machine has a snapshot yet", "A state machine appears here once it has taken its first snapshot. Before that, it is a stream like any other."),
       pager("Pages of state machines", [["First page", query.has("after") && address("machines")], ["Next page", data.next !== null && address("machines", [], { after: data.next })]]),
@@ -137,7 +137,7 @@ export const machines = {
 };
 
 export const machine = {
-  title: ({ parts }) => `State machine ${parts[0]}`,
+  title: ({ parts }) => `State machine /${parts[0]}`,
   crumbs: () => [["State machines", address("machines")]],
   interval: INTERVAL,
   load: ({ parts }, signal) => get("/api/v1/quire/state_machine", { name: parts[0] ?? "" }, signal),

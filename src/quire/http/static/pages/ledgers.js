@@ -1,6 +1,6 @@
 import { get } from "/ui/parts/api.js";
 import { command, empty } from "/ui/parts/controls.js";
-import { address, facts, h, link, mark, scrolling, section, sortable, table } from "/ui/parts/dom.js";
+import { address, facts, h, link, mark, scrolling, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { entries, entry, ledgerTabs } from "/ui/pages/entries.js";
 import { bytes, count, counted, seconds, time } from "/ui/parts/format.js";
 import { pager, selection, textField } from "/ui/parts/lists.js";
@@ -45,7 +45,8 @@ function ownerLink({ kind, name, place }) {
   if (kind === "stream") return [link(text, "stream", [place, name]), h("small", { class: "quiet" }, ` in ${place}`)];
   if (kind === "object") return [link(text, "object", [place, name]), h("small", { class: "quiet" }, ` in ${place}`)];
   if (kind === "dataset") return link(text, "dataset", [name]);
-  if (kind === "state machine") return link(text, "machine", [name]);
+  // As a namespace, with a slash at the beginning: the name is the path of the stream of its commands.
+  if (kind === "state machine") return link(`${kind} /${name}`, "machine", [name]);
   return text;
 }
 
@@ -113,7 +114,7 @@ export const ledgers = {
     const filtered = Object.keys(filters(query)).length > 0;
     const full = data.ledgers.length >= PAGE;
     return h("div", null,
-      data.ledgers.length ? h("div", { class: "ledgers" }, sortable("ledgers", `${order === "newest" ? "Newest" : "Oldest"} first, ${counted(data.ledgers.length, "ledger")} on this page. The headings sort this page.`,
+      data.ledgers.length ? h("div", { class: "ledgers" }, sortable("ledgers", sorts(`${order === "newest" ? "Newest" : "Oldest"} first, ${counted(data.ledgers.length, "ledger")} on this page.`),
         COLUMNS, data.ledgers, ledgerRow, null))
         : empty(filtered ? "No such ledgers were found" : query.has("after") ? "There are no more ledgers" : "There are no ledgers yet", filtered && data.next !== null ? "Not all ledgers were looked at yet." : ""),
       filtered ? h("p", { class: "quiet" }, `${counted(data.looked, "ledger")} looked at${data.next === null ? ", which are all there are" : full ? "" : `, up to ledger ${data.next}`}.`) : "",

@@ -1,6 +1,6 @@
 import { get } from "/ui/parts/api.js";
 import { command, empty, tiles } from "/ui/parts/controls.js";
-import { address, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
+import { address, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, percent, rate, time } from "/ui/parts/format.js";
 import { pager } from "/ui/parts/lists.js";
 import { records, streamCrumbs, streamTabs } from "/ui/pages/records.js";
@@ -9,23 +9,13 @@ const PAGE = 100;
 const SEGMENTS_DRAWN_MAX = 300;
 const SEGMENTS_LISTED_MAX = 1000;
 
-/** Draw paths as a tree, because a namespace may be below another one. */
-function tree(paths) {
-  const root = new Map();
-  for (const path of paths) {
-    let at = root;
-    for (const part of path.split("/").filter(Boolean)) {
-      if (!at.has(part)) at.set(part, new Map());
-      at = at.get(part);
-    }
-  }
-  const known = new Set(paths);
-  const list = (nodes, above, kind) => h("ul", { class: kind }, [...nodes].map(([name, below]) => {
-    const path = `${above}/${name}`;
-    return h("li", null, known.has(path) ? link(name, "streams", [path]) : h("span", null, name),
-      below.size ? list(below, path, null) : "");
-  }));
-  return list(root, "", "tree");
+const NAMESPACES = [{ text: "Namespace", by: (one) => one.path }, { text: "Streams", type: "number", by: (one) => one.streams }];
+
+function namespaceTable({ namespaces, stream_counts: counts = {}, more }) {
+  const rows = namespaces.map((path) => ({ path, streams: counts[path] }));
+  return [sortable("namespaces", sorts(`${counted(rows.length, "namespace")} by path.`), NAMESPACES, rows, (one) => [link(one.path, "streams", [one.path]), count(one.streams)], { text: "Namespace", down: false }),
+    more ? [h("p", null, "Not all namespaces are shown. To list them:"), command("quire namespace list")] : "",
+    h("p", { class: "quiet" }, "Each partition of a topic counts as a stream.")];
 }
 
 function searchForm(namespace, value) {
@@ -101,14 +91,14 @@ export const streams = {
   render(data, { parts: [namespace], query }) {
     if (!namespace) {
       return data.namespaces.length
-        ? section("Namespaces", h("div", { class: "card" }, tree(data.namespaces)), data.more ? [h("p", null, "Not all namespaces are shown. To list them:"), command("quire namespace list")] : "")
+        ? section("Namespaces", namespaceTable(data))
         : empty("There are no namespaces yet", "A namespace is created with a command.", "quire namespace create PATH");
     }
     const kept = query.get("search") ? { search: query.get("search") } : {};
     const rows = rowsOf(data);
     return h("div", null,
       data.unreadable ? h("div", { class: "alert bad" }, h("p", null, `✗ ${data.unreadable}. The partitions of such a topic are listed as streams.`)) : "",
-      rows.length ? sortable(`streams ${namespace}`, `${amount(rows)} by name. The headings sort this page.`, STREAMS, rows, (one) => streamRow(one, namespace), { text: "Stream", down: false })
+      rows.length ? sortable(`streams ${namespace}`, sorts(`${amount(rows)} by name.`), STREAMS, rows, (one) => streamRow(one, namespace), { text: "Stream", down: false })
         : empty(query.has("search") ? "No streams were found" : query.has("after") ? "There are no more streams" : "There are no streams yet", data.next !== null ? "Not all names were looked at yet." : ""),
       pager("Pages of streams", [["First page", query.has("after") && address("streams", [namespace], kept)],
         ["Next page", data.next !== null && address("streams", [namespace], { ...kept, after: data.next })]]),
@@ -183,7 +173,7 @@ export const stream = {
         [["Subscription", ""], ["Next position", ""], ["Records behind", "number"], ["Progress", ""]], data.lag.map((one) => lagRow(one, data)))
         : empty("There are no subscriptions", "A reader that commits its position appears here.")),
       section("Segments", timeline(data, Date.now()),
-        sortable(`segments ${parts[0]} ${parts[1]}`, `${counted(data.segments.length, "segment")}. The headings sort them.`, SEGMENTS, data.segments.slice(-SEGMENTS_LISTED_MAX),
+        sortable(`segments ${parts[0]} ${parts[1]}`, sorts(`${counted(data.segments.length, "segment")}.`, "them"), SEGMENTS, data.segments.slice(-SEGMENTS_LISTED_MAX),
           (one) => segmentRow(one, parts), { text: "Segment", down: true })));
   },
 };

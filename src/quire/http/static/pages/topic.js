@@ -2,7 +2,7 @@
 
 import { get } from "/ui/parts/api.js";
 import { command, empty, tiles } from "/ui/parts/controls.js";
-import { address, h, link, mark, section, sortable, table } from "/ui/parts/dom.js";
+import { address, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, percent, rate } from "/ui/parts/format.js";
 import { pageTabs, pager } from "/ui/parts/lists.js";
 import { askFor, passwordForm, passwordOf } from "/ui/parts/payload.js";
@@ -129,7 +129,7 @@ export const topic = {
     return h("div", null, data.deleting ? deletion(data.name, namespace) : [topicTabs(namespace, data.name, "partitions"), keyFigures(data, sums)],
       data.deleting ? "" : subscriptions(data, sums, namespace),
       section(data.deleting ? "Partitions that are left" : "Partitions",
-        rows.length ? sortable(`topic ${namespace} ${data.name}`, `${counted(rows.length, "partition")}. The headings sort them.`, PARTITIONS, rows, (one) => partitionRow(one, namespace), { text: "Partition", down: false })
+        rows.length ? sortable(`topic ${namespace} ${data.name}`, sorts(`${counted(rows.length, "partition")}.`, "them"), PARTITIONS, rows, (one) => partitionRow(one, namespace), { text: "Partition", down: false })
           : empty("No partition is left", "Only the name of the topic is still stored.")),
       h("p", { class: "quiet" }, RATES, " The figures of the topic are sums over its partitions."));
   },

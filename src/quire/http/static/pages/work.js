@@ -26,6 +26,17 @@ function repairProgress(repair) {
     `${count(repair.ledgers_done)} of ${counted(repair.ledgers, "ledger")} repaired${speed}${left}`));
 }
 
+/** Name the bookies that are gone or do not answer: what is to be done about them is elsewhere. */
+function bookiesAway(away) {
+  if (!away.length) return "";
+  const names = (state) => away.filter((one) => (one.state === "gone") === (state === "gone"))
+    .map((one, at) => [at ? ", " : "", link(one.id, "bookie", [one.id])]);
+  const [gone, silent] = [names("gone"), names("silent")];
+  const sentence = (found, one, many) => (found.length ? h("p", null, `! ${found.length === 1 ? "Bookie " : "Bookies "}`, found, found.length === 1 ? ` ${one}.` : ` ${many}.`) : "");
+  return h("div", { class: "alert warn" }, sentence(silent, "does not answer", "do not answer"), sentence(gone, "is gone: it is not registered", "are gone: they are not registered"),
+    h("p", null, "What to do: ", h("a", { href: "#/" }, "see the overview"), ". It says which ledgers lack copies and what to type."));
+}
+
 export const work = {
   title: () => "Repair and jobs",
   load: (where, signal) => get("/api/v1/quire/work", {}, signal),
@@ -37,7 +48,7 @@ export const work = {
       link(`${one.ledger}`, "ledger", [one.ledger]), one.replicas.map((bookie, at) => [at ? ", " : "", link(bookie, "bookie", [bookie])]),
       one.age_s === null ? "–" : `${seconds(one.age_s)} ago`, one.why,
     ]);
-    return h("div", null,
+    return h("div", null, bookiesAway(data.bookies_away ?? []),
       section("Autorecovery", keyFigures(autorecovery), repairProgress(data.repair),
         h("div", { class: "row-buttons" },
           autorecovery.enabled ? button("Switch autorecovery off", "Switch autorecovery off", turn(false), act, QUESTIONS.autorecoveryOff) : button("Switch autorecovery on", "Switch autorecovery on", turn(true), act, QUESTIONS.autorecoveryOn), " ",

@@ -66,7 +66,11 @@ function whole(caption, kind, head, columns, rows) {
 /** The chosen order of each sortable table, by its key. It survives the refresh of a page. */
 const orders = new Map();
 
-/** Return a table whose headings are buttons that sort it.
+/** Return the caption of a table whose headings sort `what`. A small screen shows "Sort by" instead of
+ * headings, and leaves out the second sentence. */
+export const sorts = (text, what = "this page") => ({ text, more: ` The headings sort ${what}.` });
+
+/** Return a table whose headings are buttons that sort it. `caption` is a text, or what `sorts` returns.
  *
  * A column is { text, type, by }: `type` is "number" or nothing, and `by` returns the value of a row
  * that the column sorts by. A column without `by` cannot be sorted. `cells` returns the cells of a
@@ -74,6 +78,8 @@ const orders = new Map();
  * the rows stay as they are, and a press calls `pick({ text, down })`. Missing values come last. */
 export function sortable(key, caption, columns, rows, cells, first, pick) {
   const place = h("div");
+  const { text: name, more } = typeof caption === "string" ? { text: caption, more: "" } : caption;
+  const words = more ? [name, h("span", { class: "sorting" }, more)] : name;
   const draw = (focus) => {
     const order = pick ? first : orders.get(key) ?? first;
     const column = columns.find((one) => one.text === order?.text);
@@ -89,7 +95,7 @@ export function sortable(key, caption, columns, rows, cells, first, pick) {
       return h("th", { scope: "col", role: "columnheader", class: one.type || null, "aria-sort": here ? (order.down ? "descending" : "ascending") : null },
         one.by ? h("button", { type: "button", class: "sort", id: `sort-${key}-${one.text}`, onclick: press }, one.text) : one.text);
     });
-    place.replaceChildren(scrolling(caption, whole(caption, "rows sortable", head, columns, shown.map(cells))));
+    place.replaceChildren(scrolling(name, whole(words, "rows sortable", head, columns, shown.map(cells))));
     if (focus) document.getElementById(`sort-${key}-${focus}`)?.focus();
   };
   draw(null);

@@ -37,15 +37,17 @@ UNSTEADY_RISK = (
 UNSTEADY_DOING = "Bookies and clients connected again by themselves"
 
 
-def metadata_lost(uri: str, since_ms: int, now_ms: int, error: MetadataUnavailableError) -> Problem:
-    """Return the problem of a store that does not answer since this Unix time."""
-    away = duration_text(max(0, now_ms - since_ms) / 1000)
+def metadata_lost(uri: str, since_ms: int, error: MetadataUnavailableError) -> Problem:
+    """Return the problem of a store that does not answer since this Unix time.
+
+    It names the time only. A page that shows the problem says beside it for how long that is.
+    """
     causes = some_of(f"{server}: {why}" for server, why in error.causes.items())
     return Problem(
         "bad",
-        f"The metadata store {uri} has not answered for {away}, since {_utc(since_ms)}"
+        f"The metadata store {uri} has not answered since {_utc(since_ms)}"
         f"{f' ({causes})' if causes else ''}",
-        _find_out(uri, START_STORE),
+        find_out(uri, START_STORE),
         "No ledger can be created, opened or repaired until the store answers. Open ledgers can "
         "still be written and read while their bookies run. Everything below is the last known "
         "state",
@@ -159,7 +161,7 @@ def _unsteady(
     return Problem(
         "warn",
         f"{often} in the last hour, the last time {ago} ago for {away}{more}",
-        _find_out(uri, first),
+        find_out(uri, first),
         UNSTEADY_RISK,
         UNSTEADY_DOING,
     )
@@ -174,8 +176,8 @@ def _since_ms(outage: Outage) -> int:
     return outage.since_ms
 
 
-def _find_out(uri: str, first: str) -> str:
-    """Return what to do, and the commands that ask the servers of ZooKeeper."""
+def find_out(uri: str, first: str) -> str:
+    """Return what to do first, and the commands that ask the servers of ZooKeeper."""
     try:
         servers = parse_uri(uri).servers
     except MetadataURIError:
