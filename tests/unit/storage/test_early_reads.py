@@ -305,7 +305,8 @@ def test_a_ledger_is_read_before_the_cache_is_decoded(
     at_each_block.append(look)
     report = box.open()
     assert "used for" in report.index_cache
-    assert loaded == [0, 2, 4, 6, 8]
+    assert sorted(set(loaded)) == [0, 2, 4, 6, 8]
+    assert loaded.count(0) > 2  # It was also searched while the groups of the log were read.
     assert box.store._loading.search is None
     assert box.store.ledgers[3].fenced
 
