@@ -43,6 +43,7 @@ def test_what_was_promised_holds_after_every_loss_of_power(
     assert counts.caches > 10
     assert counts.cached > 10
     assert counts.early > 100
+    assert counts.searched > 10
     assert (counts.full > 100) == (script is FILLS)
 
 

@@ -87,6 +87,8 @@ class Counts:
     """The number of starts on a disk without space for adds."""
     early: int = 0
     """The number of entries that were read during starts."""
+    searched: int = 0
+    """The number of these that were found in an index cache while it was loaded."""
 
     def __str__(self) -> str:
         return (
@@ -94,7 +96,8 @@ class Counts:
             f"that there is at {self.exhaustive} of them; {self.second} after a second loss of "
             f"power, {self.index} with another index, {self.caches} with another index cache; "
             f"{self.starts} starts, {self.cached} of them from an index cache, {self.full} on a "
-            f"full disk; {self.early} entries read before a start had come to its end"
+            f"full disk; {self.early} entries read before a start had come to its end, "
+            f"{self.searched} of them from an index cache that was not loaded yet"
         )
 
 
@@ -253,6 +256,7 @@ class Sweep:
         self.counts.cached += subject.report.index_cache.startswith("used")
         self.counts.full += not subject.store.writable
         self.counts.early += subject.early_entries
+        self.counts.searched += subject.searched_entries
         disk.before_operation = None
         self._held(where, subject.check)
         return subject

@@ -98,6 +98,8 @@ class PromisingStore(StoreOnDisk):
         """Whether the store is open."""
         self.early_entries = 0
         """The number of entries that were read while the store loaded its log."""
+        self.searched_entries = 0
+        """The number of these that were found in the index cache while it was loaded."""
 
     def open(self) -> RecoveryReport:
         rng = random.Random(5)
@@ -112,11 +114,12 @@ class PromisingStore(StoreOnDisk):
         Each read must return the right entry, or find nothing.
         """
         loading, [early] = self.store._loading, self.store.early
-        advance, keys = loading.advance, sorted(self.promises.seen)
+        advance, check, keys = loading.advance, loading.check, sorted(self.promises.seen)
         keys = keys[:: len(keys) // EARLY_LOOKS + 1]
 
-        def looking(segments: int = 1) -> None:
+        def look() -> None:
             for ledger_id, entry_id in keys if loading.sealed else ():
+                searched = loading.search is not None and ledger_id not in self.store.ledgers
                 found = run(early.read(ledger_id, entry_id, 1, 0, 0))
                 if found is not None:
                     entry = self.promises.seen[ledger_id, entry_id]
@@ -124,9 +127,19 @@ class PromisingStore(StoreOnDisk):
                         f"{ledger_id, entry_id} is wrong during a start"
                     )
                     self.early_entries += 1
+                    self.searched_entries += searched
+
+        def advancing(segments: int = 1) -> None:
+            look()
             advance(segments)
 
-        loading.advance = looking  # type: ignore[method-assign]
+        def checking() -> None:
+            if loading.search is not None:
+                look()
+            check()
+
+        loading.advance = advancing  # type: ignore[method-assign]
+        loading.check = checking  # type: ignore[method-assign]
 
     def close(self) -> None:
         self.serving = False

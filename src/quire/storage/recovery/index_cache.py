@@ -187,20 +187,18 @@ class LedgerSearch:
         blocks = list(self._blocks_with(ledger_id))
         if not blocks:
             return b""
-        try:
+        with suppress(OSError):
             file = self._disk.open(CACHE_NAME)
-        except OSError:
-            return b""
-        try:
-            size = file.size()
-            for offset in blocks:
-                with suppress(FormatError, OSError):
-                    found = _find_rows(file, offset, size, ledger_id)
-                    if found is not None:
-                        return found
-            return b""
-        finally:
-            file.close()
+            try:
+                size = file.size()
+                for offset in blocks:
+                    with suppress(FormatError, OSError):
+                        found = _find_rows(file, offset, size, ledger_id)
+                        if found is not None:
+                            return found
+            finally:
+                file.close()
+        return b""
 
     def _blocks_with(self, ledger_id: int) -> Iterator[int]:
         """Yield the offsets of the blocks that may have the ledger."""

@@ -243,6 +243,7 @@ class LogRecovery:
                 self._catalogue.clear()
                 self._forget()
             finally:
+                self._progress.search = None
                 if self._cache is not None:
                     self._cache.close()
                     self._cache = None
@@ -260,7 +261,13 @@ class LogRecovery:
         self._mark = self._read_mark()
         numbers = self._numbers()
         self._progress.begin(len(numbers))
-        begun = [number for number in numbers if self._look(number)]
+        begun = []
+        for number in numbers:
+            if self._cache is not None and number > self._cache.head.through:
+                # Do this now, because the groups of a segment that is not sealed take a while.
+                self._begin_search(self._cache)
+            if self._look(number):
+                begun.append(number)
         newest = max(begun, default=0)
         must, dropped = self._must_exist(begun, newest, numbers)
         missing = sorted(must - set(begun))
@@ -331,17 +338,24 @@ class LogRecovery:
         """Restore the catalogue as it was after the segments that the cache covers."""
         cache.check(set(live))
         cached = {number: self._trailers[number] for number in cache.segments}
-        for number, trailer in cached.items():
-            self._progress.index(number, trailer)
+        self._begin_search(cache)
         end_group = chain.next_group + (chain.tail is not None)
-        self._progress.search = cache.search(self._disk, self._progress.check)
-        try:
-            cache.restore(self._catalogue, cached, end_group, self._progress.check)
-        finally:
-            self._progress.search = None
+        cache.restore(self._catalogue, cached, end_group, self._progress.check)
+        self._progress.search = None
         self._progress.advance(len(cached))
         self._cache_state = f"used for {len(cached)} of {counted(len(live), 'segment')}"
         return cached
+
+    def _begin_search(self, cache: CachedIndex) -> None:
+        """Let early reads find the ledgers of the cache, if all of its segments are there.
+
+        If a newer segment records that one of them was dropped, the cache is not used in the end.
+        Until then, early reads return what the bookie would have returned before that.
+        """
+        if self._progress.search is None and cache.segments.keys() <= self._trailers.keys():
+            for number in cache.segments:
+                self._progress.index(number, self._trailers[number])
+            self._progress.search = cache.search(self._disk, self._progress.check)
 
     # -- which segments ---------------------------------------------------------------------------
 
