@@ -251,6 +251,7 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
     expect(page.locator(".problems > .bad")).to_contain_text("not registered")
     names = page.locator(".tile dt")
     expect(names, "what it did is not known").to_have_text(["State", "Ledgers that name it"])
+    expect(page.get_by_role("heading", name="Over time")).to_be_visible()  # It comes last.
     order = page.locator("main h2").all_inner_texts()
     assert order.index("What is wrong") < order.index("Actions") < order.index("Over time")
     expect(
