@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from quire._runtime.clock import SystemClock
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
@@ -42,6 +43,13 @@ from tests.support.waiting import until
 METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})
 TWO = BookieAddress("10.0.0.2:3181", "10.0.0.2", 3181)
+
+
+async def next_millisecond() -> None:
+    """Wait until the clock that dates creations shows a later millisecond than now."""
+    clock = SystemClock()
+    now_ms = clock.now_ms()
+    await until(lambda: clock.now_ms() > now_ms)
 
 
 async def ranges_of(store: MetadataStore, first: int = 0) -> list[LedgerRange]:
@@ -520,7 +528,7 @@ async def test_a_write_names_the_creation_that_it_changes(
         metadata = replace(metadata, digest=None, password=None)
     ledger_id, old = await ledger_store.create_ledger(metadata)
     await ledger_store.delete_ledger(ledger_id)
-    await asyncio.sleep(0.002)  # creations of one millisecond look alike to SQLite
+    await next_millisecond()  # creations of one millisecond look alike to SQLite
     _, new = await ledger_store.create_ledger(replace(metadata, ctoken=0), ledger_id)
     assert old.created != new.created
     with pytest.raises(LedgerRecreatedError, match=str(ledger_id)) as failed:
@@ -561,7 +569,7 @@ async def test_a_watch_does_not_take_the_new_ledger_for_the_old_one(
     await until(lambda: len(seen) == 1)
     assert seen[0] is not None
     assert seen[0].created == old.created
-    await asyncio.sleep(0.002)  # creations of one millisecond look alike to SQLite
+    await next_millisecond()  # creations of one millisecond look alike to SQLite
     await writer.delete_ledger(ledger_id)
     await writer.create_ledger(METADATA, ledger_id)
     await until(lambda: len(seen) > 1)

@@ -481,7 +481,7 @@ def test_links_lead_to_what_is_above(dashboard: Dashboard, tab: Tab) -> None:
         ("dataset/d", ["Datasets"]), ("machine/m", ["State machines"]),
     ):  # fmt: skip
         for name in above:
-            tab.open(path)
+            tab.go(path)
             crumbs = page.get_by_role("navigation", name="Above")
             expect(crumbs.get_by_role("link")).to_have_text(above)
             crumbs.get_by_role("link", name=name).click()
@@ -503,7 +503,7 @@ def test_links_between_pages(dashboard: Dashboard, tab: Tab) -> None:
         (f"ledger/{dashboard.ledger}", ".drawing", one, f"Bookie {one}"),
         (f"ledger/{dashboard.ledger}/entries", "main", "Replicas", f"Ledger {dashboard.ledger}"),
     ):
-        tab.open(path)
+        tab.go(path)
         page.locator(where).get_by_role("link", name=name, exact=True).first.click()
         heading(page, expected)
 

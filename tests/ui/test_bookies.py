@@ -247,10 +247,11 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
     wait_for(lambda: said(roomy, lost.id)["bookie"]["state"] == "gone", "it is gone")
     tab.open("bookies")
     expect(page.locator("tbody th").first, "the worst bookie is the first").to_have_text(lost.id)
-    tab.open(f"bookie/{lost.id}")
+    tab.go(f"bookie/{lost.id}")
     expect(page.locator(".problems > .bad")).to_contain_text("not registered")
     names = page.locator(".tile dt")
     expect(names, "what it did is not known").to_have_text(["State", "Ledgers that name it"])
+    expect(page.get_by_role("heading", name="Over time")).to_be_visible()  # It comes last.
     order = page.locator("main h2").all_inner_texts()
     assert order.index("What is wrong") < order.index("Actions") < order.index("Over time")
     expect(
@@ -271,7 +272,7 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
 def test_a_bookie_that_nobody_knows(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("bookie/10.0.0.1%3A3181")
     expect(tab.page.get_by_role("alert")).to_contain_text("The cluster knows no bookie")
-    tab.open("bookie/a%20b")
+    tab.go("bookie/a%20b")
     expect(tab.page.get_by_role("alert")).not_to_be_empty()
     tab.seen.errors.clear()
 

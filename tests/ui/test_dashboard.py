@@ -70,7 +70,7 @@ def pages(dashboard: Dashboard) -> dict[str, str]:
 )
 def test_every_page(dashboard: Dashboard, tab: Tab, window: str) -> None:
     for name, path in pages(dashboard).items():
-        tab.open(path)
+        tab.go(path)
         tab.check(name)
         tab.picture(f"{name}-{window}")
     background = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -105,12 +105,12 @@ def test_what_the_pages_say(dashboard: Dashboard, tab: Tab) -> None:
         expect(row).to_contain_text("✓ writable")
         expect(row).to_contain_text(f"/rack{at % 2}")
         expect(row.get_by_role("meter")).to_have_attribute("aria-valuetext", re.compile("free of"))
-    tab.open(f"ledger/{dashboard.ledger}")
+    tab.go(f"ledger/{dashboard.ledger}")
     drawing = page.get_by_role("region", name="Ensemble over time")
     expect(drawing.get_by_role("columnheader", name="entries 0 to 99")).to_be_visible()
     expect(drawing.locator("td.good")).to_have_count(4)
     expect(page.get_by_role("cell", name=HOSTILE)).to_be_visible()
-    tab.open("streams")
+    tab.go("streams")
     page.get_by_role("link", name=TEAM, exact=True).click()
     expect(page.get_by_role("link", name=HOSTILE_NAME)).to_be_visible()
     page.get_by_label("Part of a name").fill("ord")
@@ -172,7 +172,7 @@ def test_with_the_keyboard_alone(dashboard: Dashboard, tab: Tab) -> None:
 def test_a_ledger_that_does_not_exist(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("ledger/999999")
     expect(tab.page.get_by_role("alert")).to_contain_text("Ledger 999999 does not exist")
-    tab.open("ledger/nonsense")
+    tab.go("ledger/nonsense")
     expect(tab.page.get_by_role("alert")).to_contain_text("must be an integer")
     assert [one.status for one in tab.seen.answers if one.status >= 400] == [404, 400]
     tab.seen.errors.clear()
@@ -214,7 +214,7 @@ def test_no_auditor_means_no_promise(dashboard: Dashboard, tab: Tab) -> None:
     """Nobody looks for lost bookies here, so the page does not say that no replica lacks."""
     tab.open("work")
     expect(tab.page.get_by_role("main")).to_contain_text("ledgers may lack replicas without a mark")
-    tab.open("")
+    tab.go("")
     expect(tab.page.locator(".tile.warn").filter(has_text="no auditor")).to_be_visible()
 
 
@@ -257,10 +257,10 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     expect(wrong).to_contain_text("Being done: Nothing is copied: no autorecovery process is")
     expect(wrong).to_contain_text("the others cannot take all of its copies")
     tab.picture("overview-lost")
-    tab.open("bookies")
+    tab.go("bookies")
     row = page.get_by_role("row").filter(has_text=bookie.id)
     expect(row).to_contain_text("✗ gone")
-    tab.open(f"ledger/{dashboard.ledger}")
+    tab.go(f"ledger/{dashboard.ledger}")
     cell = page.locator("td.bad").filter(has_text=bookie.id)
     expect(cell).to_contain_text("✗ does not answer")
     red, green, blue = re.findall(

@@ -139,13 +139,15 @@ def pages(stored: Stored) -> dict[str, str]:
     ids=list(WINDOWS),
 )
 def test_every_page(stored: Stored, tab: Tab, window: str) -> None:
+    """In one window each page is opened by its address, in the others by a move from another."""
     for name, path in pages(stored).items():
         asked = len(tab.seen.answers)
-        tab.open(path)
+        (tab.open if window == "light" else tab.go)(path)
         tab.check(name)
         tab.picture(f"{name}-{window}")
         answers = tab.seen.of_pages(asked)
-        assert len(answers) == 1 or name == "ledgers-filtered", answers
+        # After a move, the last refresh of the page before may be among them.
+        assert window != "light" or len(answers) == 1 or name == "ledgers-filtered", answers
     assert "hacked" not in tab.page.title()
 
 
@@ -273,7 +275,7 @@ def test_an_open_ledger_is_read_to_its_lac_and_stays_open(
     tab.open(f"ledger/{stored.unfinished}/entries")
     expect(line(tab.page, "Entry 0")).to_contain_text("one")
     expect(tab.page.get_by_role("main")).to_contain_text("is still written")
-    tab.open(f"ledger/{stored.unfinished}/entries/0")
+    tab.go(f"ledger/{stored.unfinished}/entries/0")
     expect(tab.page.locator(".alert.good")).to_contain_text("All 3 copies are good")
     status, found = dashboard.get(f"/api/v1/quire/ledgers/{stored.unfinished}")
     assert (status, found["state"]) == (200, "OPEN")
@@ -294,13 +296,13 @@ def test_the_copies_of_an_entry_when_a_bookie_is_lost(
     expect(payload(page, "entry 3")).to_have_text("entry 3")
     bookie.kill()
     try:
-        tab.open(f"ledger/{stored.many}/entries/3")
+        tab.go(f"ledger/{stored.many}/entries/3")
         expect(page.locator(".alert.bad")).to_contain_text("2 of 3 copies are good")
         expect(row).to_contain_text("✗ does not answer")
         expect(payload(page, "entry 3")).to_have_text("entry 3")
-        tab.open(f"ledger/{stored.many}/entries")
+        tab.go(f"ledger/{stored.many}/entries")
         expect(line(page, "Entry 3")).to_contain_text("entry 3")
-        tab.open("ledgers")
+        tab.go("ledgers")
         expect(page.get_by_role("row").filter(has_text="bookie gone").first).to_contain_text(lost)
     finally:
         bookie.start()
@@ -511,7 +513,7 @@ def test_ledgers_newest_first_with_owner_and_replicas(
     expect(machine).to_contain_text("✓ complete")
     machine.get_by_role("link", name="state machine").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("State machine /shop/accounts")
-    tab.open("ledgers")
+    tab.go("ledgers")
     page.get_by_text("Filters").click()
     page.get_by_label("State", exact=True).select_option(label="open")
     page.get_by_role("button", name="Apply").click()
@@ -535,7 +537,7 @@ def test_ledgers_newest_first_with_owner_and_replicas(
     page.get_by_role("button", name="Ledger", exact=True).click()
     page.get_by_role("button", name="Ledger", exact=True).click()
     assert ledger_ids(page) == [str(stored.locked), str(stored.many)]
-    tab.open("ledgers?replication=lacking")
+    tab.go("ledgers?replication=lacking")
     expect(page.get_by_role("main")).to_contain_text("No such ledgers were found")
 
 
