@@ -64,7 +64,7 @@ async def _fill(uri: str) -> None:
                 records = [one async for one in site.open_reader(stream)]
                 await site.subscription(stream, "billing").commit(records[read - 1].position)
 
-        async def delete(stream: StreamMetadata) -> None:
+        async def delete(stream: StreamMetadata, _: object) -> None:
             if stream.paths.name.endswith("/1"):
                 raise ConnectionError
             await delete_stream(client, stream, b"")

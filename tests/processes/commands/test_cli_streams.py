@@ -121,7 +121,7 @@ def test_a_topic_whose_deletion_was_interrupted_is_listed_with_the_command_that_
     path = quire.environment["QUIRE_NAMESPACE"]
 
     async def begin_deletion() -> None:
-        async def dies(partition: StreamMetadata) -> None:
+        async def dies(partition: StreamMetadata, _: object) -> None:
             if partition.paths.name == "clicks/1":
                 raise InterruptedError
             await removal.delete_stream(client, partition, b"")

@@ -107,7 +107,7 @@ def test_a_topic_whose_deletion_was_interrupted() -> None:
         ask = Asked(b.client)
         await b.streams.create_topic("visits", 2)
 
-        async def delete(stream: StreamMetadata) -> None:
+        async def delete(stream: StreamMetadata, _: object) -> None:
             if stream.paths.name == "visits/1":
                 raise ConnectionError
             await delete_stream(b.client, stream, b"")

@@ -48,7 +48,7 @@ from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import FollowedLedger, Mirror
 from quire.streams.namespace.namespace import Namespace, open_namespace
-from quire.streams.publish.segment_builder import JOB_KEY
+from quire.streams.publish.segment_builder import JOB_KEY, LIFE_KEY
 from quire.streams.read.records import Record
 from quire.streams.write.writer import StreamWriter
 from quire_simulator.world.world import CLIENT_CONFIG
@@ -189,6 +189,7 @@ def test_completed_segments_are_copied_outside_and_counted() -> None:
             assert made.custom[JOB_KEY] == JOB
             assert made.custom[SOURCE_KEY] == b"%d" % original.ledger_id
             assert made.custom["stream"] == s.target.metadata(NAME).paths.stream.encode()
+            assert made.custom[LIFE_KEY] == (await s.target.metadata(NAME).life_id()).encode()
         assert mirror.copied.size_bytes == size_bytes
         again = await s.once()  # There is nothing left to copy.
         assert (again.copied.segments, again.copied.entries, len(s.pieces)) == (0, 0, 2)
@@ -695,7 +696,7 @@ def test_only_ledgers_of_this_copy_that_it_does_not_name_are_deleted() -> None:
         await s.once()
         client, piece = s.bench.client, s.pieces[0]
         left = (await copy_ledger(client, client, piece, b"", b""))["ledger"]
-        other = (await copy_ledger(client, client, {**piece, "path": "/b/x"}, b"", b""))["ledger"]
+        other = (await copy_ledger(client, client, {**piece, "life": "b-1"}, b"", b""))["ledger"]
         foreign = await client.create_ledger(custom={"stream": piece["path"].encode()})
         await foreign.close()
         metadata = s.target.metadata(NAME)
@@ -715,6 +716,24 @@ def test_only_ledgers_of_this_copy_that_it_does_not_name_are_deleted() -> None:
         await metadata.allocate(claim, allocated)
         assert await leftovers.sweep(metadata, claim) == []
         assert allocated in await s.bench.ledgers()
+
+    scene(play)
+
+
+def test_a_new_copy_spares_the_ledgers_of_a_renamed_one() -> None:
+    # The ledgers of a renamed stream still have the path of its former name in their metadata.
+    async def play(s: Scene) -> None:
+        await s.write(1, 2)
+        await s.write(3)
+        former = await s.once()
+        await s.target.rename_stream(NAME, "kept")
+        kept = {segment.ledger_id for segment in await s.target.segments("kept")}
+        await s.once()
+        await former._delete_unnamed(sorted(kept))  # as if its last reply had been lost
+        assert kept <= set(await s.bench.ledgers())
+        reader = await s.target.open_reader("kept")
+        assert [int(record.payload) async for record in reader] == [1, 2, 3]
+        assert await s.numbers(s.target) == [1, 2, 3]
 
     scene(play)
 

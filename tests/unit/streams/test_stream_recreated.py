@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
@@ -187,6 +188,50 @@ def test_a_deletion_that_comes_late_takes_nothing_of_the_present_stream(what: st
         await writer.append(b"3")  # its claim holds
         await writer.close()
         assert [r.payload for r in await b.read("s")] == [b"1", b"2", b"3"]
+
+    run(scene)
+
+
+def test_a_deletion_that_comes_late_does_not_begin_again_with_the_present_stream() -> None:
+    """The ledger that the former writer had created ahead is not this claim's any more."""
+
+    async def scene(b: Bench) -> None:
+        await fill(b, 0)
+        former = await b.streams.open_writer("s")
+        allocation = b.streams.metadata("s").paths.allocation
+        async with asyncio.timeout(10):  # simulated
+            while not (await b.client.metadata.tree.read(allocation)).value:
+                await asyncio.sleep(0.1)
+        async with b.world.client("other") as other:
+            metadata = StreamMetadata(other, b.streams.metadata("s").paths)
+
+            async def meanwhile() -> None:
+                await create_again(b, 1, 2)
+
+            segment = (await metadata.segments())[0]
+            before_it_deletes(metadata, metadata.paths.segment(segment.name), meanwhile)
+            await delete_stream(other, metadata, b"")
+        former.abandon()
+        assert [r.payload for r in await b.read("s")] == [b"1", b"2"]
+
+    run(scene)
+
+
+def test_a_deletion_takes_no_ledger_of_a_stream_that_is_renamed_meanwhile() -> None:
+    async def scene(b: Bench) -> None:
+        for number in range(3):
+            await fill(b, number)
+        async with b.world.client("other") as other:
+            metadata = StreamMetadata(other, b.streams.metadata("s").paths)
+            segment = (await metadata.segments())[0]
+
+            async def meanwhile() -> None:
+                await b.streams.rename_stream("s", "kept")
+
+            before_it_deletes(metadata, metadata.paths.segment(segment.name), meanwhile)
+            await delete_stream(other, metadata, b"")
+        reader = await b.streams.open_reader("kept", on_gap="skip")
+        assert [record.payload async for record in reader] == [b"1", b"2"]
 
     run(scene)
 

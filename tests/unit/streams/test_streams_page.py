@@ -162,7 +162,7 @@ def test_a_topic_whose_deletion_was_interrupted_is_named_with_what_is_left() -> 
     async def scene(b: Bench) -> None:
         await b.streams.create_topic("visits", 3)
 
-        async def delete(stream: StreamMetadata) -> None:
+        async def delete(stream: StreamMetadata, _: object) -> None:
             if stream.paths.name != "visits/0":
                 raise ConnectionError
             await delete_stream(b.client, stream, b"")

@@ -174,7 +174,7 @@ def test_a_topic_that_is_being_deleted_in_the_target_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def play(s: Scene) -> None:
-        async def dies(metadata: object) -> None:
+        async def dies(metadata: object, _: object) -> None:
             raise InterruptedError
 
         await s.target.create_topic("clicks", 3)

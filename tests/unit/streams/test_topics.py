@@ -395,11 +395,11 @@ def test_a_deletion_that_was_interrupted_is_completed_by_the_next_one(
         whole = removal.delete_stream
         deleted: list[str] = []
 
-        async def dies(client: Any, metadata: Any, password: bytes) -> None:
+        async def dies(client: Any, metadata: Any, password: bytes, **how: Any) -> None:
             if deleted:
                 raise KeyboardInterrupt
             deleted.append(metadata.paths.name)
-            await whole(client, metadata, password)
+            await whole(client, metadata, password, **how)
 
         monkeypatch.setattr(namespace_module, "delete_stream", dies)
         with pytest.raises(KeyboardInterrupt):
@@ -431,8 +431,8 @@ def test_a_late_deletion_spares_a_topic_that_was_created_meanwhile(
         await b.streams.create_topic("clicks", 1)
         whole = removal.delete_stream
 
-        async def slow(client: Any, metadata: Any, password: bytes) -> None:
-            await whole(client, metadata, password)
+        async def slow(client: Any, metadata: Any, password: bytes, **how: Any) -> None:
+            await whole(client, metadata, password, **how)
             monkeypatch.undo()
             await b.streams.delete_topic("clicks")  # another client completes the deletion
             await b.streams.create_topic("clicks", 2)
@@ -441,6 +441,36 @@ def test_a_late_deletion_spares_a_topic_that_was_created_meanwhile(
         await b.streams.delete_topic("clicks")
         assert (await b.streams.topic("clicks")).partitions == 2
         assert await b.streams.streams() == ["clicks/0", "clicks/1"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("done", [0, 1])
+def test_a_late_deletion_spares_the_partitions_of_a_topic_that_was_created_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 3)
+        whole = removal.delete_stream
+        deleted: list[str] = []
+
+        async def slow(client: Any, metadata: Any, password: bytes, **how: Any) -> None:
+            if len(deleted) == done:
+                monkeypatch.undo()
+                await b.streams.delete_topic("clicks")  # another client completes the deletion
+                await b.streams.create_topic("clicks", 3)
+                topic = await b.streams.topic("clicks")
+                async with topic.open_writer() as writer:
+                    for partition in range(3):
+                        await writer.append(b"new", partition=partition)
+            deleted.append(metadata.paths.name)
+            await whole(client, metadata, password, **how)
+
+        monkeypatch.setattr(namespace_module, "delete_stream", slow)
+        await b.streams.delete_topic("clicks")
+        topic = await b.streams.topic("clicks")
+        found = [(one.partition, one.payload) async for one in topic.open_reader()]
+        assert sorted(found) == [(0, b"new"), (1, b"new"), (2, b"new")]
 
     run(scene)
 

@@ -11,14 +11,15 @@ from contextlib import aclosing
 from typing import Any
 
 from quire.client import Client, LedgerReader, LedgerWriter
-from quire.streams.publish.segment_builder import JOB_KEY
+from quire.streams.publish.segment_builder import JOB_KEY, LIFE_KEY
 from quire.streams.write.segments import APPLICATION
 
 Piece = Mapping[str, Any]
 """The ledger to copy and the properties of its copy, as values that JSON can represent.
 
-`ledger` is the ledger to copy, `path` the path of the target stream, and `empty` whether to create
-an empty ledger instead, for a truncated segment. The other keys are arguments of `create_ledger`.
+`ledger` is the ledger to copy, `path` the path of the target stream, `life` the id of its life, and
+`empty` whether to create an empty ledger instead, for a truncated segment. The other keys are
+arguments of `create_ledger`.
 """
 
 JOB = b"quire-replicate"
@@ -39,6 +40,7 @@ async def create(client: Client, piece: Piece, password: bytes) -> LedgerWriter:
             **APPLICATION,
             "stream": piece["path"].encode(),
             JOB_KEY: JOB,
+            LIFE_KEY: piece["life"].encode(),
             SOURCE_KEY: str(piece["ledger"]).encode(),
         },
     )

@@ -320,10 +320,12 @@ class Mirror:
     # -- sealed segments ----------------------------------------------------------------------
 
     def _piece(self, segment: StreamSegment) -> Piece:
+        assert self._claim is not None
         names = ("ensemble_size", "write_quorum", "ack_quorum", "digest")
         return {
             "ledger": segment.ledger_id,
             "path": self._to.paths.stream,
+            "life": self._claim.life_id,
             "empty": segment.truncation is Truncation.TRUNCATED,
             **{name: self._settings[name] for name in names},
         }
@@ -358,9 +360,13 @@ class Mirror:
     async def _delete_unnamed(self, ledger_ids: Sequence[int]) -> None:
         """Delete those of the ledgers that no segment of the copy names.
 
-        No other claim can name them, because they were created for a claim that is lost.
+        No other claim can name them, because they were created for a claim that is lost. If the
+        copy was deleted or renamed, perhaps together with them, the search for orphans decides.
         """
+        assert self._claim is not None
         named = {segment.ledger_id for segment in await self._to.segments()}
+        if not await self._to.tree.exists(self._claim.life):
+            return
         for ledger_id in ledger_ids:
             if ledger_id not in named:
                 await delete_insisting(self.target.client, ledger_id)

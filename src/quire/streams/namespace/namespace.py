@@ -8,7 +8,7 @@ path, and the settings of a stream below the stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -586,8 +586,8 @@ class Namespace:
             UsageError: The name is that of a stream. Nothing was deleted.
         """
 
-        async def delete(partition: StreamMetadata) -> None:
-            await delete_stream(self.client, partition, self.password)
+        async def delete(partition: StreamMetadata, wanted: Callable[[], Awaitable[bool]]) -> None:
+            await delete_stream(self.client, partition, self.password, wanted=wanted)
 
         await self._topics.delete(name, delete)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from quire.client import Client
 from quire.codec.distributedlog.segment import StreamSegment, parse_segment_name
 from quire.errors import (
@@ -22,15 +24,32 @@ from quire.streams.write.takeover import free_allocated
 ATTEMPTS_MAX = 20
 
 
-async def delete_stream(client: Client, metadata: StreamMetadata, password: bytes) -> None:
+async def delete_stream(
+    client: Client,
+    metadata: StreamMetadata,
+    password: bytes,
+    *,
+    wanted: Callable[[], Awaitable[bool]] | None = None,
+) -> None:
     """Delete a stream and all its ledgers. Deleting a stream that does not exist succeeds.
+
+    The stream is the one that has the name when the call begins. If another client deletes or
+    renames it meanwhile, a stream that gets the name then is not changed. `wanted` is called once
+    it is known which stream that is. If it returns False, nothing is deleted.
 
     The writer of the stream is fenced. Raises MetadataUnavailableError if other clients open the
     stream for writing during every attempt: a part of it may be left then.
     """
-    for _ in range(ATTEMPTS_MAX):
+    try:
+        life = (await metadata.life()).path
+    except NoSuchStreamError:
+        life = ""
+    if wanted is not None and not await wanted():
+        return
+    for _ in range(ATTEMPTS_MAX if life else 1):
         try:
-            await _delete(client, metadata, password)
+            if life:
+                await _delete(client, metadata, password, life)
         except (NoSuchStreamError, NoSuchKeyError):
             pass  # the stream does not exist, or another deletion has removed this part
         except (StreamFencedError, VersionConflictError, NotEmptyError):
@@ -46,15 +65,21 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
         await metadata.remove_rest()
 
 
-async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> None:
+async def _delete(client: Client, metadata: StreamMetadata, password: bytes, life: str) -> None:
     """Claim the stream, delete its ledgers, and then delete the node `ledgers`.
 
     A stream without that node does not exist. It is deleted under the claim, so that no writer can
-    continue afterwards.
+    continue afterwards. Nothing is deleted if the stream has another life than `life`.
     """
+    if (await metadata.life()).path != life:
+        return
     await metadata.ensure_writable()
     claim = await metadata.claim()
+    if claim.life != life:
+        return
     for segment in await metadata.segments():
+        if not await metadata.tree.exists(life):
+            return  # a stream that was renamed still needs its ledgers
         if segment.in_progress:
             await _fence(client, segment, password)
         await remove(client, metadata, segment, claim.life)

@@ -103,6 +103,11 @@ class WriterClaim:
     stamp: str
     """The value of the node at `life`, which identifies the newest claim."""
 
+    @property
+    def life_id(self) -> str:
+        """The id of the life, which no other life of any stream has."""
+        return self.life.rpartition("/")[2]
+
 
 class StreamMetadata:
     """The access to the metadata nodes of one stream: it reads and changes them."""

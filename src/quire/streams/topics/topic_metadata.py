@@ -301,9 +301,15 @@ class TopicMetadata:
             raise topic_exists(topic)  # the rest of the deletion would delete the stream
         return [Check(self._path(above), topic.version)]
 
-    async def delete(self, name: str, delete: Callable[[StreamMetadata], Awaitable[None]]) -> None:
+    async def delete(
+        self,
+        name: str,
+        delete: Callable[[StreamMetadata, Callable[[], Awaitable[bool]]], Awaitable[None]],
+    ) -> None:
         """Delete a topic, and each partition with `delete`. It need not exist.
 
+        `delete` receives a function that returns whether the topic is still this one. A partition
+        that exists then belongs to it, because no partition is created while it is being deleted.
         If this is interrupted, call it again. Raises UsageError if a stream has this name.
         """
         name = stream_name(name)
@@ -326,8 +332,13 @@ class TopicMetadata:
                 await self.delete(name, delete)  # another client deletes it too
                 return
             marked = begun.version
+
+        async def wanted() -> bool:
+            found = await self.find(name)
+            return found is not None and (found.id, found.version) == (known.id, marked)
+
         for at in range(known.partitions):
-            await delete(self.stream(partition_stream(name, at)))
+            await delete(self.stream(partition_stream(name, at)), wanted)
         try:
             await self._tree.commit(Delete(path, marked))
         except (NoSuchKeyError, VersionConflictError):

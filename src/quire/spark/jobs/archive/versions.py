@@ -40,6 +40,8 @@ An attempt fails if the manifest is replaced meanwhile.
 """
 MANIFESTS, DATA = "manifest", "data"
 _NAME = re.compile(r"(\d{8})-([0-9a-f]{12})(?:\.claim|-(\d)\.json)", re.ASCII)
+_DIRECTORY = re.compile(r"(\d{8})-([0-9a-f]{12})", re.ASCII)
+"""The form of the name of a version's directory: the claim under which it was written."""
 
 Name = tuple[int, str, int]
 """The decoded name of a claim or a manifest: number and owner of the claim, number of the manifest.
@@ -195,15 +197,21 @@ class VersionClaim:
             )
 
     def _sweep(self, version: Version) -> None:
-        """Remove what is needed neither by this version nor by those that it keeps."""
+        """Remove what is needed neither by this version nor by those that it keeps.
+
+        Directories of later claims are left alone: a job that was taken for dead may continue here
+        while the next one writes there.
+        """
         from pyarrow import fs
 
-        kept = {version.name, *version.former, self._directory}
+        kept, mine = {version.name, *version.former}, (self._number, self._owner)
         selector = fs.FileSelector(self._store.path(DATA), allow_not_found=True)
         for info in self._store.filesystem.get_file_info(selector):
-            if info.type == fs.FileType.Directory and info.base_name not in kept:
+            claim = _DIRECTORY.fullmatch(info.base_name)
+            if info.type != fs.FileType.Directory or claim is None or info.base_name in kept:
+                continue
+            if (int(claim[1]), claim[2]) < mine:
                 self._store.filesystem.delete_dir(info.path)
-        mine = (self._number, self._owner)
         for name in self._versions.names():
             if name[:2] < mine:
                 self._store.remove(f"{MANIFESTS}/{_text(name)}")
