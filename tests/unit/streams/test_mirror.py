@@ -32,6 +32,7 @@ from quire.errors import (
     UnauthorizedError,
 )
 from quire.metadata.tree import Put
+from quire.spark.streams.view import StreamView
 from quire.streams.mirror import mirror as mirrors
 from quire.streams.mirror.check import (
     MARKER,
@@ -282,6 +283,41 @@ def test_the_next_run_replaces_the_ledger_of_a_segment_in_progress() -> None:
         assert await s.numbers(s.target) == [1, 2, 3]
         named = await s.ledgers_of(s.source) | await s.ledgers_of(s.target)
         assert set(await s.bench.ledgers()) == named
+
+    scene(play)
+
+
+def test_a_query_of_spark_goes_on_when_the_ledger_is_replaced() -> None:
+    """It took the copy for another stream: it failed, or read all records again."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        await s.once()
+        view = StreamView(s.target, NAME)
+        await view.open()
+        reached = view.reached(await view.frontier())
+        former = view.segments[-1]
+        assert (reached.position, reached.ledger_id) == (DLSN(1, 2, 0), former.ledger_id)
+
+        await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        await view.look()
+        assert view.segments[-1].in_progress
+        assert view.segments[-1].ledger_id != former.ledger_id
+        assert view.same_stream(reached)
+        splits, gaps = await view.splits(reached.position, None, reached.sequence, reached=True)
+        assert [split.first for split in splits] == [2]
+        assert not gaps
+
+        await writer.close()
+        await s.once()
+        await view.look()
+        assert [segment.in_progress for segment in view.segments] == [False]
+        assert view.same_stream(reached)
+        # Without its life, only the ledger can identify the stream.
+        assert not view.same_stream(replace(reached, life=None))
+        view.close()
 
     scene(play)
 

@@ -18,6 +18,7 @@ from quire.errors import NoSuchLedgerError, StreamError, StreamGapError
 from quire.spark.streams.offsets import StreamOffset
 from quire.spark.streams.plan import SegmentRange, StreamSplit, counted, lay_out, split_of
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
+from quire.streams.mirror.check import MARKER
 from quire.streams.namespace.known_segments import KnownSegments
 from quire.streams.read.arrow import TIME_MAX_MS, Origin
 from quire.streams.read.positions import (
@@ -75,6 +76,12 @@ class StreamView:
         It is "" if the client may not read it, and None before the first `look`.
         """
         self.txid_is_time = True
+        self._copied = False
+        """Whether the stream is a copy that `replicate` made.
+
+        Each run of a replication begins the ledger of the copy's segment in progress again, so the
+        ledger of a position does not identify a copy.
+        """
         self._streams = streams
         self._client = streams.client
         self._known = KnownSegments(streams.metadata(name))
@@ -89,7 +96,10 @@ class StreamView:
         """
         if anew:
             self.forget()
-        self.life, self.segments = await self._known.look()
+        former, (self.life, self.segments) = self.life, await self._known.look()
+        if self.life and self.life != former:
+            metadata = self._streams.metadata(self.name)
+            self._copied = await metadata.tree.exists(f"{metadata.paths.root}/{MARKER}")
         # A stream may have very many segments, so look at all of them only if that is needed.
         if self._readers or len(self._lengths) > len(self.segments):
             kept = {segment.ledger_id for segment in self.segments}
@@ -356,7 +366,8 @@ class StreamView:
 
         Another life means another stream. The life may be unknown in an old checkpoint, and
         DistributedLog's own programs delete and create streams without changing it. The ledger of
-        the position and the number of records before it may then still show the difference.
+        the position and the number of records before it may then still show the difference. A copy
+        that `replicate` made has other ledgers from time to time, so its life decides.
         """
         position = reached.position
         if reached.life and self.life and reached.life != self.life:
@@ -371,7 +382,7 @@ class StreamView:
             if last.in_progress:
                 return False  # a segment in progress has no position after its end
             return last.first_sequence_id < 0 or reached.sequence == last.following_sequence_id
-        if reached.ledger_id is not None:
+        if reached.ledger_id is not None and not (self._copied and reached.life):
             return reached.ledger_id == here.ledger_id
         if position != here.first_dlsn or here.first_sequence_id < 0:
             return True
