@@ -208,16 +208,21 @@ def coalesced(metadata: LedgerMetadata, index: int, found: Iterable[Bad]) -> lis
     """
     merged: list[Bad] = []
     for bad in sorted(found, key=lambda bad: bad.first):
-        before = merged[-1] if merged else None
-        if (
-            before is not None
-            and (before.kind, before.detail) == (bad.kind, bad.detail)
-            and next_stored(metadata, index, before.last + 1) >= bad.first
-        ):
-            merged[-1] = Bad(before.first, max(before.last, bad.last), bad.kind, bad.detail)
-        else:
-            merged.append(bad)
+        add_bad(metadata, index, merged, bad)
     return merged
+
+
+def add_bad(metadata: LedgerMetadata, index: int, found: list[Bad], bad: Bad) -> None:
+    """Add a range to the ranges of one member, which all begin before it, as `coalesced` does."""
+    before = found[-1] if found else None
+    if (
+        before is not None
+        and (before.kind, before.detail) == (bad.kind, bad.detail)
+        and next_stored(metadata, index, before.last + 1) >= bad.first
+    ):
+        found[-1] = Bad(before.first, max(before.last, bad.last), bad.kind, bad.detail)
+    else:
+        found.append(bad)
 
 
 def findings(

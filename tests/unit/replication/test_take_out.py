@@ -240,6 +240,34 @@ async def _scans(client: Client) -> list[ReplicaScan]:
     return [await scan(client, ledger, fragment, 0, fragment.first, fragment.last)]
 
 
+@shapes
+def test_what_a_bookie_lost_is_one_range_of_bad_entries(shape: tuple[int, int, int]) -> None:
+    """A repair writes a range back in large portions, and needs little memory for it."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        await cluster.ledger(shape, range(40), state=CLOSED)
+        lossy = cluster["b0"]
+        lossy.says = lambda ask: (
+            error_of(Code.UNKNOWN_LEDGER_STATE, LEDGER, ask.entry, "b0")
+            if 10 <= ask.entry < 35 and ask.entry != 20
+            else ...
+        )
+        async with cluster.client() as client:
+            [found] = await _scans(client)
+        metadata = await cluster.stored()
+        here = stored_by(metadata, 0, 0, 39)
+        bad = [(10, 34)]
+        if 20 in here:
+            bad = [(10, 19), (21, 34)]
+        mine = [[n for n in here if first <= n <= last] for first, last in bad]
+        assert [(one.first, one.last) for one in found.bad] == [(ids[0], ids[-1]) for ids in mine]
+        assert {one.kind for one in found.bad} == {Kind.DAMAGED}
+        assert found.entries == len(here) - sum(map(len, mine))
+
+    simulated(main)
+
+
 @pytest.mark.parametrize("damaged", [True, False])
 def test_a_segment_of_which_an_entry_cannot_be_read_is_not_named(*, damaged: bool) -> None:
     """The mark stays, and what could be repaired is repaired."""

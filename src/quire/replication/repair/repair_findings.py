@@ -212,14 +212,16 @@ class _Repair:
         left: list[tuple[Finding, str]] = []
         async with adds:
             for one in findings:
-                try:
-                    for ids in self._portions(ledger, fragment, index, one):
-                        copies = await source.read(fragment.ensemble, ids, self._wrong(ids))
+                unread: ReadError | None = None
+                for ids in self._portions(ledger, fragment, index, one):
+                    copies, error = await source.read_some(fragment.ensemble, ids, self._wrong(ids))
+                    unread = unread or error
+                    if copies.ids:
                         await adds.write(copies)
                         await adds.drain()
                         await _verify(reader, copies)
-                except ReadError as error:
-                    left.append((one, str(error)))
+                if unread is not None:
+                    left.append((one, str(unread)))
         for one, why in left:
             self._leave([one], why)
         self._done = replace(

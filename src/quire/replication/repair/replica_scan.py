@@ -13,7 +13,16 @@ from quire.client import Client
 from quire.codec.entry.digest import crc32c
 from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment
-from quire.core.replicas import BLOCK_ENTRIES, Bad, Copies, Kind, Summing, Sums, differing_copies
+from quire.core.replicas import (
+    BLOCK_ENTRIES,
+    Bad,
+    Copies,
+    Kind,
+    Summing,
+    Sums,
+    add_bad,
+    differing_copies,
+)
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.repair.opened_ledger import OpenedLedger
 from quire.replication.repair.replica_reader import Part, ReplicaReader, Unreachable
@@ -29,7 +38,7 @@ class ReplicaScan:
     """The result of reading one replica."""
 
     bad: list[Bad] = field(default_factory=list)
-    """The ranges of entries with problems."""
+    """The ranges of entries with problems. Adjacent ones of one kind are merged."""
     sums: Sums = field(default_factory=dict)
     """The checksums of the good entries, by block and class of entries (`quire.core.replicas`)."""
     entries: int = 0
@@ -65,7 +74,7 @@ async def scan(
     summing = Summing(metadata.ensemble_size, metadata.write_quorum)
     async for part in reader.parts(index, first, last):
         if isinstance(part, Bad):
-            result.bad.append(part)
+            add_bad(metadata, index, result.bad, part)
             continue
         summing.add(part)
         result.entries += len(part.ids)

@@ -38,6 +38,19 @@ class ReplicaSource:
         The entries are ascending and of one segment. Bookies in `wrong` are not asked. Raises
         ReadError if an entry has no good replica. Cancel-safe.
         """
+        copies, unread = await self.read_some(ensemble, entries, wrong)
+        if unread is not None:
+            raise unread
+        return copies
+
+    async def read_some(
+        self, ensemble: Sequence[str], entries: Sequence[int], wrong: Collection[str] = ()
+    ) -> tuple[Copies, ReadError | None]:
+        """Read those of these entries that have a good replica, and check their digests.
+
+        The arguments are those of `read`. Also returns an error that names the other entries, or
+        None. Cancel-safe.
+        """
         found: dict[int, tuple[bytes, int]] = {}
         orders = self._orders(ensemble, wrong)
         for attempt in range(self._ledger.metadata.write_quorum):
@@ -53,26 +66,29 @@ class ReplicaSource:
                     if not isinstance(part, Copies):
                         continue
                     if len(part.ids) == len(entries):
-                        return part  # the usual case: one bookie has all of them
+                        return part, None  # the usual case: one bookie has all of them
                     for entry, payload, length in zip(part.ids, part.payloads, part.lengths):
                         found[entry] = (payload, length)
         missing = [entry for entry in entries if entry not in found]
-        if missing:
-            named = ", ".join(map(str, missing[:UNREADABLE_NAMED_MAX]))
-            more = len(missing) - UNREADABLE_NAMED_MAX
-            raise ReadError(
-                f"ledger {self._ledger.ledger_id} cannot be copied: no replica of entry {named}"
-                + (f" and {more} more" if more > 0 else "")
-                + " can be read",
-                ledger_id=self._ledger.ledger_id,
-                entry_id=missing[0],
-                remedy=f"`quire explain ledger {self._ledger.ledger_id}` shows the bookies that "
-                "should have these entries. Start them, and try again",
-            )
-        return Copies(
-            entries,
-            [found[entry][0] for entry in entries],
-            [found[entry][1] for entry in entries],
+        readable = [entry for entry in entries if entry in found]
+        copies = Copies(
+            readable,
+            [found[entry][0] for entry in readable],
+            [found[entry][1] for entry in readable],
+        )
+        return copies, self._unread(missing) if missing else None
+
+    def _unread(self, missing: Sequence[int]) -> ReadError:
+        named = ", ".join(map(str, missing[:UNREADABLE_NAMED_MAX]))
+        more = len(missing) - UNREADABLE_NAMED_MAX
+        return ReadError(
+            f"ledger {self._ledger.ledger_id} cannot be copied: no replica of entry {named}"
+            + (f" and {more} more" if more > 0 else "")
+            + " can be read",
+            ledger_id=self._ledger.ledger_id,
+            entry_id=missing[0],
+            remedy=f"`quire explain ledger {self._ledger.ledger_id}` shows the bookies that "
+            "should have these entries. Start them, and try again",
         )
 
     def _orders(self, ensemble: Sequence[str], wrong: Collection[str]) -> list[list[str]]:
