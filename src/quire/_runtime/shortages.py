@@ -1,4 +1,4 @@
-"""The limit of file descriptors of a process, and what to say when none is left."""
+"""What a process may lack: file descriptors, disk space, a writable disk. And what to say then."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ _ADVICE = (
     "Raise it: `ulimit -n 65536` in the shell before the start, or LimitNOFILE=65536 in the "
     "systemd unit"
 )
+
+READ_ONLY = (
+    "its file system is read-only. Mount it writable (look in the kernel's log for errors of the "
+    "disk first), or use a directory on another disk"
+)
+"""What is said about a file that cannot be written because its file system is mounted read-only."""
+_DISK_SHORTAGES = {
+    errno.ENOSPC: "the disk is full. Free some space on it (`df -h` shows the disks), or use a "
+    "directory on another disk",
+    errno.EDQUOT: "the disk quota of this user is used up. Remove files, or raise the quota",
+    errno.EROFS: READ_ONLY,
+}
+"""What is said for the errors of a disk that takes no data, and what to do."""
 
 
 def limit() -> int | None:
@@ -75,7 +88,7 @@ def few_connections(admitted: int, wanted: int, descriptors: int | None) -> str:
     )
 
 
-def shortage(error: BaseException) -> str:
+def no_descriptor(error: BaseException) -> str:
     """Return in words that no descriptor was left, or "" if the error has another reason."""
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.EMFILE:
@@ -93,12 +106,18 @@ def none_left() -> str:
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
-        return shortage(error)
+        return no_descriptor(error)
     return ""
 
 
+def shortage(error: BaseException) -> str:
+    """Return in words what the process lacks, and what to do, or "" if it lacks nothing."""
+    code = error.errno if isinstance(error, OSError) else None
+    return no_descriptor(error) or _DISK_SHORTAGES.get(code or 0, "")
+
+
 def reason_of(error: OSError) -> str:
-    """Return the reason of an error in words, with what to do if no descriptor was left."""
+    """Return the reason of an error in words, and what to do if the process lacks something."""
     return shortage(error) or error.strerror or str(error) or type(error).__name__
 
 
