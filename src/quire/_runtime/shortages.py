@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
-try:
+if sys.platform != "win32":
     import resource
-except ImportError:  # Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 LEAST = 32
 """The smallest limit with which a command or a server can begin to work. A bookie without clients
@@ -42,7 +41,7 @@ _DISK_SHORTAGES = {
 
 def limit() -> int | None:
     """Return the number of descriptors that this process may have, or None without a limit."""
-    if resource is None:
+    if sys.platform == "win32":  # Windows has no such limit
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
@@ -50,7 +49,7 @@ def limit() -> int | None:
 
 def raise_limit() -> int | None:
     """Raise the limit of this process as far as an ordinary user may, and return it."""
-    if resource is None:
+    if sys.platform == "win32":  # Windows has no such limit
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

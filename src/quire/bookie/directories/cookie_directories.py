@@ -142,12 +142,12 @@ async def check_directories(
             raise found[0].error
         disk = found[0].disk
         try:
-            checked = await check_identity(disk, metadata, bookie_id, random_bytes, now_ms)
-        except OSError as error:
+            identity = await check_identity(disk, metadata, bookie_id, random_bytes, now_ms)
+        except OSError as cause:
             raise StorageError(
-                f"the data directory {disk.path} cannot be prepared: {shortage(error) or error}"
-            ) from error
-        return CheckedDirectories(checked)
+                f"the data directory {disk.path} cannot be prepared: {shortage(cause) or cause}"
+            ) from cause
+        return CheckedDirectories(identity)
     instance_id = await metadata.instance_id()
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
