@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from quire._runtime.shortages import READ_ONLY
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     ClientClosedError,
@@ -646,6 +647,33 @@ async def test_every_error_of_a_full_disk_says_so(
         f"the disk of the metadata file is full ({path_of(sqlite)}: 0 B of 2.1 MB free). "
     )
     assert raised.value.outcome_known is outcome_known
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN])
+async def test_an_error_of_a_read_only_file_system_is_not_about_permissions(
+    sqlite: Backend, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store(sqlite)
+    failure = sqlite3.OperationalError("attempt to write a readonly database")
+    failure.sqlite_errorcode = code
+
+    def fail(connection: sqlite3.Connection) -> None:
+        raise failure
+
+    real = os.statvfs
+    mounted = SimpleNamespace(
+        f_flag=os.ST_RDONLY, **{name: getattr(real("/"), name) for name in ("f_bfree", "f_bavail")},
+        f_frsize=4096, f_blocks=2**30,
+    )  # fmt: skip
+    monkeypatch.setattr(os, "statvfs", lambda path: mounted)
+    try:
+        with pytest.raises(MetadataError) as raised:
+            await store._file.write(fail)
+    finally:
+        await store.close()
+    assert str(raised.value) == (
+        f"the metadata file {path_of(sqlite)} cannot be opened for writing: {READ_ONLY}"
+    )
 
 
 async def test_an_error_without_a_file_descriptor_is_not_about_permissions(

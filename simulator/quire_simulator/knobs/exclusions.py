@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NOT_SIMULATED = (
-    "_runtime.descriptors",
     "_runtime.heap",
     "_runtime.scheduling",
+    "_runtime.shortages",
     "bookie.main",
     "codec.certificate_dates",
     "metadata.sqlite.*",

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire._runtime.clock import SystemClock
-from quire._runtime.descriptors import connections_max, few_connections, raise_limit
 from quire._runtime.event_log import EventLog, EventWriter
 from quire._runtime.heap import (
     COLLECT_INTERVAL_S,
@@ -25,6 +24,7 @@ from quire._runtime.heap import (
 )
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.scheduling import schedule_as_batch
+from quire._runtime.shortages import connections_max, few_connections, raise_limit
 from quire._runtime.tasks import TaskSet
 from quire.bookie.options import check_bookie
 from quire.bookie.protocol.security import check_security

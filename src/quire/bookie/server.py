@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from quire._runtime.clock import Clock
-from quire._runtime.descriptors import reason_of
 from quire._runtime.event_log import EventLog
 from quire._runtime.retry import Backoff, Retry
+from quire._runtime.shortages import reason_of
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
 from quire.bookie.announcement import Announced, Announcement

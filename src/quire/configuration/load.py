@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire._runtime.descriptors import reason_of
 from quire._runtime.names.caller_warnings import warn_caller
+from quire._runtime.shortages import reason_of
 from quire.config import ClientConfig
 from quire.configuration.layers import file_layer, merged
 from quire.errors import UsageError

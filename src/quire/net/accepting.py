@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from quire._runtime.descriptors import reason_of
+from quire._runtime.shortages import reason_of
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
 

@@ -17,8 +17,8 @@ import logging
 import ssl
 from typing import TypeVar, cast
 
-from quire._runtime.descriptors import shortage
 from quire._runtime.event_log import LEVELS, level_of
+from quire._runtime.shortages import shortage
 from quire._runtime.units import host_port
 from quire.codec.metadata.registration import default_bookie_id
 from quire.codec.wire import v3

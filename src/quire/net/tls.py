@@ -12,9 +12,9 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from quire._runtime.clock import SystemClock
-from quire._runtime.descriptors import reason_of
 from quire._runtime.event_log import EventLog
 from quire._runtime.secret_files import exposure_of
+from quire._runtime.shortages import reason_of
 from quire._runtime.units import utc_text
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.errors import TlsConfigError

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from quire._runtime.clock import Clock
-from quire._runtime.descriptors import shortage
+from quire._runtime.shortages import shortage
 from quire.codec.entry.frame_runs import Entries
 from quire.codec.log.segment_header import CleanMark
 from quire.codec.log.state_records import RecordKind, StateRecord

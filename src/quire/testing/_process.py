@@ -294,7 +294,8 @@ class ServerProcess:
                     continue
                 self.kill()
                 raise StartError(
-                    f"{self.name} was not ready in time. Last log line: {self.last_words()}",
+                    f"{self.name} was not ready in time. Last log line: {self.last_words()}"
+                    f"{self._full_disk()}",
                     remedy=f"See its log, {self.log_path}",
                 )
             piece = os.read(process.stdout.fileno(), SAID_BYTES_MAX)
@@ -303,11 +304,18 @@ class ServerProcess:
                 self.kill()
                 raise StartError(
                     f"{self.name} ended {self.how_it_ended()} before it was ready. Last log line: "
-                    f"{self.last_words()}",
+                    f"{self.last_words()}{self._full_disk()}",
                     remedy=f"See its log, {self.log_path}",
                 )
             self._ready = b"\n" in line
         self.said = line.decode(errors="replace").partition("\n")[0]
+
+    def _full_disk(self) -> str:
+        """Return that the disk of the log is full, because the log says nothing then, or ""."""
+        from quire.metadata.sqlite.disk_space import disk_of
+
+        disk = disk_of(Path(self.log_path))
+        return f". The disk of its log is full ({disk})" if disk is not None and disk.full else ""
 
     # -- ending -------------------------------------------------------------------------------
 

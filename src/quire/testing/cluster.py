@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from quire._runtime.secret_files import PRIVATE_FILE_MODE
+from quire._runtime.shortages import shortage
 from quire._runtime.units import counted
 from quire.errors import KeyExistsError, MetadataUnavailableError, StartError, UsageError
 from quire.testing._process import (
@@ -293,12 +294,20 @@ class LocalCluster:
         self._owner = os.getpid()
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="quire-"))
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self._directory)
-        self._state = self._decide(_read_state(self._directory))
-        _write_state(self._directory, self._state)
-        if self._http_token:
-            _write_secret(self.token_file, self._http_token)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self._directory)
+            self._state = self._decide(_read_state(self._directory))
+            _write_state(self._directory, self._state)
+            if self._http_token:
+                _write_secret(self.token_file, self._http_token)
+        except OSError as error:
+            why = shortage(error)
+            if not why:
+                raise
+            raise StartError(
+                f"the directory {self._directory} of the local cluster cannot be used: {why}"
+            ) from error
         if self._state.metadata == "zookeeper":
             self._start_zookeeper(deadline)
         else:
@@ -550,6 +559,7 @@ def _write_secret(path: Path, text: str) -> None:
 async def _initialise(uri: str, deadline: float) -> None:
     """Initialise the cluster's metadata, unless it exists."""
     from quire.metadata import open_metadata
+    from quire.metadata.sqlite.disk_space import metadata_disk
 
     while True:
         try:
@@ -563,7 +573,9 @@ async def _initialise(uri: str, deadline: float) -> None:
                 await store.close()
             return
         except MetadataUnavailableError:
-            if time.monotonic() > deadline:
+            disk = metadata_disk(uri)
+            # A full disk does not become free while this waits.
+            if (disk is not None and disk.full) or time.monotonic() > deadline:
                 raise
         await asyncio.sleep(_RETRY_S)
 

@@ -27,8 +27,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
-from quire._runtime.descriptors import shortage
 from quire._runtime.event_log import EventLog
+from quire._runtime.shortages import shortage
 from quire.errors import (
     CollectionOffError,
     CookieError,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from quire._runtime.descriptors import shortage
+from quire._runtime.shortages import shortage
 from quire.bookie.directories.identity import (
     COOKIE_FILE,
     check_current,
@@ -107,7 +107,9 @@ def _look(disk: Disk, uri: str) -> FoundDirectory:
     except LaterVersionError:
         raise  # The directory is in order, so the bookie must not start without it.
     except (OSError, QuireError) as error:
-        found.error = StorageError(f"the data directory {disk.path} cannot be used: {error}")
+        found.error = StorageError(
+            f"the data directory {disk.path} cannot be used: {shortage(error) or error}"
+        )
     else:
         if identity is not None:
             found.directory_id = identity.name
@@ -139,9 +141,13 @@ async def check_directories(
         if found[0].error is not None and not found[0].locked:
             raise found[0].error
         disk = found[0].disk
-        return CheckedDirectories(
-            await check_identity(disk, metadata, bookie_id, random_bytes, now_ms)
-        )
+        try:
+            identity = await check_identity(disk, metadata, bookie_id, random_bytes, now_ms)
+        except OSError as cause:
+            raise StorageError(
+                f"the data directory {disk.path} cannot be prepared: {shortage(cause) or cause}"
+            ) from cause
+        return CheckedDirectories(identity)
     instance_id = await metadata.instance_id()
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire._runtime.descriptors import shortage
 from quire._runtime.event_log import EventLog
+from quire._runtime.shortages import no_descriptor
 from quire.errors import DamagedError, StorageError
 
 SAME_FILE_S = 60.0
@@ -38,7 +38,7 @@ class ReadFailures:
         The next line about the file has the number of reads that were left out, as `left_out`.
         """
         file = error.file if isinstance(error, DamagedError) else ""
-        if error.__cause__ is not None and shortage(error.__cause__):
+        if error.__cause__ is not None and no_descriptor(error.__cause__):
             file = NO_DESCRIPTOR
         if not file:
             self._log("read_failed", error=str(error))

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from quire._runtime.descriptors import reason_of, too_low
+from quire._runtime.shortages import reason_of, too_low
 from quire.cli.common import logs
 from quire.cli.common.logs import DEBUG_VARIABLE
 from quire.cli.common.signals import SignalReceived

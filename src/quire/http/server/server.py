@@ -14,9 +14,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from quire._runtime.descriptors import connections_max, limit, reason_of
 from quire._runtime.event_log import EventLog
 from quire._runtime.names.extras import install_extra
+from quire._runtime.shortages import connections_max, limit, reason_of
 from quire._runtime.units import counted, host_port
 from quire.errors import QuireError, StartError
 from quire.http.server.api import Api, Call, Reply, Route, Text

@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quire._runtime.descriptors import none_left, reason_of
 from quire._runtime.secret_files import PRIVATE_FILE_MODE
+from quire._runtime.shortages import READ_ONLY, none_left, reason_of, shortage
 from quire._runtime.units import counted
 from quire.errors import (
     ClientClosedError,
@@ -580,7 +580,7 @@ class SqliteFile:
         elif isinstance(error, OSError):
             ours = MetadataError(
                 f"the metadata file {self.path} cannot be used: {reason_of(error)}",
-                remedy="Check the path, the permissions and the disk",
+                remedy="" if shortage(error) else "Check the path, the permissions and the disk",
             )
         else:
             return error
@@ -591,6 +591,14 @@ class SqliteFile:
 def _tell(committed: asyncio.Future[list[_Write]]) -> None:
     for write in committed.result():
         write.tell()
+
+
+def _is_read_only(path: Path) -> bool:
+    """Return whether the file system of a file is mounted read-only."""
+    try:
+        return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _full(path: Path) -> str:
@@ -642,6 +650,10 @@ def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireE
                 "Correct the metadata URI if it names another file. Otherwise restore the "
                 "file from a backup (docs/guides/disaster-recovery.md)"
             ),
+        )
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) and _is_read_only(path):
+        return MetadataError(
+            f"the metadata file {path} cannot be opened for writing: {READ_ONLY}", remedy=""
         )
     if code in (
         sqlite3.SQLITE_CANTOPEN,

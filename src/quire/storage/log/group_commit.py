@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from quire._runtime.descriptors import reason_of
 from quire._runtime.metrics import Histogram
+from quire._runtime.shortages import reason_of
 from quire.codec.log.group import EncodedGroup, GroupEncoder
 from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.errors import StorageError

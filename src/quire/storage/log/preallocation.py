@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from quire._runtime.descriptors import shortage
+from quire._runtime.shortages import no_descriptor
 from quire.storage.config import StorageConfig
 from quire.storage.interfaces import Disk
 from quire.storage.log.job_queue import JobQueue
@@ -227,7 +227,7 @@ class PreallocatedSegments:
             self._broken(error)
         else:
             changed = not self._not_prepared
-            self._not_prepared = shortage(error) or (
+            self._not_prepared = no_descriptor(error) or (
                 f"there is no space for another segment of the log ({error})"
             )
             self._decide()

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
-from quire._runtime.descriptors import shortage
+from quire._runtime.shortages import no_descriptor
 from quire.codec.entry.digest import crc32c
 from quire.codec.entry.frame_runs import Entries, FrameRun
 from quire.codec.log.footer import (
@@ -499,7 +499,7 @@ class Reader:
             else:
                 data = scratch.read(file, offset, size, skip)
         except OSError as error:
-            if why := shortage(error):  # the file is not damaged
+            if why := no_descriptor(error):  # the file is not damaged
                 raise StorageError(f"{segment.name} cannot be opened: {why}") from error
             raise DamagedError(
                 f"reading {segment.name} failed: {error}",

@@ -1,4 +1,4 @@
-"""The limit of file descriptors, and what is said about it."""
+"""What a process lacks, such as file descriptors, and what is said about it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from quire._runtime import descriptors
-from quire._runtime.descriptors import (
+from quire._runtime.shortages import (
     CONNECTIONS_MIN,
     LEAST,
     connections_max,
+    limit,
+    no_descriptor,
     none_left,
     raise_limit,
     reason_of,
@@ -45,6 +46,12 @@ def test_the_message_names_the_limit_and_how_to_raise_it(limits: list[int]) -> N
     )
     assert "fs.file-max" in reason_of(OSError(errno.ENFILE, "File table overflow"))
     assert shortage(OSError(errno.EIO, "Input/output error")) == ""
+    for full in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        assert no_descriptor(OSError(full, "as the system says it")) == ""
+    assert reason_of(OSError(errno.ENOSPC, "")).startswith(
+        "the disk is full. Free some space on it"
+    )
+    assert reason_of(OSError(errno.EROFS, "")).startswith("its file system is read-only. Mount it")
     assert reason_of(OSError(errno.EIO, "Input/output error")) == "Input/output error"
     assert reason_of(OSError("odd")) == "odd"
 
@@ -64,12 +71,12 @@ def test_a_limit_with_which_nothing_works(limits: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "most"),
+    ("descriptors", "most"),
     [(32, CONNECTIONS_MIN), (60, 16), (100, 52), (1_024, 768), (65_536, 4_096), (None, 4_096)],
 )
-def test_connections_leave_descriptors_to_files(limit: int | None, most: int) -> None:
-    assert connections_max(4_096, limit) == most
-    assert connections_max(10, limit) == 10
+def test_connections_leave_descriptors_to_files(descriptors: int | None, most: int) -> None:
+    assert connections_max(4_096, descriptors) == most
+    assert connections_max(10, descriptors) == 10
 
 
 def test_none_left_opens_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,4 +87,4 @@ def test_none_left_opens_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "open", refused)
     assert none_left().startswith("no file descriptor is left")
-    assert descriptors.limit() is not None
+    assert limit() is not None

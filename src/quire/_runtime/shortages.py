@@ -1,14 +1,13 @@
-"""The limit of file descriptors of a process, and what to say when none is left."""
+"""What a process may lack: file descriptors, disk space, a writable disk. And what to say then."""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 
-try:
+if sys.platform != "win32":
     import resource
-except ImportError:  # Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 LEAST = 32
 """The smallest limit with which a command or a server can begin to work. A bookie without clients
@@ -26,10 +25,23 @@ _ADVICE = (
     "systemd unit"
 )
 
+READ_ONLY = (
+    "its file system is read-only. Mount it writable (look in the kernel's log for errors of the "
+    "disk first), or use a directory on another disk"
+)
+"""What is said about a file that cannot be written because its file system is mounted read-only."""
+_DISK_SHORTAGES = {
+    errno.ENOSPC: "the disk is full. Free some space on it (`df -h` shows the disks), or use a "
+    "directory on another disk",
+    errno.EDQUOT: "the disk quota of this user is used up. Remove files, or raise the quota",
+    errno.EROFS: READ_ONLY,
+}
+"""What is said for the errors of a disk that takes no data, and what to do."""
+
 
 def limit() -> int | None:
     """Return the number of descriptors that this process may have, or None without a limit."""
-    if resource is None:
+    if sys.platform == "win32":  # Windows has no such limit
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
@@ -37,7 +49,7 @@ def limit() -> int | None:
 
 def raise_limit() -> int | None:
     """Raise the limit of this process as far as an ordinary user may, and return it."""
-    if resource is None:
+    if sys.platform == "win32":  # Windows has no such limit
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -75,7 +87,7 @@ def few_connections(admitted: int, wanted: int, descriptors: int | None) -> str:
     )
 
 
-def shortage(error: BaseException) -> str:
+def no_descriptor(error: BaseException) -> str:
     """Return in words that no descriptor was left, or "" if the error has another reason."""
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.EMFILE:
@@ -93,12 +105,18 @@ def none_left() -> str:
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
-        return shortage(error)
+        return no_descriptor(error)
     return ""
 
 
+def shortage(error: BaseException) -> str:
+    """Return in words what the process lacks, and what to do, or "" if it lacks nothing."""
+    code = error.errno if isinstance(error, OSError) else None
+    return no_descriptor(error) or _DISK_SHORTAGES.get(code or 0, "")
+
+
 def reason_of(error: OSError) -> str:
-    """Return the reason of an error in words, with what to do if no descriptor was left."""
+    """Return the reason of an error in words, and what to do if the process lacks something."""
     return shortage(error) or error.strerror or str(error) or type(error).__name__
 
 
