@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from quire.errors import MetadataUnavailableError, UsageError
+from quire.metadata.interface import Versioned
 from quire.replication.marks.pauses import CLUSTER, LOOK_INTERVAL_S, Pause, PauseGate, Pauses
 from quire_simulator.world.world import World
 from tests.support.sim.replication import simulated
@@ -35,6 +37,30 @@ def test_each_kind_of_job_is_paused_once_and_resumed_once() -> None:
             assert not await pauses.resume(one.kind, one.target)
         assert await pauses.all() == []
         await client.close()
+
+    simulated(scenario, bookies=0)
+
+
+def test_a_pause_that_follows_the_resumed_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another operator resumes and pauses the job between the look and the deletion."""
+    later = Pause(PAUSE.kind, PAUSE.target, "another operator", 8)
+
+    async def scenario(world: World) -> None:
+        client, other = world.client("client"), world.client("other")
+        assert await Pauses(other.metadata).pause(PAUSE)
+        read_value = client.metadata.read_value
+
+        async def overtaken(key: Sequence[str]) -> Versioned[bytes]:
+            found = await read_value(key)
+            assert await Pauses(other.metadata).resume(PAUSE.kind, PAUSE.target)
+            assert await Pauses(other.metadata).pause(later)
+            return found
+
+        monkeypatch.setattr(client.metadata, "read_value", overtaken)
+        assert not await Pauses(client.metadata).resume(PAUSE.kind, PAUSE.target)
+        assert await Pauses(other.metadata).of(PAUSE.kind, PAUSE.target) == later
+        await client.close()
+        await other.close()
 
     simulated(scenario, bookies=0)
 

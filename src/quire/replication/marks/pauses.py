@@ -75,7 +75,8 @@ class Pauses:
         """Resume a job. Return False if it was not paused."""
         key = _key(kind, target)
         try:
-            await self._store.delete_value(key, (await self._store.read_value(key)).version)
+            found = await self._store.read_value(key)
+            await self._store.delete_value(key, found.version, known=found.value)
         except (NoSuchKeyError, VersionConflictError):
             return False
         return True
