@@ -1008,6 +1008,7 @@ class Subscription(ContextHandle[AsyncSubscription]):
         If the call is interrupted, the subscription may or may not have been deleted.
 
         Raises:
+            NoSuchStreamError: Another stream has the name of the stream. Nothing was deleted.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
         """
         call(self.aio.delete())

@@ -183,7 +183,8 @@ def test_published_batches_and_copies_keep_envelopes() -> None:
         source = await b.client.ledger_metadata(segment.ledger_id)
         copied = await copy_ledger(
             b.client, b.client,
-            {"ledger": segment.ledger_id, "path": "/copy/s", "empty": False,
+            {"ledger": segment.ledger_id, "path": "/copy/s", "life": "1-1",
+             "empty": False,
              "digest": source.digest, "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2},
             b"", b"",
         )  # fmt: skip

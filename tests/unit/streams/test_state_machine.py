@@ -11,6 +11,7 @@ import pytest
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import (
     MetadataError,
+    NoSuchStreamError,
     StreamClosedError,
     StreamDamagedError,
     StreamFencedError,
@@ -271,6 +272,59 @@ def test_followers_agree_and_skip_to_a_snapshot() -> None:
                 await second.wait_applied(41)
                 assert late.items == dict(d)
             await d.close()
+
+    run(scene)
+
+
+def test_a_follower_that_began_without_a_snapshot_skips_to_a_later_one() -> None:
+    """It ended, and said that the snapshot with the missing commands is lost."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings={"roll_bytes": 500, "entry_bytes": 1_024})
+        d = await open_dict(b.streams, "d")
+        await d.set("first", 1)
+        await d.leader.snapshot()
+        snapshot = await Objects(b.client, BUCKET).info("acme/test/d")
+        await b.client.delete_ledger(snapshot.ledger_id)
+        machine = Dictionary()
+        follower = Follower(b.streams, "d", machine)
+        async with asyncio.timeout(60), follower:
+            await follower._restore()  # it is lost, but the log still has all commands
+            for k in range(40):
+                await d.set(str(k), k)
+            await d.leader.snapshot()
+            follower._tasks.start(follower._run())
+            await follower.wait_applied(41)
+            assert follower.failure is None
+            assert machine.items == dict(d)
+        await d.close()
+
+    run(scene)
+
+
+def test_a_late_snapshot_truncates_no_stream_of_the_same_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(b: Bench) -> None:
+        leader = await lead(b.streams, "m", Commands())
+        for k in range(5):
+            await leader.execute(b"%d" % k)
+        put = Objects.put
+
+        async def slow(self: Objects, *given: Any, **how: Any) -> Any:
+            monkeypatch.undo()
+            done = await put(self, *given, **how)
+            await b.streams.delete_stream("m")
+            async with b.streams.open_writer("m", create=True) as writer:
+                for k in range(10):
+                    await writer.append(b"new %d" % k)
+            return done
+
+        monkeypatch.setattr(Objects, "put", slow)
+        with pytest.raises(NoSuchStreamError, match="The other stream was not truncated"):
+            await leader.snapshot()
+        assert len(await b.read("m")) == 10
+        leader._writer.abandon()
 
     run(scene)
 

@@ -88,7 +88,25 @@ def test_a_position_of_the_former_stream_is_not_stored_with_the_present_one() ->
         again = b.streams.subscription("s", "mine")
         assert await again.position() is None
         assert await again.commit(DLSN(1, 0, 1))
+        with pytest.raises(NoSuchStreamError, match=REPLACED):
+            await mine.delete()
+        assert await again.position() == DLSN(1, 0, 1)
         assert await b.read("s", start=await again.position() or EARLIEST)
+
+    run(scene)
+
+
+def test_a_subscription_is_deleted_once_and_with_its_stream() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 1, 2)
+        mine = b.streams.subscription("s", "mine")
+        await mine.delete()  # there is none
+        assert await mine.commit(DLSN(1, 0, 1))
+        await mine.delete()
+        assert await mine.position() is None
+        await mine.delete()
+        await b.streams.delete_stream("s")
+        await mine.delete()
 
     run(scene)
 

@@ -10,12 +10,13 @@ from quire.errors import (
     MetadataDeniedError,
     MetadataError,
     NoSuchKeyError,
+    NoSuchStreamError,
     UsageError,
     VersionConflictError,
     check_type,
 )
 from quire.metadata.interface import ANY_VERSION
-from quire.metadata.tree import Check, Create, Put
+from quire.metadata.tree import Check, Create, Delete, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.positions import check_position
 from quire.streams.read.records import undecodable
@@ -142,9 +143,22 @@ class Subscription(Ready):
         If the call is cancelled, the subscription may or may not have been deleted.
 
         Raises:
+            NoSuchStreamError: Another stream has the name of the stream. Nothing was deleted.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
         """
-        await self._metadata.tree.delete_tree(self._path)
+        try:
+            guard = await self._check_life()
+            await self._metadata.tree.commit(*guard, Delete(self._path))
+        except (NoSuchKeyError, NoSuchStreamError):
+            await self._check_life_if_any()  # it is gone already, unless another stream came
+
+    async def _check_life_if_any(self) -> None:
+        """Raise NoSuchStreamError if another stream has the name, but not if there is none."""
+        try:
+            await self._check_life()
+        except NoSuchStreamError:
+            if await self._metadata.exists():
+                raise
 
     async def _check_life(self) -> list[Check]:
         """Return the condition under which a position may be stored. Raises NoSuchStreamError.

@@ -44,6 +44,7 @@ from quire.errors import (
     check_type,
 )
 from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.truncation import free, truncate
 from quire.streams.objects.format import ObjectInfo, check_name
 from quire.streams.objects.objects import Objects
 from quire.streams.read.records import RecordBatch
@@ -151,6 +152,7 @@ class _Replica(Generic[ResultT]):
         self._object = check_name(f"{streams.path.strip('/')}/{stream_name(name)}")
         self._position = INITIAL_DLSN
         self._lost_snapshot: ObjectDamagedError | None = None
+        """The error with which the snapshot was last read, or None if it could be read."""
         self.owns_streams = False
         """Whether the namespace was opened for this replica, and is closed with it."""
         self._ended: QuireError | None = None
@@ -187,6 +189,7 @@ class _Replica(Generic[ResultT]):
                 await self._streams.close()
 
     async def _restore(self) -> None:
+        self._lost_snapshot = None
         for attempt in range(RESTORE_ATTEMPTS):
             try:
                 found = await self._snapshots.get(self._object)
@@ -225,24 +228,24 @@ class _Replica(Generic[ResultT]):
         # unnoticed.
         reader = await self._streams.open_reader(self.name, start=self._position, follow=follow)
         async with aclosing(reader.batches()) as batches:
-            try:
-                async for batch in batches:
-                    assert isinstance(batch, RecordBatch)
-                    for record in batch:
-                        self._apply(record.payload)
-                        self._position = record.position.next_slot()
-                    yield
-            except StreamGapError as gap:
-                if self._lost_snapshot is None:
-                    raise
-                raise StreamDamagedError(
-                    f"state machine {self.name} cannot be restored: commands are missing "
-                    f"({gap.args[0]}), and the snapshot that contains them is lost "
-                    f"({self._lost_snapshot.args[0]})",
-                    remedy="If another replica has applied these commands, let it lead and "
-                    "store a snapshot. Otherwise restore the stream or the snapshot "
-                    "from a copy",
-                ) from gap
+            async for batch in batches:
+                assert isinstance(batch, RecordBatch)
+                for record in batch:
+                    self._apply(record.payload)
+                    self._position = record.position.next_slot()
+                yield
+
+    def _raise_if_lost(self, gap: StreamGapError) -> None:
+        """Raise StreamDamagedError if the snapshot that has the missing commands is lost."""
+        if self._lost_snapshot is not None:
+            raise StreamDamagedError(
+                f"state machine {self.name} cannot be restored: commands are missing "
+                f"({gap.args[0]}), and the snapshot that contains them is lost "
+                f"({self._lost_snapshot.args[0]})",
+                remedy="If another replica has applied these commands, let it lead and "
+                "store a snapshot. Otherwise restore the stream or the snapshot "
+                "from a copy",
+            ) from gap
 
     def _apply(self, command: bytes) -> None:
         if command != NOTHING:
@@ -293,8 +296,10 @@ class Leader(_Replica[ResultT]):
             async with aclosing(self._replay(follow=False)) as steps:
                 async for _ in steps:
                     pass
-        except BaseException:
+        except BaseException as error:
             self._writer.abandon()
+            if isinstance(error, StreamGapError):
+                self._raise_if_lost(error)
             raise
         self._tasks.start(self._run())
 
@@ -348,10 +353,13 @@ class Leader(_Replica[ResultT]):
             await self.confirm()
             state, applied = self.machine.snapshot(), self.applied
             position = self._position
-            life = await self._streams.metadata(self.name).life_id()
-            metadata = {POSITION_KEY: str(position), APPLIED_KEY: str(applied), LIFE_KEY: life}
-            if not life:
-                del metadata[LIFE_KEY]
+            # Another stream may get the name at any time, so the life is that of the writer.
+            claim = self._writer._claim
+            metadata = {
+                POSITION_KEY: str(position),
+                APPLIED_KEY: str(applied),
+                LIFE_KEY: claim.life_id,
+            }
             try:
                 await self._snapshots.put(
                     self._object, state, metadata=metadata,
@@ -365,7 +373,9 @@ class Leader(_Replica[ResultT]):
                     "process should lead",
                 ) from error
             self._due_at = applied + self._snapshot_every
-            await self._streams.truncate(self.name, position)
+            stream = self._streams.metadata(self.name)
+            await truncate(stream, position, life=claim.life)
+            await free(self._streams.client, stream)
 
     async def close(self) -> None:
         """Wait for the commands in progress, and complete the stream's segment.
@@ -500,8 +510,8 @@ class Follower(_Replica[ResultT]):
                     f"the stream of state machine {self.name} was ended, so no further command "
                     "will come"
                 )
-            except StreamGapError:
-                await self._catch_up()
+            except StreamGapError as gap:
+                await self._catch_up(gap)
                 await self._tell()
             except QuireError as error:
                 self.failure = error
@@ -509,11 +519,12 @@ class Follower(_Replica[ResultT]):
                 self.failure = self._broken(error)
         await self._tell()
 
-    async def _catch_up(self) -> None:
+    async def _catch_up(self, gap: StreamGapError) -> None:
         """Restore a newer snapshot, because the next commands were truncated."""
         before = self._position
         try:
             await self._restore()
+            self._raise_if_lost(gap)
             if self._position <= before:
                 raise StreamDamagedError(
                     f"the next commands of state machine {self.name} no longer exist in its "

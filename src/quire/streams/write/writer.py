@@ -35,6 +35,7 @@ from quire.errors import (
     check_type,
 )
 from quire.streams.namespace.settings import StreamSettings
+from quire.streams.namespace.stream_metadata import WriterClaim
 from quire.streams.write.envelopes import Headers, Text, sealed
 from quire.streams.write.pending_entry import Appended, PendingEntry
 from quire.streams.write.producers import encode_mark
@@ -108,6 +109,11 @@ class StreamWriter:
     def closed(self) -> bool:
         """Whether this handle can no longer append."""
         return self._writer_task.closing or self._writer_task.failure is not None
+
+    @property
+    def _claim(self) -> WriterClaim:
+        """The claim under which this writer writes, which identifies the stream."""
+        return self._segments.taken.claim
 
     def __repr__(self) -> str:
         state = open_or_closed(self.closed)
