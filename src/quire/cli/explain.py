@@ -71,7 +71,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     the context takes longer than `answer_timeout_s` (None means no limit).
     """
     from quire.client import Client
-    from quire.http.watch.reachability import REMEDY
+    from quire.http.watch.reachability import store_remedy
     from quire.metadata import open_metadata
 
     loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     try:
         store = await open_metadata(uri, connect_timeout_s=CONNECT_TIMEOUT_S)
     except MetadataUnavailableError as error:
-        error.remedy = REMEDY
+        error.remedy = store_remedy(uri)
         raise
     client = Client(store, config=config)
     first, whole = asyncio.timeout(CONNECT_TIMEOUT_S), asyncio.timeout_at(deadline)
@@ -95,7 +95,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
         if first.expired():
             raise MetadataUnavailableError(
                 f"the metadata store {uri} did not answer within {CONNECT_TIMEOUT_S:g} s",
-                remedy=REMEDY,
+                remedy=store_remedy(uri),
             ) from None
         if whole.expired():
             raise QuireError(
