@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,6 +114,9 @@ AWAY = {
 
 def test_a_page_of_data_has_the_command_of_the_overview(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
+    at = datetime(2026, 1, 1, 1, 16).astimezone()
+    counts = {"bad": 2, "warn": 0, "note": 0, "age_s": 9, "old_since_ms": at.timestamp() * 1000}
+    page.route("**/quire/problem_counts", lambda one: one.fulfill(json=counts))
     for path, route in (("streams", "**/quire/namespaces"), ("objects", "**/quire/buckets")):
         page.route(route, lambda one: one.fulfill(status=503, json={"error": AWAY}))
         tab.open(path)
@@ -121,6 +125,7 @@ def test_a_page_of_data_has_the_command_of_the_overview(dashboard: Dashboard, ta
         command = alert.locator(".command code")
         expect(command).to_have_text("echo srvr | curl -sm 3 telnet://zk1:2181")
         expect(alert.get_by_role("button", name=re.compile("^Copy the command"))).to_be_visible()
+        expect(page.locator("#problems")).to_have_text("✗ 2 problems, as of 01:16")
     tab.seen.errors.clear()  # the browser names the failed requests
 
 

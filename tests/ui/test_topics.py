@@ -304,3 +304,5 @@ def test_a_topic_on_a_phone(site: str, tab: Tab) -> None:
         tab.open(path)
         tab.check(name)
         tab.picture(f"{name}-phone")
+    tall = [box["height"] for one in tab.page.locator(".line").all() if (box := one.bounding_box())]
+    assert max(tall, default=0) < 56, "a record takes more than two lines"

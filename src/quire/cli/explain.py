@@ -71,12 +71,10 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     the context takes longer than `answer_timeout_s` (None means no limit).
     """
     from quire.client import Client
-    from quire.http.watch.reachability import OPEN_LEDGERS
+    from quire.http.watch.reachability import store_remedy
     from quire.metadata import open_metadata
-    from quire.metadata.outages import START_STORE
     from quire.metadata.uri import parse_uri
 
-    remedy = f"{START_STORE}. {OPEN_LEDGERS}"
     loop = asyncio.get_running_loop()
     deadline = None if answer_timeout_s is None else loop.time() + answer_timeout_s
     config = client_config(connect_timeout_s=BOOKIE_TIMEOUT_S, read_timeout_s=BOOKIE_TIMEOUT_S)
@@ -84,7 +82,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
         store = await open_metadata(uri, connect_timeout_s=CONNECT_TIMEOUT_S)
     except MetadataUnavailableError as error:
         if parse_uri(uri).servers:  # the error about a file says what to do
-            error.remedy = remedy
+            error.remedy = store_remedy(uri)
         raise
     client = Client(store, config=config)
     first, whole = asyncio.timeout(CONNECT_TIMEOUT_S), asyncio.timeout_at(deadline)
@@ -99,7 +97,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
         if first.expired():
             raise MetadataUnavailableError(
                 f"the metadata store {uri} did not answer within {CONNECT_TIMEOUT_S:g} s",
-                remedy=remedy,
+                remedy=store_remedy(uri),
             ) from None
         if whole.expired():
             raise QuireError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -41,12 +42,16 @@ def test_bookies_that_are_gone_or_do_not_answer_are_named(monkeypatch: pytest.Mo
             silent = bookie_id(name)
             b.world.kill(name, session_left_s=1_000.0)  # it stays registered
             await b.client.metadata.write_cookie("away:1", b"cookie", None)
-            view.spaces.forget()
+            assert await away() == [{"id": "away:1", "state": "gone"}], "nobody has asked it yet"
+            registered = (await b.client.bookies()).writable
+            await view.spaces.of(b.client, registered)
             assert await away() == [
                 {"id": "away:1", "state": "gone"}, {"id": silent, "state": "writable"},
             ]  # fmt: skip
             await b.client.metadata.write_cookie("away:2", b"cookie", None)
             assert len(await away()) == 2
+            await asyncio.sleep(dashboard.SILENT_AGE_MAX_S)
+            assert [one["id"] for one in await away()] == ["away:1", "away:2"]
         finally:
             await view.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -31,6 +32,8 @@ LAST_KNOWN = tuple(
 KEPT = (f"{PREFIX}/overview", f"{PREFIX}/work")
 """The routes whose last known state is refreshed regularly, even if nobody asks for them."""
 MARKED_SHOWN_MAX = 50
+SILENT_AGE_MAX_S = 60.0
+"""The age in seconds from which on it is not known whether bookies answer."""
 AWAY_SHOWN_MAX = 50
 """The largest number of bookies that are gone or do not answer, and are named beside the jobs."""
 NAMESPACES_MAX = 1_000
@@ -89,9 +92,10 @@ class DashboardRoutes:
             found = await each(ids, lambda one: why_not(store, one, clock=client.clock))
             paused = await Pauses(store).all()
             running = await running_jobs(store)
-            facts = await bookie_facts(client, gone=True, spaces=self._view.spaces)
+            facts = await bookie_facts(client, gone=True)
             now_ms = client.clock.now_ms()
-        away = [one for one in facts if one["state"] == "gone" or one["answers"] is False]
+        silent = self._silent()
+        away = [one for one in facts if one["state"] == "gone" or one["id"] in silent]
         paces = self._view.paces
         return {
             "autorecovery": recovery,
@@ -104,6 +108,14 @@ class DashboardRoutes:
                 {name: one[name] for name in ("id", "state")} for one in away[:AWAY_SHOWN_MAX]
             ],
         }
+
+    def _silent(self) -> Collection[str]:
+        """Return the bookies that did not answer when the server asked all of them the last time.
+
+        The samples for the charts and the overview ask them anyway, so a page of jobs does not.
+        """
+        age_s = self._view.spaces.age_s
+        return self._view.spaces.silent if age_s is not None and age_s < SILENT_AGE_MAX_S else ()
 
     async def namespaces(self, call: Call) -> dict[str, Any]:
         async with answering(self._connect) as client:

@@ -25,6 +25,9 @@ const INTERVAL_MAX_MS = 60000;
 const AGE_INTERVAL_MS = 1000;
 /** The time between two looks whether the number of problems in the frame is due or old. */
 const PROBLEMS_INTERVAL_MS = 5000;
+/** The statuses of a page that mean that the server would not say the number of problems either: it does not answer,
+ * or it needs the token. */
+const SILENT = [0, 401];
 /** The pages by the first part of their address. `explain` was a page of its own once. */
 const PAGES = { "": overview, explain: overview, bookies, bookie, topology, configuration, ledgers, ledger, streams, stream, topic,
   objects, object, datasets, dataset, machines, machine, work };
@@ -124,9 +127,10 @@ class View {
       checkProblems();
     } catch (error) {
       if (signal.aborted) return;
-      this.answered = false;
+      this.answered = !SILENT.includes(error.status);
       this.wait = Math.min(this.wait * 2, INTERVAL_MAX_MS);
       this.tell(error);
+      if (this.answered) checkProblems();
     } finally {
       this.loading = false;
     }
@@ -245,7 +249,6 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 window.addEventListener("hashchange", show);
-// A page that could not be loaded, for example without the token, asks for nothing else.
 setInterval(() => (view?.answered && !document.hidden ? checkProblems() : drawProblems()), PROBLEMS_INTERVAL_MS);
 onAccess(() => view?.refresh());
 document.addEventListener("visibilitychange", () => {

@@ -118,7 +118,7 @@ class MetadataReachability:
         return MetadataUnavailableError(
             f"the metadata store {self.uri} has not answered for {duration_text(silent_s)}",
             causes=self._causes,
-            remedy=f"{find_out(self.uri, START_STORE)}. {OPEN_LEDGERS}",
+            remedy=store_remedy(self.uri),
         )
 
     def check(self) -> None:
@@ -174,6 +174,11 @@ class MetadataReachability:
         yield counter("quire_metadata_unanswered_total",
                       "The number of probes that the metadata store did not answer in time.",
                       self.failures)  # fmt: skip
+
+
+def store_remedy(uri: str) -> str:
+    """Return what to do about a store that does not answer, and what works meanwhile."""
+    return f"{find_out(uri, START_STORE)}. {OPEN_LEDGERS}"
 
 
 async def server_causes(uri: str) -> dict[str, str]:
