@@ -130,18 +130,8 @@ def tab(dashboard: Dashboard, windows: Windows, request: pytest.FixtureRequest) 
     An error on a page, or a request to another server, fails the test.
     """
     with windows.tab(dashboard.url, token=TOKEN, **getattr(request, "param", {})) as opened:
-        page, seen = opened.page, opened.seen
-        page.on("response", lambda one: seen.answers.append(one))
-        page.on(
-            "request",
-            lambda one: (
-                None
-                if one.url.startswith((dashboard.url, "about:"))
-                else seen.elsewhere.append(one.url)
-            ),
-        )
         yield opened
-    assert not seen.elsewhere
+    assert not opened.seen.elsewhere
 
 
 @pytest.fixture
