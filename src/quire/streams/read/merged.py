@@ -30,8 +30,9 @@ from quire.streams.read.records import Gap, Record
 
 T = TypeVar("T")
 
-STREAMS_AT_ONCE = 4
-"""The number of streams that are read at the same time."""
+STREAMS_AT_ONCE = 16
+"""The number of streams that are read at the same time. Finding the end of a stream takes several
+reads one after the other, so reading few streams at a time would make a page slow."""
 FIRST_CHUNK_MAX = 4
 """The largest number of records in the first chunk of a stream. Each later chunk has twice as many
 as the one before."""
