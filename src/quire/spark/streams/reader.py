@@ -417,8 +417,9 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
     ) -> tuple[DLSN, DLSN | None]:
         """Return the part of start..end that can hold rows that the filters select.
 
-        Txids, sequences and times do not decrease along a stream. A place is never narrowed to one
-        that no longer exists.
+        Txids and sequences do not decrease along a stream, and so do times that are txids. Other
+        times come from the clocks of the writers, and may decrease, so they narrow nothing. A place
+        is never narrowed to one that no longer exists.
         """
         bounds = self._bounds
         first, last = bounds.segment
@@ -427,10 +428,11 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
         if last < INT64_MAX:
             ends.append(DLSN(max(last, 0) + 1, 0, 0))
         # A time may be a txid or be stored separately, so take the wider of both ranges.
-        timed: list[Callable[[int], Start]] = [AtTime, AtTxid] if view.txid_is_time else [AtTime]
-        for kinds, (low, high) in (
-            ([AtTxid], bounds.txid), ([AtSequence], bounds.sequence), (timed, bounds.time_ms)
-        ):  # fmt: skip
+        ranges: list[tuple[list[Callable[[int], Start]], tuple[int, int]]]
+        ranges = [([AtTxid], bounds.txid), ([AtSequence], bounds.sequence)]
+        if view.txid_is_time:
+            ranges.append(([AtTime, AtTxid], bounds.time_ms))
+        for kinds, (low, high) in ranges:
             if low > -INT64_MAX:
                 starts.append(min([await view.find(kind(low)) for kind in kinds]))
             if high < INT64_MAX:
