@@ -24,7 +24,14 @@ from tests.support.spark.workers import write_python
 cloudpickle.register_pickle_by_value(faults)
 
 
-WITH_DRIVERS = ("test_demo", "test_elsewhere", "test_exactly_once", "test_fan_in", "test_notebook")
+WITH_DRIVERS = (
+    "test_demo",
+    "test_elsewhere",
+    "test_exactly_once",
+    "test_fan_in",
+    "test_job_failures",
+    "test_notebook",
+)
 """Their tests run programs that start Spark."""
 
 

@@ -7,6 +7,7 @@ the job has published anything. A job that knows marks the errors of its steps, 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,11 @@ DOUBTFUL = re.compile(r"quire\.errors\.(?:MetadataUnavailableError|ClientClosedE
 """The names of the errors after which a publication may have succeeded."""
 PUBLISHED_NOTHING = "quire_published_nothing"
 """The attribute of errors after which it is certain that the job has published nothing."""
+TEXT = "quire_text"
+"""The attribute of errors whose text was taken while the session still existed."""
 ENDED = "stopped SparkContext"
+ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""The names of the loggers to which PySpark writes an error of a SQL expression."""
 TEXT_MAX = 500
 """The largest number of characters of Spark's text that an error repeats."""
 
@@ -52,10 +57,50 @@ def publishing_one_stream() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        text = str(error)
+        text = _text_of(error)
         if ours(text) is not None and not DOUBTFUL.search(text):
             setattr(error, PUBLISHED_NOTHING, True)
         raise
+
+
+@contextmanager
+def text_kept() -> Iterator[None]:
+    """Take the text of Spark's errors of the block, so that `one_error` can use it later.
+
+    An error of Java's asks Java for its text each time. Enter this inside the session: Java may end
+    with it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _is_of_spark(error):
+            text = _text_of(error)
+            setattr(error, TEXT, text)
+            error.add_note(text)  # A traceback that is printed later cannot ask Java either.
+        raise
+
+
+@contextmanager
+def messages_in(log: Path) -> Iterator[None]:
+    """Append PySpark's own log messages about errors to the file `log`, not to standard error.
+
+    PySpark logs an error of a SQL expression as JSON with the whole traceback when it is raised.
+    """
+    from pyspark.logger import PySparkLogger
+
+    file = logging.FileHandler(log, delay=True)
+    former = {}
+    for name in ERROR_LOGGERS:
+        logger = PySparkLogger.getLogger(name)
+        former[logger] = logger.handlers[:]
+        logger.handlers.clear()
+        logger.addHandler(file)
+    try:
+        yield
+    finally:
+        for logger, handlers in former.items():
+            logger.handlers[:] = handlers
+        file.close()
 
 
 def one_error(
@@ -68,13 +113,32 @@ def one_error(
     error that does not come from Spark is returned unchanged. The outcome is known if the job has
     marked the error.
     """
-    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j", "grpc"):
+    if not _is_of_spark(error):
         return error
-    text = str(error)
+    text = _text_of(error)
     told = ours(text) or _of_spark(error, text, doing, kept_log)
     if getattr(error, PUBLISHED_NOTHING, False):
         told.outcome_known = True
     return told
+
+
+def _is_of_spark(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j", "grpc")
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text that `text_kept` took, or the one of now.
+
+    If Java has ended by itself, only the message remains, without the stacks.
+    """
+    kept: str | None = getattr(error, TEXT, None)
+    if kept is not None:
+        return kept
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  It is an AssertionError, or an error of the connection.
+        # The attributes are those of PySpark's CapturedException and of Py4J's Py4JJavaError.
+        return getattr(error, "_desc", "") or getattr(error, "errmsg", "") or type(error).__name__
 
 
 def _of_spark(

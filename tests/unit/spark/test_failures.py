@@ -8,7 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from quire.errors import JobError, JobRefusedError, QuireError, UsageError
-from quire.spark.failures import before_publishing, one_error, publishing_one_stream
+from quire.spark.failures import (
+    before_publishing,
+    one_error,
+    publishing_one_stream,
+    text_kept,
+)
 
 FENCED = (
     "An exception was thrown from the Python worker.\n"
@@ -84,3 +89,51 @@ def test_credentials_in_a_uri_are_not_shown(cause: str) -> None:
     error = told(f"{cause}s3a://user:secret@bucket/x?sig=secret")
     assert "s3a://bucket/x" in str(error)
     assert "secret" not in str(error)
+
+
+class Java:
+    """Java, which an error needs for its text."""
+
+    ended = False
+
+
+class CapturedError(SparkError):
+    """An error of Java's, as PySpark raises it. `_desc` is the message without any stack."""
+
+    _desc = ""
+
+    def __str__(self) -> str:
+        assert not Java.ended
+        return f"{self._desc}{FENCED}"
+
+
+CapturedError.__module__ = "pyspark.errors.exceptions.captured"
+
+
+@pytest.mark.parametrize(
+    ("kept", "text"),
+    [
+        (True, "stream a was taken over by another writer. Run it again"),
+        (False, "compact failed: record 1:0:1 has no key"),
+    ],
+)
+def test_the_text_of_an_error_after_the_end_of_java(
+    monkeypatch: pytest.MonkeyPatch, kept: bool, text: str
+) -> None:
+    """It is complete if it was taken in the session. Java may also end by itself before that."""
+    error = CapturedError()
+    error._desc = "record 1:0:1 has no key\n"
+    with pytest.raises(CapturedError), text_kept() if kept else nullcontext():
+        raise error
+    monkeypatch.setattr(Java, "ended", True)
+    assert str(one_error(error, "compact")) == text
+    assert (getattr(error, "__notes__", []) != []) is kept
+
+
+@pytest.mark.parametrize("step", [text_kept, publishing_one_stream])
+def test_a_step_does_not_replace_an_error_without_text(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[[], AbstractContextManager[None]]
+) -> None:
+    monkeypatch.setattr(Java, "ended", True)
+    with pytest.raises(CapturedError), step():
+        raise CapturedError

@@ -85,7 +85,7 @@ class PipelineJob:
         Any failure becomes a QuireError with one sentence and the name of the log file. Ctrl-C,
         SIGTERM and SIGHUP end the job and its Java process. `advice` says what to do then.
         """
-        from quire.spark.failures import one_error
+        from quire.spark.failures import messages_in, one_error, text_kept
         from quire.spark.java import JavaProcesses
         from quire.spark.session import job_session
 
@@ -104,11 +104,16 @@ class PipelineJob:
                         starting=lambda: self._starting(log),
                         java=java,
                     ) as spark,
+                    messages_in(log),
+                    text_kept(),
                     bar as progress,
                 ):
                     yield spark, progress
             except Exception as error:
-                raise one_error(error, self.name, lambda: _kept(log, directory)) from error
+                single = one_error(error, self.name, lambda: _kept(log, directory))
+                if single is error:
+                    raise
+                raise single from error
 
     def _starting(self, log: Path) -> AbstractContextManager[None]:
         """Print that Spark starts, which takes a while, and send its output to the log."""
