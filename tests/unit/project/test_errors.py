@@ -109,6 +109,7 @@ PYTHONS = {
     and not issubclass(kind, UnicodeError)
 }  # fmt: skip
 WAITS_ONLY = {
+    "accepting.py": "the event loop accepts and shakes hands, and raises none of ours",
     "bookie_process.py": "only pipes to a process are used",
     "bookies.py": "no bookie is asked",
     "check.py": "decoding",

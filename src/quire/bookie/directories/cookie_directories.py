@@ -143,6 +143,8 @@ async def check_directories(
         disk = found[0].disk
         try:
             identity = await check_identity(disk, metadata, bookie_id, random_bytes, now_ms)
+        except QuireError:
+            raise  # Some of them are OSErrors as well, such as time-outs.
         except OSError as cause:
             raise StorageError(
                 f"the data directory {disk.path} cannot be prepared: {shortage(cause) or cause}"
