@@ -140,7 +140,7 @@ PYTHONS = {
     and not issubclass(kind, UnicodeError)
 }  # fmt: skip
 WAITS_ONLY = {
-    "accepting.py": "accepting and the handshake are the system's",
+    "accepting.py": "the event loop accepts and shakes hands, and raises none of ours",
     "bookie_process.py": "only pipes to a process are used",
     "bookies.py": "no bookie is asked",
     "check.py": "decoding",
