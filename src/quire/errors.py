@@ -14,7 +14,7 @@ therefore catch QuireError first.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 
 class QuireError(Exception):
@@ -54,6 +54,18 @@ class QuireError(Exception):
         if self.remedy:
             text += f". {self.remedy}"
         return text
+
+
+E = TypeVar("E", bound=QuireError)
+
+
+def nothing_done(error: E) -> E:
+    """Set `outcome_known` of an error whose message says that nothing was done, and return it.
+
+    The classes of these errors leave the outcome open, because others of the class do not know it.
+    """
+    error.outcome_known = True
+    return error
 
 
 class UsageError(QuireError, ValueError):

@@ -11,7 +11,7 @@ import pytest
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
-from quire.errors import KeyExistsError, NoSuchKeyError
+from quire.errors import KeyExistsError, MetadataUnavailableError, NoSuchKeyError
 from quire.metadata.interface import BookieAddress, Bookies, Versioned
 from quire.metadata.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
 from quire.metadata.tree import Check, Create, Put
@@ -208,6 +208,25 @@ async def test_a_node_whose_session_is_not_known(sqlite: Backend) -> None:
         assert await store.tree.read("/left") == Versioned(b"new", 0)
     finally:
         connection.close()
+        await store.close()
+
+
+class LateMachine(FakeMachine):
+    """A machine on which every lease has ended before it can be used."""
+
+    def now_ms(self) -> int:
+        self.time_ms += LONG_MS
+        return self.time_ms
+
+
+async def test_nothing_was_committed_if_the_lease_always_ends_before(sqlite: Backend) -> None:
+    store = await open_store(sqlite, machine=LateMachine())
+    try:
+        with pytest.raises(MetadataUnavailableError, match="nothing was committed") as caught:
+            await store.tree.commit(Create("/lock", ephemeral=True))
+        assert caught.value.outcome_known
+        assert await store.tree.children("/") == []
+    finally:
         await store.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -195,6 +196,15 @@ DEFECTS = {
 }  # fmt: skip
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "exploration.md"
+STEPS_OF_PAGE = {
+    "a_closed_ledger_is_not_refused_after_a_loss": "rollback-two-entries",
+    "a_loss_ends_during_a_recovery": "rollback",
+}
+"""The faults whose shortest trace the page tells, and the bounds that it names. The smaller bounds
+of these tests have traces of the same length."""
+
+
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     defect = DEFECTS[name]
@@ -203,6 +213,9 @@ def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert result.violation is not None
     assert result.violation.property in defect.invariants
     assert len(result.trace) <= result.depth + 1, "the trace is a shortest one"
+    if name in STEPS_OF_PAGE:
+        steps = len(result.trace)
+        assert f"| {steps} steps, `{STEPS_OF_PAGE[name]}` |" in PAGE.read_text(encoding="utf-8")
 
 
 def test_an_unnoticed_rollback_loses_what_was_acknowledged() -> None:

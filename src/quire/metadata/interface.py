@@ -121,7 +121,7 @@ class Registration(Protocol):
 
 
 class MetadataStore(Protocol):
-    """A connection to a metadata store."""
+    """The interface of a connection to a metadata store."""
 
     uri: str
     """The URI with which the store was opened."""

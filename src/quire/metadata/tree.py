@@ -56,7 +56,7 @@ class Put:
     """An operation that replaces the value of a node.
 
     A commit raises NoSuchKeyError if the node does not exist, and VersionConflictError if it has
-    another version.
+    another version. Without a version, it replaces any value.
     """
 
     path: str

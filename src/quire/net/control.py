@@ -16,7 +16,7 @@ from quire.codec.wire import v3
 from quire.codec.wire.availability import BadAvailabilityError, decode_availability
 from quire.codec.wire.messages_pb2 import Response
 from quire.codec.wire.v2 import LENGTH, MAX_FRAME_BYTES, Buffer, Code
-from quire.errors import BookieBusyError, ProtocolError
+from quire.errors import BookieBusyError, ProtocolError, nothing_done
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size
 from quire.net.link import Link
@@ -167,10 +167,12 @@ class ControlChannel(Link):
         if self.lost is not None:
             raise self.lost
         if len(self._calls) >= MAX_OUTSTANDING_CALLS:
-            raise BookieBusyError(
-                f"bookie {self.bookie_id} was not asked: {MAX_OUTSTANDING_CALLS} calls to it are "
-                "outstanding already",
-                remedy="Try again later",
+            raise nothing_done(
+                BookieBusyError(
+                    f"bookie {self.bookie_id} was not asked: {MAX_OUTSTANDING_CALLS} calls to it "
+                    "are outstanding already",
+                    remedy="Try again later",
+                )
             )
         self._txn_id += 1
         txn_id = self._txn_id

@@ -106,7 +106,7 @@ def test_the_largest_entry_and_one_byte_more(cluster: LocalCluster) -> None:
         writer = client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
         largest = frames.MAX_FRAME_BYTES - 64
         assert writer.append(b"a" * largest) == 0
-        with pytest.raises(EntryTooLargeError, match=f"the limit is {largest} bytes"):
+        with pytest.raises(EntryTooLargeError, match=f"the limit is {largest} bytes of payload"):
             writer.append(b"a" * (largest + 1))
         assert writer.append(b"still open") == 1
         writer.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +99,36 @@ def test_messages_causes_and_codes_stay(kind: type[QuireError]) -> None:
     assert isinstance(error.code, int)
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.causes) == (kind, str(error), {"b1": "why"})
+
+
+# -- what a message says of the outcome -------------------------------------------------------
+
+OPEN = {kind.__name__ for kind in KINDS if not kind.outcome_known}
+"""The classes of errors that leave the outcome open."""
+NOTHING = re.compile(
+    r"\b[Nn]othing was (?!lost)|was not (?:asked|started|opened for writing)|made no plan"
+)
+SET_BY_ITS_CALLER = {"publishing.py": "publish() sets it for all errors but one class"}
+
+
+def _sure_without_saying_so(path: Path) -> Iterator[str]:
+    """Yield the places of errors that say that nothing was done, with an open outcome."""
+    calls = [
+        (node.func.id, node)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
+    ]
+    sure = {id(call.args[0]) for name, call in calls if name == "nothing_done"}
+    for name, call in calls:
+        says_so = name in OPEN and NOTHING.search(ast.unparse(call.args[0]))
+        if says_so and id(call) not in sure:
+            yield f"{path.name}:{call.lineno}"
+
+
+def test_errors_that_say_that_nothing_was_done_know_their_outcome() -> None:
+    found = [place for path in SOURCES for place in _sure_without_saying_so(path)]
+    assert not [place for place in found if place.partition(":")[0] not in SET_BY_ITS_CALLER]
+    assert {place.partition(":")[0] for place in found} == {*SET_BY_ITS_CALLER}
 
 
 # -- our own handlers -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Where helm is installed, further tests render the chart again and compare.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -102,6 +103,21 @@ def test_the_rendered_copy_is_that_of_this_chart() -> None:
     )
     told = (RENDERED / "chart.sha256").read_text(encoding="utf-8")
     assert told == script().digest(), "the chart has changed: run scripts/render-chart"
+
+
+def _left_out(schema: Any, values: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the names of the values that the schema permits and `values` lacks."""
+    for name, more in schema.get("properties", {}).items():
+        if name not in values:
+            yield prefix + name
+        elif "properties" in more:
+            yield from _left_out(more, values[name], f"{prefix}{name}.")
+
+
+def test_values_yaml_lists_every_value() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert [*_left_out(schema, values)] == ["global"], "Helm itself has `global`"
 
 
 @pytest.mark.parametrize("version", KUBERNETES)

@@ -635,8 +635,9 @@ def test_what_a_writer_refuses() -> None:
                 await writer.append(b"a", key=7)
             with pytest.raises(ArgumentTypeError):
                 await writer.append(b"a", partition="0")
-        with pytest.raises(StreamClosedError, match="writer of topic clicks is closed"):
+        with pytest.raises(StreamClosedError, match="writer of topic clicks is closed") as caught:
             await writer.append(b"a")
+        assert caught.value.outcome_known
         assert writer.closed
         await writer.close()
         assert [record async for record in topic.open_reader()] == []

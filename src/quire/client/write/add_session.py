@@ -228,7 +228,7 @@ class AddSession:
         if len(payload) > self.max_payload_bytes:
             raise EntryTooLargeError(
                 f"an entry of {len(payload)} bytes for ledger {self.ledger_id} is too large: "
-                f"with its digest the limit is {self.max_payload_bytes} bytes. Nothing was sent",
+                f"the limit is {self.max_payload_bytes} bytes of payload. Nothing was sent",
                 ledger_id=self.ledger_id,
                 remedy="Split the entry",
             )

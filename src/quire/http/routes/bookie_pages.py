@@ -203,7 +203,7 @@ class BookiePages:
         if address is None:
             await self._refuse_unknown(client, bookie_id)
             raise UsageError(
-                f"bookie {bookie_id} is not registered, so it cannot be changed",
+                f"bookie {bookie_id} is not registered, so it cannot be made read-only or writable",
                 remedy="Start it, or decommission it",
             )
         url = http_url(address)

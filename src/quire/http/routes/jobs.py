@@ -15,7 +15,7 @@ from typing import Any
 from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
 from quire.client import Client
-from quire.errors import JobError, QuireError
+from quire.errors import JobError, QuireError, nothing_done
 from quire.http.server.error_responses import NotFoundError, error_body
 from quire.replication.marks.job_announcements import JobStatus, announced
 from quire.replication.marks.pauses import Pause, PauseGate
@@ -125,10 +125,12 @@ class Jobs:
             if (job.kind, job.target) == (kind, target):
                 return job
         if len(running) >= RUNNING_MAX:
-            raise JobError(
-                f"the job was not started: {RUNNING_MAX} jobs are running already, and no more "
-                "may run at once",
-                remedy="Wait for one to end, or cancel one",
+            raise nothing_done(
+                JobError(
+                    f"the job was not started: {RUNNING_MAX} jobs are running already, and no more "
+                    "may run at once",
+                    remedy="Wait for one to end, or cancel one",
+                )
             )
         self._last_id += 1
         job = HttpJob(self._last_id, kind, target, self._clock.now_ms())

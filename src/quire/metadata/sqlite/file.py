@@ -33,6 +33,7 @@ from quire.errors import (
     MetadataUnavailableError,
     MetadataWentBackError,
     QuireError,
+    nothing_done,
     written_later,
 )
 from quire.metadata.common import store_closed
@@ -614,19 +615,19 @@ def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireE
     """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY_CODES:
-        busy = MetadataUnavailableError(
-            f"the metadata file {path} was locked by another process for {busy_timeout_ms} ms. "
-            "Nothing was changed",
-            remedy="Try again. If that does not help, stop the process that locks the file",
+        return nothing_done(
+            MetadataUnavailableError(
+                f"the metadata file {path} was locked by another process for {busy_timeout_ms} ms. "
+                "Nothing was changed",
+                remedy="Try again. If that does not help, stop the process that locks the file",
+            )
         )
-        busy.outcome_known = True
-        return busy
     if code == sqlite3.SQLITE_FULL:
-        full = MetadataUnavailableError(
-            f"{_full(path)}. Nothing was changed", remedy=FREE_SPACE_REMEDY
+        return nothing_done(
+            MetadataUnavailableError(
+                f"{_full(path)}. Nothing was changed", remedy=FREE_SPACE_REMEDY
+            )
         )
-        full.outcome_known = True
-        return full
     disk = disk_of(path)
     if disk is not None and disk.full and code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
         # SQLite gives these codes if its shared memory, which is a file too, cannot grow.

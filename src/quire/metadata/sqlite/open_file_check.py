@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from quire.errors import MetadataUnavailableError
+from quire.errors import MetadataUnavailableError, nothing_done
 from quire.metadata.common import logger
 
 LOG_SUFFIX = "-wal"
@@ -82,14 +82,15 @@ class OpenFileCheck:
             logger.warning("the metadata file %s is back and is used again", self._path)
 
     def _gone(self, what: str) -> MetadataUnavailableError:
-        error = MetadataUnavailableError(
-            f"{what} while the metadata file {self._path} was in use. Nothing was changed, and "
-            "nothing is known about its content",
-            remedy="Move the same file back to its path, with its -wal and -shm files, and it is "
-            "used again. To use another file, such as a backup, stop all processes of the cluster "
-            "first (docs/guides/disaster-recovery.md)",
+        error = nothing_done(
+            MetadataUnavailableError(
+                f"{what} while the metadata file {self._path} was in use. Nothing was changed, and "
+                "nothing is known about its content",
+                remedy="Move the same file back to its path, with its -wal and -shm files, and it "
+                "is used again. To use another file, such as a backup, stop all processes of the "
+                "cluster first (docs/guides/disaster-recovery.md)",
+            )
         )
-        error.outcome_known = True
         if not self._told and self._known:
             self._told = True
             logger.error("%s", error)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from quire.errors import MetadataUnavailableError
+from quire.errors import MetadataUnavailableError, nothing_done
 from quire.metadata.common import (
     ROOT,
     EventWatches,
@@ -106,13 +106,15 @@ class SqliteTree:
                 # This is a transaction of its own, so the session begins even if the commit fails.
                 self._keep_session()
                 await self._write(self._session.touch)
-        raise MetadataUnavailableError(
-            "nothing was committed: the lease of this process in the metadata file "
-            f"{self._file.path} expired {SESSION_ATTEMPTS_MAX} times before it could be used",
-            remedy=(
-                "Use a longer session time-out (session_timeout_s), or find out what delays "
-                "this process"
-            ),
+        raise nothing_done(
+            MetadataUnavailableError(
+                "nothing was committed: the lease of this process in the metadata file "
+                f"{self._file.path} expired {SESSION_ATTEMPTS_MAX} times before it could be used",
+                remedy=(
+                    "Use a longer session time-out (session_timeout_s), or find out what delays "
+                    "this process"
+                ),
+            )
         )
 
     async def make_path(self, path: str, value: bytes = b"") -> None:

@@ -29,6 +29,7 @@ from quire.errors import (
     MetadataDeniedError,
     MetadataError,
     MetadataUnavailableError,
+    nothing_done,
 )
 from quire.metadata.common import WatchHandle, store_closed
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
@@ -199,12 +200,14 @@ class ZooKeeperConnection:
         except TimeoutError:
             await connection.close()
             unknown = await unresolved(servers)
-            raise MetadataUnavailableError(
-                f"no ZooKeeper server of {connection.servers} answered within "
-                f"{connect_timeout_s:g} s{unknown}. Nothing was changed",
-                causes=connection._handler.failures,
-                remedy="Check that ZooKeeper is running and that the metadata URI names its "
-                "servers",
+            raise nothing_done(
+                MetadataUnavailableError(
+                    f"no ZooKeeper server of {connection.servers} answered within "
+                    f"{connect_timeout_s:g} s{unknown}. Nothing was changed",
+                    causes=connection._handler.failures,
+                    remedy="Check that ZooKeeper is running and that the metadata URI names its "
+                    "servers",
+                )
             ) from None
         except BaseException:
             await connection.close()

@@ -31,6 +31,7 @@ from quire.errors import (
     NoSuchKeyError,
     UsageError,
     VersionConflictError,
+    nothing_done,
 )
 from quire.metadata.bookies.collection import check_not_back
 from quire.metadata.bookies.directories import forget_bookie
@@ -188,10 +189,12 @@ async def take_back(client: Client, bookie: str) -> bool:
         except VersionConflictError:
             continue  # the job has just made it irrevocable, or another job gave it again
         return True
-    raise JobError(
-        f"other commands changed the order of bookie {bookie} {ORDER_ATTEMPTS} times meanwhile; "
-        "nothing was changed",
-        remedy="Run the command again",
+    raise nothing_done(
+        JobError(
+            f"other commands changed the order of bookie {bookie} {ORDER_ATTEMPTS} times "
+            "meanwhile; nothing was changed",
+            remedy="Run the command again",
+        )
     )
 
 

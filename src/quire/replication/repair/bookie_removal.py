@@ -123,9 +123,11 @@ Saw = Callable[[OpenedLedger, Sequence[Fragment]], None]
 async def move_of(
     client: Client, ledger_id: int, bookie: str, *, password: bytes = b"", saw: Saw | None = None
 ) -> LedgerMove | None:
-    """Return what would be moved if the bookie were replaced in the ledger.
+    """Return what would be moved if the bookie were replaced in the ledger. Nothing is changed.
 
-    The result is None if no segment names the bookie, or if the ledger does not exist.
+    The result is None if no segment names the bookie, or if the ledger does not exist. `password`
+    is used if the metadata does not contain one. `saw` receives the ledger and the segments that
+    name the bookie, unless there are none. Raises MetadataError. Cancel-safe.
     """
     try:
         ledger = await open_for_repair(client, ledger_id, password=password, ask=False)

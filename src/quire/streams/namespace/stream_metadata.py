@@ -37,6 +37,7 @@ from quire.errors import (
     StreamExistsError,
     StreamFencedError,
     VersionConflictError,
+    nothing_done,
     written_later,
 )
 from quire.metadata.interface import ANY_VERSION
@@ -529,10 +530,12 @@ class StreamMetadata:
                 life=life,
                 stamp=stamp,
             )
-        raise MetadataUnavailableError(
-            f"stream {self.paths.name} was not opened for writing: other writers opened it "
-            f"during each of {LIST_ATTEMPTS} attempts",
-            remedy="Stop the other writers, or try again",
+        raise nothing_done(
+            MetadataUnavailableError(
+                f"stream {self.paths.name} was not opened for writing: other writers opened it "
+                f"during each of {LIST_ATTEMPTS} attempts",
+                remedy="Stop the other writers, or try again",
+            )
         )
 
     async def shared_claim(self) -> WriterClaim:

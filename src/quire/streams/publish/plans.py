@@ -21,6 +21,7 @@ from quire.errors import (
     NoSuchKeyError,
     QuireError,
     VersionConflictError,
+    nothing_done,
 )
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
@@ -90,10 +91,12 @@ async def open_plan(metadata: StreamMetadata, key: BatchKey, now_ms: int) -> Bat
         except (VersionConflictError, NoSuchKeyError):
             continue
         return BatchPlan(path, version + 1, of_job=False)
-    raise MetadataUnavailableError(
-        f"writer {key.writer!r} made no plan for stream {metadata.paths.name}: other drivers of "
-        f"the same writer made theirs during each of {PLAN_ATTEMPTS} attempts",
-        remedy="Stop the other drivers, or give each query its own writer id",
+    raise nothing_done(
+        MetadataUnavailableError(
+            f"writer {key.writer!r} made no plan for stream {metadata.paths.name}: other drivers "
+            f"of the same writer made theirs during each of {PLAN_ATTEMPTS} attempts",
+            remedy="Stop the other drivers, or give each query its own writer id",
+        )
     )
 
 

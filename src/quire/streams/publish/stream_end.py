@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from quire._runtime.retry import Backoff, Retry
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.errors import NoSuchStreamError, StreamFencedError
+from quire.errors import NoSuchStreamError, StreamFencedError, nothing_done
 from quire.streams.namespace.claim_stamp import claimant, is_sink
 from quire.streams.namespace.known_sizes import known_sizes
 from quire.streams.namespace.namespace import Namespace
@@ -111,11 +111,14 @@ def _sink_name(key: BatchKey) -> str:
 
 def _held_by_writer(name: str, key: BatchKey, stamp: str) -> StreamFencedError:
     who = "a writer that is not Quire's" if is_sink(stamp) else claimant(stamp)
-    return StreamFencedError(
-        f"{key} was not published to stream {name}: {who} took the stream over after the batch "
-        "was planned. Nothing was published",
-        remedy="Stop that writer, and run the job or start the query again, which fences it. To "
-        "fence writers that open the stream while a batch runs, set the option 'fenceWriters'",
+    return nothing_done(
+        StreamFencedError(
+            f"{key} was not published to stream {name}: {who} took the stream over after the "
+            "batch was planned. Nothing was published",
+            remedy="Stop that writer, and run the job or start the query again, which fences it. "
+            "To fence writers that open the stream while a batch runs, set the option "
+            "'fenceWriters'",
+        )
     )
 
 
@@ -125,14 +128,14 @@ def _never_taken(name: str, key: BatchKey | None) -> StreamFencedError:
     `key` names the batch that was to be published, or is None while a batch was being planned.
     """
     what = "a batch was not planned for" if key is None else f"{key} was not published to"
-    error = StreamFencedError(
-        f"{what} stream {name}: other programs took the stream over during "
-        f"each of {TAKE_ATTEMPTS} attempts. Nothing was published",
-        remedy="Find the other writers of the stream, and stop those that should not write it. "
-        "Then run the job, or start the query, again",
+    return nothing_done(
+        StreamFencedError(
+            f"{what} stream {name}: other programs took the stream over during "
+            f"each of {TAKE_ATTEMPTS} attempts. Nothing was published",
+            remedy="Find the other writers of the stream, and stop those that should not write it. "
+            "Then run the job, or start the query, again",
+        )
     )
-    error.outcome_known = True
-    return error
 
 
 async def _shared_end(

@@ -48,10 +48,12 @@ async def peek(
     password: bytes = b"",
     at_once: int = BATCHED_AT_ONCE,
 ) -> AsyncGenerator[tuple[Peeked, DLSN], None]:
-    """Yield the acknowledged records from a position on, each with the position after it.
+    """Yield what a stream has from a position on, each item with the position after it.
 
-    The last one is the last record that is acknowledged now. Cancel-safe. Raises the errors of
-    opening ledgers, except that a ledger that does not exist is yielded as a gap.
+    An item is an acknowledged record, a gap for records that were truncated or lost, such as those
+    of a ledger that does not exist, or an UnreadableEntry for an entry or a record that cannot be
+    read or decoded. The last record is the last one that is acknowledged now. Cancel-safe. Raises
+    the other errors of opening ledgers.
 
     Args:
         client: The client of the cluster.

@@ -42,6 +42,7 @@ from quire.errors import (
     StreamGapError,
     UsageError,
     check_type,
+    nothing_done,
 )
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.truncation import free, truncate
@@ -366,11 +367,13 @@ class Leader(_Replica[ResultT]):
                     replace=lambda old: snapshot_info(old).position <= position,
                 )  # fmt: skip
             except ObjectExistsError as error:
-                raise StreamFencedError(
-                    f"the snapshot of state machine {self.name} was not stored: another leader "
-                    "has taken a newer one",
-                    remedy="Stop using this leader. Open the state machine again only if this "
-                    "process should lead",
+                raise nothing_done(
+                    StreamFencedError(
+                        f"the snapshot of state machine {self.name} was not stored: another leader "
+                        "has taken a newer one",
+                        remedy="Stop using this leader. Open the state machine again only if this "
+                        "process should lead",
+                    )
                 ) from error
             self._due_at = applied + self._snapshot_every
             stream = self._streams.metadata(self.name)

@@ -12,7 +12,7 @@ from quire._runtime.tasks import each
 from quire.client.write.writer import payload_list
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.wire.v2 import Buffer
-from quire.errors import QuireError, StreamClosedError, UsageError, check_type
+from quire.errors import QuireError, StreamClosedError, UsageError, check_type, nothing_done
 from quire.streams.topics.partitioner import partition_of
 from quire.streams.write.envelopes import Headers, Text, each_given, text_bytes
 from quire.streams.write.pending_entry import Appended
@@ -218,9 +218,11 @@ class TopicWriter:
             QuireError: See `append`. If a partition refuses its records, others may get theirs.
         """
         if self._ended:
-            raise StreamClosedError(
-                f"the writer of topic {self.name} is closed, so nothing was appended",
-                remedy="Open the topic for writing again",
+            raise nothing_done(
+                StreamClosedError(
+                    f"the writer of topic {self.name} is closed, so nothing was appended",
+                    remedy="Open the topic for writing again",
+                )
             )
         values = payload_list(payloads)
         count = len(values)

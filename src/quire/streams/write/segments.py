@@ -425,7 +425,10 @@ class Segments:
         self._completed(completed)
 
     async def roll(self, entry: PendingEntry) -> None:
-        """Complete the open segment and begin the next one for `entry`, in one transaction."""
+        """Complete the open segment and begin the next one for `entry`, in one transaction.
+
+        No entry may be in flight. The caller sends `entry` next, to the new segment.
+        """
         ledger = await self._take_spare()
         completed = await self._close_ledger()
         segment = self._new_segment(ledger, completed.lssn + 1, entry)

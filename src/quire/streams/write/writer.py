@@ -33,6 +33,7 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
     check_type,
+    nothing_done,
 )
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import WriterClaim
@@ -540,9 +541,11 @@ class StreamWriter:
         if failure is not None:
             raise failure
         if self._writer_task.closing:
-            raise StreamClosedError(
-                f"the writer of stream {self.name} is closed, so nothing was appended",
-                remedy="Open the stream for writing again",
+            raise nothing_done(
+                StreamClosedError(
+                    f"the writer of stream {self.name} is closed, so nothing was appended",
+                    remedy="Open the stream for writing again",
+                )
             )
 
 

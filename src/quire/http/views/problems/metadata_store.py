@@ -38,7 +38,7 @@ UNSTEADY_DOING = "Bookies and clients connected again by themselves"
 
 
 def metadata_lost(uri: str, since_ms: int, error: MetadataUnavailableError) -> Problem:
-    """Return the problem of a store that does not answer since this Unix time.
+    """Return the problem of a store that has not answered since this Unix time in milliseconds.
 
     It names the time only. A page that shows the problem says beside it for how long that is.
     """
