@@ -266,9 +266,11 @@ async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -
 
     from quire.bookie.directories.identity import check_not_registered, its_cookie
     from quire.metadata.bookies.directories import forget_bookie
+    from quire.replication.moves.cookie_removal import identity_of, remove_cookie
 
     async with opened_metadata(uri) as store:
-        known = await its_cookie(store, bookie)
+        await its_cookie(store, bookie)  # raises if there is none
+        before = await identity_of(store, bookie)
         await check_not_registered(store, bookie)
         if not force:
             await check_not_needed(store, bookie, shown=True)
@@ -276,9 +278,11 @@ async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -
         if not confirmed(question, dry_run or yes, "nothing was removed"):
             return EXIT_ERROR
         if not dry_run:
-            await store.delete_cookie(bookie, known.version)
+            # It may have been started since, while the command waited for an answer.
+            await check_not_registered(store, bookie)
+            await remove_cookie(store, bookie, before)
             if not force:
-                await forget_bookie(store, bookie)
+                await forget_bookie(store, bookie, before.directories)
         done = "would be removed" if dry_run else "is removed"
         say(f"the cluster's cookie of bookie {bookie} {done}")
         if force:
