@@ -40,7 +40,12 @@ from quire.metadata.bookies.orders import What, order_path, stored_order
 from quire.replication import ReplicationLocks
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves import recover as recover_module
-from quire.replication.moves.decommission import Decommissioned, decommission, take_back
+from quire.replication.moves.decommission import (
+    Decommissioned,
+    _Decommissioning,
+    decommission,
+    take_back,
+)
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import MoveOptions, OpenLedgers, recover_bookie
 from quire.replication.repair.bookie_removal import LedgerOutcome, take_out
@@ -326,6 +331,40 @@ def test_a_job_keeps_the_cookie_of_a_bookie_that_was_created_again(
         found = await read_directories(client.metadata, lost)
         assert found is not None
         assert found.value.ids == {"/data": "ab" * 16}
+        await client.close()
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("with_cookie", [False, True])
+def test_a_bookie_that_is_created_during_the_last_pass_is_not_forgotten(
+    with_cookie: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job deleted the record of whichever bookie had the id by then."""
+    ended = _Decommissioning.end
+    made = BookieDirectories({"/data": "ab" * 16})
+
+    async def then_created(job: _Decommissioning, version: int | None) -> bool:
+        done = await ended(job, version)
+        store = job.client.metadata
+        found = await read_directories(store, job.bookie)
+        assert found is not None
+        await write_directories(store, job.bookie, made, found.version)
+        if with_cookie:
+            await store.write_cookie(job.bookie, b"cookie", None)
+        return done
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        lost = bookie_id("bookie-1")
+        await filled(client, lost)
+        await world.stop("bookie-1")
+        monkeypatch.setattr(_Decommissioning, "end", then_created)
+        assert (await retire(world, client, lost)).ended
+        found = await read_directories(client.metadata, lost)
+        assert found is not None
+        assert found.value == made
         await client.close()
 
     simulated(scenario)

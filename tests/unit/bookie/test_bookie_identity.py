@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shlex
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ from quire.codec.metadata.cookie import Cookie, decode, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.registration import is_bookie_id
 from quire.errors import CookieError, KeyExistsError, StorageError, UsageError
+from quire.metadata.bookies.directories import (
+    BookieDirectories,
+    forget_bookie,
+    read_directories,
+    write_directories,
+)
 from quire.metadata.bookies.orders import Order, What, give_order, stored_order
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.storage.directory import mark_log_begun, read_identity
@@ -640,3 +647,32 @@ def test_update_of_several_directories(place: Place, tmp_path: Path) -> None:
     (paths[1] / "current" / "VERSION").write_bytes(encode(Cookie.of("x:1", ["/"], ["/"], instance)))
     mixed = place.run("cookie", "update", *one, *two)
     assert (mixed.exit_code, "belongs to bookie x:1" in mixed.stderr) == (1, True)
+
+
+def test_delete_spares_a_bookie_that_was_created_again_during_the_question(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new cookie has the same bytes and the same version."""
+    place.start()
+    made = BookieDirectories({str(place.path): "ab" * 16})
+
+    async def create_again(store: MetadataStore) -> None:
+        known = await store.read_cookie(ID)
+        await store.delete_cookie(ID, known.version)
+        await forget_bookie(store, ID)
+        await write_directories(store, ID, made, None)
+        await store.write_cookie(ID, known.value, None)
+
+    def agreed(*asked: object) -> bool:
+        other = threading.Thread(target=place.in_store, args=(create_again,))
+        other.start()
+        other.join()
+        return True
+
+    before = place.cluster()
+    monkeypatch.setattr("quire.cli.bookie.cookie.confirmed", agreed)
+    done = place.run("cookie", "delete", ID)
+    assert (done.exit_code, "created the bookie again" in done.stderr) == (1, True)
+    assert place.cluster() == before
+    found = place.in_store(lambda store: read_directories(store, ID))
+    assert found.value == made

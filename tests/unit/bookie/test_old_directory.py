@@ -145,7 +145,7 @@ def test_the_old_disk_beside_the_new_one(place: Place) -> None:
     assert place.codes("one", "two")[77] == Code.UNKNOWN_LEDGER_STATE
     assert place.codes("one", "two")[77] == Code.UNKNOWN_LEDGER_STATE
     assert known(place).ids == {place.path("one"): id_of(place, "one"), place.path("two"): old}
-    assert not known(place).given_up
+    assert [one.directory_id for one in known(place).given_up] == [new]
 
 
 def test_one_that_was_taken_away(place: Place) -> None:
@@ -321,3 +321,15 @@ def test_an_id_is_kept_for_the_newest_of_those_given_up(tmp_path: Path) -> None:
             BookieDirectories.decode(bad)
     name = begin_lost(RealDisk(tmp_path / "new"), lambda size: b"\1" * size).name
     assert name == "01" * 16
+
+
+def test_a_directory_left_out_by_force_is_not_denied(place: Place) -> None:
+    gone, here = homes(place)
+    two = id_of(place, "two")
+    one = ("--dir", place.path("one"))
+    assert cookie(place, "update", *one).exit_code == 1
+    assert cookie(place, "update", *one, "--force").exit_code == 0
+    assert [each.directory_id for each in known(place).given_up] == [two]
+    assert place.codes("one") == lossy(here, gone)
+    # It does not come back as if it were up to date, not even beside the other one.
+    refused(place, "one", "two", says=(two, "which was removed from that bookie"))

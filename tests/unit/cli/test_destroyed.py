@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from quire.cli.bookie import start
 from quire.cli.cluster.destroyed import destroyed
 from quire.cli.main import cli
+from quire.metadata.interface import BookieAddress, Bookies
 from quire.streams.namespace.namespace import open_namespace
 from tests.support.objects import Bench, object_bench
 
@@ -82,3 +84,51 @@ def test_a_bookie_that_starts_logs_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     start._check_resolves("127.0.0.1", log)
     assert len(events) == 1
+
+
+class Cluster:
+    """A cluster in ZooKeeper that changes between two looks at it."""
+
+    uri = "zk+null://h:1/ledgers"
+
+    def __init__(self, *looks: tuple[str, Bookies]) -> None:
+        self._looks = iter(looks)
+        self._bookies = Bookies({}, {})
+
+    async def instance_id(self) -> str:
+        found, self._bookies = next(self._looks)
+        return found
+
+    async def bookies(self) -> Bookies:
+        return self._bookies
+
+    @property
+    def tree(self) -> Any:
+        raise AssertionError("nothing may be deleted")
+
+
+EMPTY = Bookies({}, {})
+STARTED = Bookies({"b:1": BookieAddress("b:1", "b", 1)}, {})
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [(("one", STARTED), "still registered (b:1)"), (("two", EMPTY), "is two, not one")],
+)
+def test_a_cluster_that_has_changed_since_the_question_is_not_erased(
+    later: tuple[str, Bookies], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster: Any = Cluster(("one", EMPTY), later)
+
+    @asynccontextmanager
+    async def opened(uri: str) -> AsyncIterator[Any]:
+        yield cluster
+
+    async def told(store: Any) -> str:
+        return "the cluster has 0 ledgers"
+
+    monkeypatch.setattr("quire.cli.cluster.metadata.opened_metadata", opened)
+    monkeypatch.setattr("quire.cli.cluster.metadata.destroyed", told)
+    done = CliRunner().invoke(cli, ["cluster", "erase", "--metadata", cluster.uri, "--yes"])
+    assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
+    assert "nothing was changed" in done.stderr

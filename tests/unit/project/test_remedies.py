@@ -63,6 +63,7 @@ LOOK_FIRST = {
     "cli/bookie/cookie.py:_cookie_there": "all directories are named",
     "bookie/directories/cookie_directories.py:_without": "an empty directory replaces it; "
     "copies come back; `disk remove` refuses while a ledger needs it",
+    "cli/bookie/cookie.py:_update_all": "all directories are named",
     "cli/bookie/cookie.py:_check_instance": "the right store is named, or restored",
     "cli/servers/processes/division.py:check_places": "every bookie is started",
     "errors.py:DiskFullError": "what takes the space is looked at",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.clock import SystemClock
 from quire._runtime.units import counted
 from quire.cli.bookie.identity import (
     absolute,
@@ -49,6 +50,7 @@ from quire.codec.metadata.cookie import (
 from quire.errors import CookieError, KeyExistsError, LaterCookieError, UsageError
 
 if TYPE_CHECKING:
+    from quire.metadata.bookies.directories import BookieDirectories
     from quire.metadata.interface import MetadataStore
     from quire.storage.interfaces import Disk
 
@@ -264,9 +266,11 @@ async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -
 
     from quire.bookie.directories.identity import check_not_registered, its_cookie
     from quire.metadata.bookies.directories import forget_bookie
+    from quire.replication.moves.cookie_removal import identity_of, remove_cookie
 
     async with opened_metadata(uri) as store:
-        known = await its_cookie(store, bookie)
+        await its_cookie(store, bookie)  # raises if there is none
+        before = await identity_of(store, bookie)
         await check_not_registered(store, bookie)
         if not force:
             await check_not_needed(store, bookie, shown=True)
@@ -274,9 +278,11 @@ async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -
         if not confirmed(question, dry_run or yes, "nothing was removed"):
             return EXIT_ERROR
         if not dry_run:
-            await store.delete_cookie(bookie, known.version)
+            # It may have been started since, while the command waited for an answer.
+            await check_not_registered(store, bookie)
+            await remove_cookie(store, bookie, before)
             if not force:
-                await forget_bookie(store, bookie)
+                await forget_bookie(store, bookie, before.directories)
         done = "would be removed" if dry_run else "is removed"
         say(f"the cluster's cookie of bookie {bookie} {done}")
         if force:
@@ -534,6 +540,8 @@ async def update(
     Use this after the directories were mounted elsewhere. The cookies in the directories and in the
     cluster get the present paths. The bookie id and the cluster remain those that the directories
     name. With --from, only the cluster's cookie of BOOKIE is replaced, by the content of the file.
+    With --force, a directory may be left out. Its data is given up, and the bookie does not deny
+    that an entry exists until autorecovery has restored the replicas.
     The command refuses the directories of an Apache bookie that has separate journal or index
     directories: use Apache's tools for them, or --from.
     """
@@ -581,8 +589,24 @@ async def _update_all(
     if not force:
         for path, name in ids.items():
             check_current(value_of(known), path, name, wanted, store.uri)
+    gone = _left_out(value_of(known), ids, paths)
+    if gone and not force:
+        told = ", ".join(f"{one} at {path}" for path, one in gone.items())
+        raise CookieError(
+            f"bookie {wanted} also has directory {told}, which you did not give; nothing was "
+            "changed",
+            remedy="Give all of them, even one whose disk is broken. With --force, the bookie "
+            "loses the data in the others",
+        )
     if ids and not dry_run:
-        await keep_ids(store, wanted, known, value_of(known).having(ids))
+        kept = value_of(known)
+        for path in gone:
+            kept = kept.without(path, (), "", SystemClock().now_ms())
+        kept = kept.having(ids)
+        if gone or any(len(split_directories(one.ledger_dirs)) > len(disks) for one in found):
+            # The bookie must not deny the entries that were acknowledged in the others.
+            kept = kept.with_lost(ids.values(), "lost the data of a directory that was left out")
+        await keep_ids(store, wanted, known, kept)
     made = cookie_of(found[0].bookie_id, paths, await store.instance_id())
     for disk, one in zip(disks, found, strict=True):
         told = tell_differences(differences(made, one), "now", "before")
@@ -591,6 +615,21 @@ async def _update_all(
                 write_small_file(disk, COOKIE_FILE, encode(made))
             say(f"{disk.path}/{COOKIE_FILE} {'would be' if dry_run else 'is'} changed: {told}")
     await _replace(store, made, dry_run)
+
+
+def _left_out(
+    known: BookieDirectories, ids: Mapping[str, str], paths: Sequence[str]
+) -> dict[str, str]:
+    """Return the directories of the bookie that are not among the given ones, by path.
+
+    `known` is the bookie's record. `ids` has the ids of the given directories by path, and `paths`
+    all of their paths. A directory whose id cannot be read may be one of those that are missing.
+    """
+    missing = {path: one for path, one in known.ids.items() if one not in ids.values()}
+    unnamed = len(paths) - len(ids)
+    if len(missing) <= unnamed:
+        return {}
+    return {path: one for path, one in missing.items() if not unnamed or path not in paths}
 
 
 def _check_no_separate_directories(disks: Sequence[Disk], found: Sequence[Cookie]) -> None:

@@ -37,10 +37,11 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json
 from quire.codec.metadata.cookie import Cookie, split_directories
 from quire.codec.metadata.registration import default_bookie_id
-from quire.errors import CookieError, LaterVersionError, NoSuchKeyError, QuireError, StorageError
+from quire.errors import CookieError, LaterVersionError, QuireError, StorageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
+    from quire.replication.moves.cookie_removal import BookieIdentity
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.erase import ErasePlan
 
@@ -166,9 +167,10 @@ def erase_bookie(
     with ExitStack() as stack:
         work = [_Erasing(stack.enter_context(held(one)), force) for one in directories]
         cookie = _the_one_cookie(work, force) if delete_cookie else None
+        before: BookieIdentity | None = None
         if cookie is not None:
             assert uri is not None
-            run_async(_remove_cookie(uri, cookie, force, dry_run=True, shown=not as_json))
+            before = run_async(_check_removal(uri, cookie, force, shown=not as_json))
         if uri is not None and not as_json:
             run_async(_tell_what_is_lost(uri, work))
         if not dry_run and not yes and not _agreed(work, cookie):
@@ -178,7 +180,8 @@ def erase_bookie(
             assert uri is not None
             # The cookie goes first: after a crash, the remaining directories are refused at a
             # start, and can be formatted again.
-            run_async(_remove_cookie(uri, cookie, force, dry_run=False, shown=False))
+            assert before is not None
+            run_async(_remove_cookie(uri, cookie, force, before))
         for one in work:
             if not dry_run:
                 one.erase()
@@ -272,25 +275,30 @@ def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
     return cookie
 
 
-async def _remove_cookie(
-    uri: str, cookie: Cookie, force: bool, *, dry_run: bool, shown: bool
-) -> None:
+async def _check_removal(uri: str, cookie: Cookie, force: bool, *, shown: bool) -> BookieIdentity:
+    """Return the identity of the bookie, whose cookie may be removed from the cluster."""
+    from quire.bookie.directories.identity import check_not_registered
+    from quire.replication.moves.cookie_removal import identity_of
+
+    async with opened_metadata(uri) as store:
+        await _check_cluster(store, cookie)
+        before = await identity_of(store, cookie.bookie_id)
+        await check_not_registered(store, cookie.bookie_id)
+        if not force:
+            await check_not_needed(store, cookie.bookie_id, shown=shown)
+        return before
+
+
+async def _remove_cookie(uri: str, cookie: Cookie, force: bool, before: BookieIdentity) -> None:
     from quire.bookie.directories.identity import check_not_registered
     from quire.metadata.bookies.directories import forget_bookie
+    from quire.replication.moves.cookie_removal import remove_cookie
 
     async with opened_metadata(uri) as store:
         await _check_cluster(store, cookie)
         await check_not_registered(store, cookie.bookie_id)
-        if dry_run and not force:
-            await check_not_needed(store, cookie.bookie_id, shown=shown)
-        if not dry_run:
-            try:
-                found = await store.read_cookie(cookie.bookie_id)
-            except NoSuchKeyError:
-                return
-            await store.delete_cookie(cookie.bookie_id, found.version)
-            if not force:
-                await forget_bookie(store, cookie.bookie_id)
+        if await remove_cookie(store, cookie.bookie_id, before) and not force:
+            await forget_bookie(store, cookie.bookie_id, before.directories)
 
 
 async def _tell_what_is_lost(uri: str, work: list[_Erasing]) -> None:

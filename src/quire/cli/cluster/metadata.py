@@ -96,7 +96,7 @@ async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> 
                 say("nothing was destroyed")
                 return EXIT_ERROR
         if not dry_run:
-            await erase_now(store)
+            await erase_now(store, found)
     done = "would be destroyed" if dry_run else "was destroyed"
     say(f"the metadata of the cluster {found} at {uri} {done}")
     return 0
@@ -137,13 +137,15 @@ async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
     return found
 
 
-async def erase_now(store: MetadataStore) -> None:
-    """Delete the nodes of the cluster that `check_erasable` examined.
+async def erase_now(store: MetadataStore, instance_id: str) -> None:
+    """Delete the nodes of the cluster that `check_erasable` examined, and whose id it returned.
 
-    After an interruption some nodes are left; call it again. Raises MetadataError.
+    The cluster is examined once more, because a question may have waited for its answer since.
+    After an interruption some nodes are left; call both again. Raises UsageError and MetadataError.
     """
     from quire.metadata.uri import VALUES_ROOT, parse_uri
 
+    await check_erasable(store, instance_id)
     root = parse_uri(store.uri).root
     await store.tree.delete_tree(VALUES_ROOT + root)
     for name in await store.tree.children(root):

@@ -68,7 +68,7 @@ async def nuke(
     async with shell.store() as store:
         found = await check_erasable(store, instance_id)
         if not dry_run:
-            await erase_now(store)
+            await erase_now(store, found)
     done = "would be nuked" if dry_run else "was nuked"
     click.echo(f"The cluster {found or 'without an instance id'} at {uri} {done}")
 
@@ -94,7 +94,7 @@ async def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) ->
             question = f"Destroy all metadata of the cluster {found} at {uri}?"
             if not silent and not agreed(question, what="nothing was changed", without="-n -f"):
                 return EXIT_ERROR
-            await erase_now(store)
+            await erase_now(store, found)
         elif dry_run:
             click.echo(f"{uri} has no cluster: one would be created")
             return 0

@@ -38,6 +38,7 @@ from quire.errors import NoSuchStreamError
 
 if TYPE_CHECKING:
     from quire.codec.distributedlog.segment import StreamSegment
+    from quire.streams.namespace.namespace import Namespace
     from quire.streams.read.positions import Start
 
 
@@ -141,6 +142,7 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
         if dry_run:
             say(f"{what} ({held}) would be deleted")
             return 0
+        life = "" if topic else await _life(opened, name)
         if (
             not yes
             and sys.stdin.isatty()
@@ -148,6 +150,8 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
         ):
             say("nothing was deleted")
             return EXIT_ERROR
+        if not topic:
+            await _check_same(opened, name, life)
         await (opened.delete_topic(name) if topic else opened.delete_stream(name))
     say(f"{what} deleted")
     return 0
@@ -173,6 +177,7 @@ async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_ru
             held = counted(len(await opened.segments(name)), "segment")
             say(f"stream {name} ({held}) would be ended permanently")
             return 0
+        life = await _life(opened, name)
         if (
             not yes
             and sys.stdin.isatty()
@@ -180,11 +185,26 @@ async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_ru
         ):
             say("nothing was changed")
             return EXIT_ERROR
+        await _check_same(opened, name, life)
         async with await opened.open_writer(name) as writer:
             count = writer.next_sequence
             await writer.end_stream()
     say(f"stream {name} ended after {counted(count, 'record')}")
     return 0
+
+
+async def _life(opened: Namespace, name: str) -> str:
+    return (await opened.metadata(name).life()).path
+
+
+async def _check_same(opened: Namespace, name: str, life: str) -> None:
+    """Raise NoSuchStreamError if another stream has the name than the one with this life."""
+    if await _life(opened, name) != life:
+        raise NoSuchStreamError(
+            f"the stream {name} was deleted or renamed while the command waited for an answer, and "
+            "another stream has its name now; nothing was changed",
+            remedy="If you mean the present stream, run the command again",
+        )
 
 
 # -- trim -------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ ledger names (`forget_bookie`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
-from quire.errors import VersionConflictError
+from quire.errors import NoSuchKeyError, VersionConflictError
 from quire.metadata.bookies.damage_notes import forget_damage
 from quire.metadata.bookies.nodes import (
     delete_node,
@@ -221,17 +221,29 @@ async def write_directories(
     return await write_node(store, directories_path(store.uri, bookie_id), made.encode(), version)
 
 
-async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
+async def forget_bookie(
+    store: MetadataStore, bookie_id: str, directories: Collection[str] | None = None
+) -> None:
     """Delete the record of a bookie that no ledger names and that has no cookie, its notes about
     damage, and its start command.
 
-    The next bookie with this id is then a new one. If another process has started such a bookie in
-    the meantime, the record is kept.
+    The next bookie with this id is then a new one. If another process has created such a bookie in
+    the meantime, everything is kept.
+
+    Args:
+        store: The metadata store.
+        bookie_id: The id of the bookie.
+        directories: The ids of the bookie's directories before its cookie was removed, or None if
+            that was just now. A record with other directories only is that of a later bookie.
     """
-    await forget_damage(store, bookie_id)
-    await forget_start_command(store, bookie_id)
     found = await read_directories(store, bookie_id)
     ids = None if found is None else found.value.ids
+    if ids and directories is not None and set(directories).isdisjoint(ids.values()):
+        return
+    if await _has_cookie(store, bookie_id):
+        return
+    await forget_damage(store, bookie_id)
+    await forget_start_command(store, bookie_id)
     for _ in range(FORGET_ATTEMPTS):
         if found is None or found.value.ids != ids:
             return
@@ -240,3 +252,11 @@ async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
             return
         except VersionConflictError:  # the bookie, which is stopping, reported its log once more
             found = await read_directories(store, bookie_id)
+
+
+async def _has_cookie(store: MetadataStore, bookie_id: str) -> bool:
+    try:
+        await store.read_cookie(bookie_id)
+    except NoSuchKeyError:
+        return False
+    return True

@@ -540,16 +540,23 @@ class SqliteFile:
         return writes
 
     def _check_committed(self, writes: list[_Write]) -> None:
-        """Set an error with an unknown outcome on the writes if the file was replaced meanwhile."""
+        """Set an error with an unknown outcome on the writes if the file was replaced meanwhile.
+
+        The same if that is not known, because the file cannot be examined.
+        """
         try:
             self._presence.check()
         except MetadataUnavailableError as error:
-            for write in writes:
-                write.error = MetadataUnavailableError(
-                    f"the metadata file {self.path} was deleted or replaced during a commit, so "
-                    "the outcome is unknown",
-                    remedy=error.remedy,
-                )
+            why, remedy = "was deleted or replaced during a commit", error.remedy
+        except OSError as error:
+            why = f"could not be examined after a commit ({reason_of(error)})"
+            remedy = "Check the path, the permissions and the disk"
+        else:
+            return
+        for write in writes:
+            write.error = MetadataUnavailableError(
+                f"the metadata file {self.path} {why}, so the outcome is unknown", remedy=remedy
+            )
 
     def _run(self, connection: sqlite3.Connection, writes: list[_Write]) -> None:
         self._presence.check()

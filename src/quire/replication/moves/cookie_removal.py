@@ -102,5 +102,5 @@ async def remove_lost_bookie(store: MetadataStore, bookie: str, before: BookieId
         )
     removed = await remove_cookie(store, bookie, before)
     if removed or before.is_of(await identity_of(store, bookie)):
-        await forget_bookie(store, bookie)
+        await forget_bookie(store, bookie, before.directories)
     return removed

@@ -162,7 +162,7 @@ async def decommission(
     late = await job.pass_over(unread)
     moved = with_unread(moved if late is None else together(moved, late), unread)
     if ended and moved.complete:
-        await forget_bookie(client.metadata, bookie)
+        await forget_bookie(client.metadata, bookie, before.directories)
     return replace(result, moved=moved, drained=moved.complete, cookie_removed=True, ended=ended)
 
 

@@ -618,7 +618,8 @@ class LiveTail:
         end = DLSN(first.lssn, piece.last + 1, 0) if piece.end is None else piece.end
         found = OffloadHistory(self.directory, origin.stream)
         manifest = found.newest()
-        if manifest is None or manifest.behind <= first:
+        # A stream that was truncated may have been offloaded from a later record on.
+        if manifest is None or manifest.behind <= first or _gaps(manifest, start, end):
             raise StreamGapError(
                 f"entries {piece.first} to {piece.last} of segment {first.lssn} of stream "
                 f"{origin.stream} (ledger {origin.segment.ledger_id}) were truncated while they "

@@ -1,0 +1,54 @@
+"""The live part of a history whose ledger is gone when a task reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.errors import StreamGapError
+from quire.spark.jobs.archive.manifest import Manifest, OffloadHistory
+from quire.spark.jobs.history import LiveTail
+from quire.spark.jobs.tasks import ClusterOptions
+from quire.spark.streams.plan import StreamSplit
+from quire.streams import DLSN, Gap
+from quire.streams.read.arrow import COLUMNS, Origin
+
+pytest.importorskip("pyarrow")
+
+SEGMENT = StreamSegment(3, 17, 1, record_count=10, last_entry_id=9)
+START, BEHIND = DLSN(3, 0, 0), DLSN(4, 0, 0)
+
+
+def read(tmp_path: Path, start: DLSN, *gaps: Gap) -> list[Any]:
+    """Read the whole segment, of which the files have nothing."""
+    history = OffloadHistory(str(tmp_path), "orders")
+    made = Manifest("c", "/n", "orders", "/life", start, DLSN(9, 0, 0), gaps=gaps)
+    history.claim().settle(made)
+    tail = LiveTail(ClusterOptions("sqlite:///unused"), str(tmp_path), COLUMNS)
+    split = StreamSplit(Origin("orders", SEGMENT), 0, 9)
+    return list(tail._offloaded(split))
+
+
+@pytest.mark.parametrize(
+    ("start", "gaps"),
+    [
+        (BEHIND, ()),
+        (DLSN(3, 5, 0), ()),
+        (START, (Gap("lost", START, BEHIND),)),
+        (DLSN(1, 0, 0), (Gap("truncated", DLSN(2, 0, 0), DLSN(3, 1, 0)),)),
+    ],
+)
+def test_records_that_were_never_offloaded_are_not_left_out(
+    start: DLSN, gaps: tuple[Gap, ...], tmp_path: Path
+) -> None:
+    """The stream was truncated, and offloaded from there on, after the read was planned."""
+    with pytest.raises(StreamGapError, match="were not offloaded before"):
+        read(tmp_path, start, *gaps)
+
+
+def test_gaps_elsewhere_do_not_matter(tmp_path: Path) -> None:
+    gaps = (Gap("lost", DLSN(2, 0, 0), START), Gap("lost", BEHIND, DLSN(5, 0, 0)))
+    assert read(tmp_path, DLSN(1, 0, 0), *gaps) == []
