@@ -12,14 +12,17 @@ if sys.platform != "win32":
 LEAST = 32
 """The smallest limit with which a command or a server can begin to work. A bookie without clients
 has about 22 descriptors open."""
-RESERVED = 48
-"""The smallest number of descriptors that connections leave to files, to the metadata store and to
-other servers."""
+RESERVED = 80
+"""The smallest number of descriptors that connections to a bookie leave to files, to the metadata
+store and to the bookie's HTTP server."""
 RESERVED_DIVISOR = 4
 """The divisor of the limit that gives the descriptors left to files, if that is more. A bookie has
 a descriptor for each file of its log."""
 CONNECTIONS_MIN = 16
-"""The number of connections that a server admits even if the limit leaves no room for them."""
+"""The number of connections that a bookie admits even if the limit leaves no room for them."""
+HTTP_DIVISOR, HTTP_CONNECTIONS_MIN = 8, 4
+"""The divisor of the limit that gives the connections that an HTTP server admits, and the least of
+them. The server may be in the process of a bookie."""
 _ADVICE = (
     "Raise it: `ulimit -n 65536` in the shell before the start, or LimitNOFILE=65536 in the "
     "systemd unit"
@@ -77,6 +80,16 @@ def connections_max(wanted: int, descriptors: int | None) -> int:
         return wanted
     left = descriptors - max(RESERVED, descriptors // RESERVED_DIVISOR)
     return min(wanted, max(CONNECTIONS_MIN, left))
+
+
+def http_connections_max(wanted: int, descriptors: int | None) -> int:
+    """Return the number of connections to an HTTP server, at most `wanted`.
+
+    `descriptors` is the limit of the process, or None.
+    """
+    if descriptors is None:
+        return wanted
+    return min(wanted, max(HTTP_CONNECTIONS_MIN, descriptors // HTTP_DIVISOR))
 
 
 def few_connections(admitted: int, wanted: int, descriptors: int | None) -> str:

@@ -13,13 +13,16 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from quire._runtime.shortages import reason_of
+from quire._runtime.shortages import limit, reason_of
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
 
 ACCEPTED_AT_ONCE = 64
-"""The number of connections that are accepted in one event-loop iteration. The next iteration can
-then close those for which there is no place, before more descriptors are used."""
+"""The most connections that are accepted in one event-loop iteration. The next iteration can then
+close those for which there is no place, before more descriptors are used."""
+ACCEPTED_DIVISOR = 32
+"""The divisor of the limit of descriptors that gives the connections accepted in one iteration, if
+that is less. Otherwise a storm of connections takes the descriptors of a log that begins a file."""
 PAUSE_S = 0.5
 """Seconds to wait if a connection could not be accepted. Clients wait in the system's queue."""
 TOLD_EVERY_S = 60.0
@@ -58,6 +61,10 @@ class Listener:
         self._handshake_timeout_s = handshake_timeout_s
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet()
+        descriptors = limit()
+        self._at_once = ACCEPTED_AT_ONCE
+        if descriptors is not None:
+            self._at_once = max(1, min(ACCEPTED_AT_ONCE, descriptors // ACCEPTED_DIVISOR))
         self._resuming: asyncio.TimerHandle | None = None
         self._told_s: float | None = None
         host, port = sock.getsockname()[:2]
@@ -75,7 +82,7 @@ class Listener:
         self._socket.close()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
+        for _ in range(self._at_once):
             try:
                 accepted, _address = self._socket.accept()
             except (BlockingIOError, InterruptedError):

@@ -37,6 +37,7 @@ OTHER_ACCOUNT = 65_534
 TABLES = ("cluster", "ledgers", "cookies", '"values"', "bookies", "tree")
 """The tables of the metadata file, without the sessions of processes."""
 NAMESPACE = "/access"
+TOPIC = "visits"
 MARKS = ("/quire-collection-marks", "/quire-directories/")
 """Nodes that bookies write by themselves from time to time."""
 OPEN = {"/heartbeat", "/api/v1/bookie/is_ready"}
@@ -135,6 +136,9 @@ def place() -> Iterator[Place]:
             streams.open_writer("orders", create=True) as records,
         ):
             records.append(SECRET.encode())
+            with streams.open_writer(f"{TOPIC}/0", create=True) as partition:
+                partition.append(SECRET.encode())
+            streams.create_topic(TOPIC, 1, adopt=True)
         file = str(cluster.token_file)
 
         def running(*options: str) -> str:
@@ -178,6 +182,8 @@ def send(
 def request_of(place: Place, path: str, operation: dict[str, Any]) -> tuple[str, bytes]:
     """Return the target and the body of a valid request of a route."""
     values = place.values()
+    if "/topic" in path:
+        values["name"] = TOPIC
     query = {}
     for one in operation.get("parameters", ()):
         if one["in"] == "path":
@@ -271,7 +277,7 @@ def test_payloads_need_the_token_always(place: Place, name: str) -> None:
     """Also where reading needs none, and nobody sees them where they are switched off."""
     server = place.servers[name]
     routes = server.payloads()
-    assert len(routes) == 4
+    assert len(routes) == 5
     refused = {"no token": 403, "read-only": 403, "no payloads": 403}.get(name, 401)
     for method, path, operation in routes:
         assert operation["security"] == [{"token": []}], path

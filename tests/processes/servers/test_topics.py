@@ -91,11 +91,11 @@ async def test_a_deletion_that_was_interrupted_is_completed(
     whole = removal.delete_stream
     deleted: list[str] = []
 
-    async def dies(client: Any, metadata: Any, password: bytes) -> None:
+    async def dies(client: Any, metadata: Any, password: bytes, **how: Any) -> None:
         if deleted:
             raise asyncio.CancelledError
         deleted.append(metadata.paths.name)
-        await whole(client, metadata, password)
+        await whole(client, metadata, password, **how)
 
     async with await quire.connect(cluster.uri) as client, await opened(client, "/halves") as team:
         await team.create_topic("clicks", 3)

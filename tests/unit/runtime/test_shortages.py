@@ -13,6 +13,7 @@ from quire._runtime.shortages import (
     CONNECTIONS_MIN,
     LEAST,
     connections_max,
+    http_connections_max,
     limit,
     no_descriptor,
     none_left,
@@ -21,6 +22,10 @@ from quire._runtime.shortages import (
     shortage,
     too_low,
 )
+
+
+WITHOUT_CLIENTS = 22
+"""The number of descriptors of a bookie without clients."""
 
 
 @pytest.fixture
@@ -72,11 +77,20 @@ def test_a_limit_with_which_nothing_works(limits: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("descriptors", "most"),
-    [(32, CONNECTIONS_MIN), (60, 16), (100, 52), (1_024, 768), (65_536, 4_096), (None, 4_096)],
+    [(32, CONNECTIONS_MIN), (60, 16), (100, 20), (1_024, 768), (65_536, 4_096), (None, 4_096)],
 )
 def test_connections_leave_descriptors_to_files(descriptors: int | None, most: int) -> None:
     assert connections_max(4_096, descriptors) == most
     assert connections_max(10, descriptors) == 10
+
+
+@pytest.mark.parametrize("descriptors", [60, 64, 100, 128, 200, 256, 384, 512, 1_024, 4_096])
+def test_a_bookie_and_its_http_server_together_leave_descriptors_to_files(
+    descriptors: int,
+) -> None:
+    """Each of them took what the limit had, so the log could not begin a segment."""
+    taken = connections_max(4_096, descriptors) + http_connections_max(128, descriptors)
+    assert WITHOUT_CLIENTS + taken + 12 <= descriptors
 
 
 def test_none_left_opens_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

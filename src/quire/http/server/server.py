@@ -16,7 +16,7 @@ from typing import Any
 
 from quire._runtime.event_log import EventLog
 from quire._runtime.names.extras import install_extra
-from quire._runtime.shortages import connections_max, limit, reason_of
+from quire._runtime.shortages import http_connections_max, limit, reason_of
 from quire._runtime.units import counted, host_port
 from quire.errors import QuireError, StartError
 from quire.http.server.api import Api, Call, Reply, Route, Text
@@ -96,7 +96,7 @@ class HttpServer:
         self.audit = ChangeAudit(log)
         self._busy = 0
         self.connections: dict[asyncio.BaseTransport, _Connection] = {}
-        self.connections_max = connections_max(options.max_connections, limit())
+        self.connections_max = http_connections_max(options.max_connections, limit())
         """The number of connections that the server keeps at once, which is less than the option
         says if the process may have few file descriptors."""
         self._tls: TlsContext | None = None
