@@ -23,7 +23,6 @@ from quire._runtime.shortages import (
     too_low,
 )
 
-
 WITHOUT_CLIENTS = 22
 """The number of descriptors of a bookie without clients."""
 
