@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import numpy
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quire.codec.distributedlog.compression import Compression
@@ -23,6 +24,7 @@ from quire.codec.distributedlog.record import (
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.entry import EntryRun
 from quire.errors import StreamDamagedError, UsageError
+from quire.streams.read import arrow
 from quire.streams.read.arrow import COLUMNS, TIME_MAX_MS, Origin, RecordColumns, schema
 from quire.streams.read.records import decode
 from tests.support.stream_vectors import encode_record_set
@@ -203,3 +205,27 @@ def test_an_unknown_column() -> None:
         match=r"'position' is not a column of a stream's records. The columns are stream, segment",
     ):
         RecordColumns(["position"])
+
+
+@given(
+    st.sampled_from([0, 1, 2, arrow._STEP - 1, arrow._STEP, arrow._STEP + 1]),
+    st.integers(1, 5),
+    st.integers(-3, 6),
+    st.sampled_from([0, 1, 2, 4]),
+)
+@example(0, 3, -1, 0)  # The last two records would be behind the end.
+@example(0, 3, 0, 1)
+def test_one_entry_has_the_positions_that_it_has_beside_another(
+    first: int, count: int, before_end: int, flags: int
+) -> None:
+    """A single entry has a way of its own, which must refuse the same flags and positions."""
+    head = arrow._METADATA_END - (count + before_end) * arrow._STEP if before_end else first
+    rows = numpy.arange(count, dtype=numpy.int64) * arrow._STEP + (head | flags)
+    other = numpy.arange(count, dtype=numpy.int64) * arrow._STEP
+    alone = arrow._positions(rows[None, :])
+    beside = arrow._positions(numpy.stack([rows, other]))
+    assert (alone is None) == (beside is None)
+    if alone is not None:
+        assert alone[0] == beside[0] == head >> 16
+        assert not (head | flags) % arrow._STEP
+        assert 0 <= head <= arrow._METADATA_END - count * arrow._STEP
