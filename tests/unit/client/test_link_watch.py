@@ -361,6 +361,26 @@ def test_a_bookie_that_moved_is_reached_at_its_new_address_at_once() -> None:
     simulated(main)
 
 
+def test_a_connection_that_rested_is_examined_and_used_again() -> None:
+    """Without the examination, each use after a pause would make one more connection."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        pool, cluster, _, tasks = await placed(loop)
+        await MemoryStore(cluster).register_bookie(BookieAddress(BOOKIE, "old", 3181))
+        link = await pool.channel(BOOKIE)
+        for _ in range(3):
+            await asyncio.sleep(ClientConfig().idle_link_s + 5.0)
+            assert not link.trusted
+            examined = pool.counters.links_examined
+            assert await pool.channel(BOOKIE) is link
+            assert pool.counters.links_examined == examined + 1
+            assert link.trusted
+        await pool.close()
+        await tasks.close()
+
+    simulated(main)
+
+
 def test_a_bookie_that_registers_again_is_probed() -> None:
     async def main(loop: SimulatedLoop) -> None:
         pool, cluster, network, tasks = await placed(loop)
