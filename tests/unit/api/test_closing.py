@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from tests.support.waiting import until
 
 LIMIT_S = 10.0
 """Shorter than the interval at which a reader checks by itself."""
+PACKAGE = Path(quire.__file__).parent
+OF_BOOKIES = ("storage", "bookie", "net/accepting.py")
+"""The code of tasks that a bookie runs, and no client."""
 Waiting = Callable[[quire.Client, Namespace], Awaitable[Any]]
 
 
@@ -119,6 +123,12 @@ async def test_a_stream_writer_says_that_the_client_is_closed(client: quire.Clie
         await streams.close()
 
 
+def is_of_a_bookie(task: asyncio.Task[Any]) -> bool:
+    """Return whether a bookie of this process runs the task, for example to read from its disk."""
+    file = Path(task.get_coro().cr_code.co_filename)  # type: ignore[union-attr]
+    return any(file.is_relative_to(PACKAGE / part) for part in OF_BOOKIES)
+
+
 async def test_closing_a_client_leaves_no_task_of_it(client: quire.Client) -> None:
     before = asyncio.all_tasks()
     other = await quire.connect(client.metadata.uri)
@@ -132,7 +142,7 @@ async def test_closing_a_client_leaves_no_task_of_it(client: quire.Client) -> No
     ledger = await other.create_ledger()
     await ledger.append(b"one")
     await other.close()
-    assert asyncio.all_tasks() - before == set()
+    assert {task for task in asyncio.all_tasks() - before if not is_of_a_bookie(task)} == set()
     del settings, leader, follower, writer, ledger
 
 
