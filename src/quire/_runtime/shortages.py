@@ -1,4 +1,4 @@
-"""What a process may lack: file descriptors, disk space, a writable disk. And what to say then."""
+"""The text of errors for what a process may lack: file descriptors, disk space, a writable disk."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ READ_ONLY = (
     "its file system is read-only. Mount it writable (look in the kernel's log for errors of the "
     "disk first), or use a directory on another disk"
 )
-"""What is said about a file that cannot be written because its file system is mounted read-only."""
+"""The text for a file that cannot be written because its file system is mounted read-only."""
 _DISK_SHORTAGES = {
     errno.ENOSPC: "the disk is full. Free some space on it (`df -h` shows the disks), or use a "
     "directory on another disk",
     errno.EDQUOT: "the disk quota of this user is used up. Remove files, or raise the quota",
     errno.EROFS: READ_ONLY,
 }
-"""What is said for the errors of a disk that takes no data, and what to do."""
+"""The text for each error of a disk that takes no data, by error number."""
 
 
 def limit() -> int | None:
