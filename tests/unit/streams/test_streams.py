@@ -39,7 +39,14 @@ from quire.errors import (
 from quire.metadata.tree import Create, Operation, Put, Result
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import check_value
-from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid, creation_time_ms
+from quire.streams.read.positions import (
+    LATEST,
+    AtSequence,
+    AtTime,
+    AtTxid,
+    creation_time_ms,
+    find,
+)
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
 from quire.streams.read.segment_list import LIST_AGAIN_S
@@ -1180,3 +1187,24 @@ def test_a_segment_cannot_be_rolled_after_no_time(interval: float) -> None:
     """The other limits of time accept 0. This one must not offer it."""
     with pytest.raises(UsageError, match=r"roll_interval_s must be at least 0.001 seconds"):
         check_value("roll_interval_s", interval)
+
+
+def test_a_search_past_the_end_of_an_empty_segment_skips_nothing() -> None:
+    """The reader reported that records had been truncated."""
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"one")
+            await writer.roll()
+            await writer.append(b"two")
+        *written, last = await b.streams.segments("s")
+        empty = replace(last, last_entry_id=-1, last_slot_id=-1, record_count=0, last_txid=-1)
+        for start in (
+            AtSequence(9),
+            AtTxid(last.last_txid + 1),
+            AtTime(last.completion_time_ms + 1),
+        ):
+            found = await find(b.client, [*written, empty], start, b"")
+            assert found == last.first_dlsn
+
+    run(scene)

@@ -267,7 +267,8 @@ async def _search(
         if segment.truncation is Truncation.TRUNCATED:
             continue  # its ledger may be gone
         if not (segment.in_progress or segment.lost) and segment_is_before(segment):
-            end, lost = segment.last_dlsn.next_slot(), None
+            # A segment without records has no last one. Its beginning is after all others.
+            end, lost = max(segment.last_dlsn.next_slot(), segment.first_dlsn), None
             continue
         try:
             async with await client.open_ledger(segment.ledger_id, password=password) as reader:
