@@ -17,6 +17,7 @@ from quire.http.views.problems.metadata_store import (
     of_metadata_disk,
     unsteady,
 )
+from quire.http.views.problems.problem import SEVERITIES
 from quire.http.watch.reachability import MetadataReachability
 from quire.metadata.sqlite.disk_space import metadata_disk
 
@@ -27,8 +28,6 @@ AWAY = "metadata_away_since_ms"
 """The key under which an answer says since when the metadata store does not answer, as Unix time in
 milliseconds. The value is None if the answer is current."""
 PROBLEMS = "problems"
-SEVERITIES = ("bad", "warn", "note")
-"""The severities of problems, the worst first."""
 OUTAGES = "metadata_outages"
 """The key under which an answer with problems has the periods in which the metadata store did not
 answer."""

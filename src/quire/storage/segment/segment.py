@@ -343,10 +343,16 @@ class LedgerPart:
         )
 
 
-def _first_after(ids: Sequence[int], entry_id: int, stop: int) -> int:
-    """Return the first of the ascending `ids` after `entry_id`, or `stop` if that is less."""
-    at = bisect_right(ids, entry_id)
-    return min(stop, ids[at]) if at < len(ids) else stop
+def _first_after(
+    ids: Sequence[int], entry_id: int, stop: int, low: int = 0, high: int | None = None
+) -> int:
+    """Return the first of the ascending ids after `entry_id`, or `stop` if that is less.
+
+    The ids are those from index `low` to before `high`, or to the end of `ids`.
+    """
+    high = len(ids) if high is None else high
+    at = bisect_right(ids, entry_id, low, high)
+    return min(stop, ids[at]) if at < high else stop
 
 
 def _run_stop(run: Run, entry_id: int, stop: int) -> int:
@@ -416,8 +422,7 @@ def _row_stop(rows: LedgerRows, row: int, entry_id: int, stop: int) -> int:
     count, ids_at = rows.counts[row], rows.ids_at[row]
     if ids_at == CONSECUTIVE:
         return min(stop, entry_id + 1) if rows.firsts[row] + count - 1 > entry_id else stop
-    at = bisect_right(rows.ids, entry_id, ids_at, ids_at + count)
-    return min(stop, rows.ids[at]) if at < ids_at + count else stop
+    return _first_after(rows.ids, entry_id, stop, ids_at, ids_at + count)
 
 
 def sealed_stop(rows: LedgerRows, span: int, entry_id: int, stop: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from quire._runtime.units import NAMED_MAX, are, some_of, them
 
 Severity = Literal["bad", "warn", "note"]
 """`bad`: data or writing is at stake now. `warn`: it will be. `note`: good to know."""
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""The severities of problems, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
