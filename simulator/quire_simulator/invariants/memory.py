@@ -53,7 +53,8 @@ class BookieMemory:
             for one in connections
             if isinstance(one, Connection) and one._frames.held_bytes > FREE_PARTIAL_BYTES
         ]
-        limit = HARD_FACTOR * config.max_partial_bytes + MAX_READ_BYTES
+        bound = max(HARD_FACTOR * config.max_partial_bytes, config.max_frame_bytes)
+        limit = bound + MAX_READ_BYTES
         if sum(held) > limit:
             what = f"{name} holds {sum(held)} bytes of unfinished requests, limit {limit}"
             self._checker.fail("unfinished_requests_are_bounded", what)

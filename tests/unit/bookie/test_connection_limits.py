@@ -251,6 +251,22 @@ def test_one_large_request_may_cost_many_small_ones_their_connections() -> None:
     assert all(holder.cut for holder in small)
 
 
+@pytest.mark.parametrize("began_s", [0.5, 90.0])
+def test_a_lone_request_is_read_however_large_it_is(began_s: float) -> None:
+    """An entry of a legal size could not be written with a small `max_partial_bytes`."""
+    config = replace(SMALL, max_partial_bytes=100 * KIB)
+    limits = ConnectionLimits(config, lambda: 100.0, lambda event, **fields: None)
+    lone = Holder(began_s)
+    assert limits.admit(lone)
+    for size in range(20 * KIB, 1000 * KIB, 16 * KIB):
+        limits.partial(lone, size)
+    assert not lone.cut
+    second = Holder(99.9)
+    assert limits.admit(second)
+    limits.partial(second, 20 * KIB)
+    assert (lone.cut, second.cut) == (True, False)
+
+
 def test_a_request_that_the_bookie_has_paused_is_not_late() -> None:
     """Only its client can be late, and the time begins again when it may go on."""
     config = replace(SMALL, partial_frame_timeout_s=10.0, first_request_timeout_s=0.0)
