@@ -7,7 +7,7 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from quire.http.server.security import (
     is_loopback,
 )
 from quire.http.server.server import HttpServer
+from quire.http.server.static_files import POLICY, static_routes
 from tests.support.network.certificates import Authority
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -119,12 +120,14 @@ class World:
 
 @asynccontextmanager
 async def serving(
-    options: HttpOptions = OPTIONS, events: list[dict[str, Any]] | None = None
+    options: HttpOptions = OPTIONS,
+    events: list[dict[str, Any]] | None = None,
+    routes: Sequence[Route] = (),
 ) -> AsyncIterator[tuple[HttpServer, World]]:
     """Run a server, whose events are added to the list."""
     world, api = World(), Api("Test")
     logged: list[dict[str, Any]] = [] if events is None else events
-    api.add(world.routes())
+    api.add([*world.routes(), *routes])
     server = HttpServer(
         api,
         options,
@@ -303,6 +306,22 @@ async def test_answers_cannot_be_framed_kept_or_read_by_other_pages() -> None:
         assert answer.headers["Cache-Control"] == "no-store"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_a_browser_loads_a_file_of_the_dashboard_again_only_if_it_changed() -> None:
+    async with serving(routes=static_routes()) as (server, _):
+        first = await ask(server, "GET", "/ui/app.js")
+        tag = first.headers["ETag"]
+        assert (first.status, first.headers["Cache-Control"]) == (200, "no-cache")
+        for held in (tag, f'"other", {tag}', f"W/{tag}"):
+            again = await ask(server, "GET", "/ui/app.js", {"If-None-Match": held})
+            assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
+            assert again.headers["Content-Security-Policy"] == POLICY
+        for held in ('"other"', "no tag", ""):
+            changed = await ask(server, "GET", "/ui/app.js", {"If-None-Match": held})
+            assert (changed.status, changed.body) == (200, first.body)
+        other = await ask(server, "GET", "/ui/style.css", {"If-None-Match": tag})
+        assert other.status == 200
 
 
 # -- who is refused ---------------------------------------------------------------------------

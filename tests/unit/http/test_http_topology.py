@@ -77,7 +77,7 @@ def test_all_are_in_one_rack() -> None:
     assert gone.what == (
         "1 bookie is not registered: /b-0 (/b). The overview says whether copies are missing"
     )
-    assert gone.next == "See the overview, or quire explain"
+    assert gone.next == "quire explain"
     assert one.severity == "warn"
     assert one.what.startswith("All 5 writable bookies with a location are in /a, because /b-0 of")
     (one,) = warnings_of(rack("/a", 5))

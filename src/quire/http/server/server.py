@@ -30,7 +30,7 @@ from quire.net.certificates import CertificateExpiry, expiries
 from quire.net.tls import TlsContext, server_tls
 
 try:
-    from aiohttp import web
+    from aiohttp import ETag, web
 except ImportError as error:  # pragma: no cover - the tests have it
     raise StartError(
         "the HTTP server needs the Python package aiohttp, which is not installed",
@@ -230,6 +230,8 @@ class HttpServer:
                 route, _peer(request), headers.get("user-agent", [""])[0], token, given
             )
             response = await self._respond(attempt, request, refusal)
+            if _has(request, response.etag):
+                response = _not_modified(response)
             response.headers[CHANGES_HEADER] = self._gate.changes(token)
             return response
 
@@ -411,6 +413,17 @@ _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
 )
+
+
+def _has(request: web.Request, tag: ETag | None) -> bool:
+    """Return whether the client has what the tag stands for, as far as its request says."""
+    return tag is not None and tag.value in [held.value for held in request.if_none_match or ()]
+
+
+def _not_modified(response: web.StreamResponse) -> web.Response:
+    """Return the answer to a client that has the body of this one already."""
+    headers = {name: value for name, value in response.headers.items() if name != "Content-Type"}
+    return web.Response(status=304, headers=headers)
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

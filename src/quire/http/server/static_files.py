@@ -1,12 +1,14 @@
 """The dashboard's files.
 
 They are read once, when the server is created, and served from memory. So no path in a request
-reaches the file system.
+reaches the file system. Each file has a tag that follows from its content, so a browser loads it
+again only if another version of Quire has another file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -26,7 +28,12 @@ POLICY = (
 )
 """The content security policy of the dashboard: the browser loads only files of this server, and no
 text can become HTML or a script."""
-_HEADERS = (("Content-Security-Policy", POLICY),)
+_HEADERS = (
+    ("Content-Security-Policy", POLICY),
+    # The browser keeps the file, but asks each time whether it has changed.
+    ("Cache-Control", "no-cache"),
+)
+_TAG_BYTES = 16
 
 
 def static_routes() -> list[Route]:
@@ -40,7 +47,9 @@ def static_routes() -> list[Route]:
         kind = _TYPES.get(name.rpartition(".")[2])
         if kind is not None:
             path = "/" if name == PAGE else f"/ui/{name}"
-            answer = Text(file.read_text(encoding="utf-8"), kind, _HEADERS)
+            text = file.read_text(encoding="utf-8")
+            tag = blake2b(text.encode(), digest_size=_TAG_BYTES).hexdigest()
+            answer = Text(text, kind, (*_HEADERS, ("ETag", f'"{tag}"')))
             routes.append(
                 Route("GET", path, "The dashboard", _serving(answer), open=True, documented=False)
             )

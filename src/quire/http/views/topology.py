@@ -155,7 +155,7 @@ def _lost(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
             "warn",
             f"{counted(len(gone), 'bookie')} {are(len(gone))} not registered: {some_of(named)}. "
             "The overview says whether copies are missing",
-            "See the overview, or quire explain",
+            "quire explain",
             bookies=tuple(one["id"] for one in gone),
         )
 
