@@ -461,6 +461,41 @@ def test_no_segment_is_removed_while_a_deletion_is_not_logged() -> None:
     assert box.store.stats().segments_removed > 0
 
 
+def test_a_removal_that_was_begun_waits_for_a_deletion_that_is_not_logged() -> None:
+    """The removed segment had the fence of a ledger that a crash then brought back."""
+    box = opened()
+    box.fence(DEAD)
+    fill(box, FILLER)
+    box.append([*entries(DEAD, 0, 2), *entries(KEPT, 0, 2)])
+    box.idle()
+    collector = box.store._maintenance.collector
+    real = collector._log_records
+
+    def log_records(
+        records: Sequence[StateRecord], done: Callable[[StorageError | None], None]
+    ) -> None:
+        if any(one.kind is RecordKind.DELETED for one in records):
+            done(DiskFullError("the log of the bookie is full"))
+        else:
+            real(records, done)
+
+    box.drop([FILLER])
+    box.log.run()  # The removal has begun: a job reads the state records of the segment.
+    collector._log_records = log_records
+    removed = box.store.stats().segments_removed
+    box.store.drop_ledgers([DEAD])
+    box.pump()
+    assert not box.store.deletions_logged
+    assert box.store.stats().segments_removed == removed
+    disk_of(box).crash()
+    box.open()
+    assert box.store.ledgers[DEAD].fenced
+    box.store.drop_ledgers([DEAD, FILLER])
+    box.idle()
+    assert box.store.deletions_logged
+    assert box.store.stats().segments_removed > 0
+
+
 def test_a_deletion_that_is_logged_twice_again_spares_what_came_after_it() -> None:
     """It concerns what was before its first record, and not what was before its second one."""
     box = opened()
