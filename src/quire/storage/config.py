@@ -80,7 +80,8 @@ class StorageConfig:
     compact_minor_interval_s: float = 3_600.0
     compact_major_ratio: float = 0.8
     """The share of live data below which a segment is compacted at each major interval, and when
-    the disk is full. 0 switches major compaction off."""
+    the disk is full. 0 switches major compaction off. The minor ratio then applies when the disk is
+    full."""
     compact_major_interval_s: float = 86_400.0
     compact_bytes_per_s: int = 16 * MIB
     """The rate in bytes per second at which compaction writes. There is no limit on a full disk, or
@@ -95,6 +96,11 @@ class StorageConfig:
     """The rate in bytes per second at which the scrub reads. The default allows 2.5 TB in its
     interval, and costs a few percent of one disk. With more data, a round takes longer. 0 means no
     limit."""
+
+    @property
+    def compact_ratio(self) -> float:
+        """The share of live data below which any compaction takes a segment, or 0 for none."""
+        return self.compact_major_ratio or self.compact_minor_ratio
 
     @property
     def free_bytes_to_resume(self) -> int:

@@ -401,6 +401,58 @@ def test_intervals_and_ratios(switched_off: bool) -> None:
         assert compact(box)
 
 
+def test_minor_compactions_need_no_major_ones() -> None:
+    """A major ratio of 0 switched the minor kind off as well."""
+    config = replace(
+        SMALL,
+        compact_minor_ratio=0.3,
+        compact_major_ratio=0.0,
+        compact_minor_interval_s=100.0,
+        compact_major_interval_s=1000.0,
+    )
+    box = opened(config)
+    mixed(box, segments=4)
+    assert compact(box) == []
+    box.drop([1])
+    box.pump()
+    box.clock.ms += 2_000_000
+    assert compact(box) == []  # Too much is alive, and no major compaction takes it.
+    assert all("it is compacted below 30 %" in why for why in all_reasons(box))
+    box.drop([2, 3, 4, 5])
+    box.pump()
+    assert {
+        "it is compacted at the next minor interval",
+        "it is compacted in 100 s, when the next compaction is due",
+    } <= all_reasons(box)
+    box.store.suspend_compaction(minor=True, major=False, by="me")
+    box.pump()
+    assert all("minor compaction is suspended by me" in why for why in all_reasons(box))
+    box.clock.ms += 101_000
+    assert compact(box) == []
+    box.store.resume_compaction(minor=True, major=False)
+    assert compact(box)
+    stats = box.store.stats()
+    assert stats.compactions > 0
+    assert stats.compactions_major == 0
+    check(box)
+
+
+def test_a_full_disk_is_compacted_without_major_compactions_too() -> None:
+    """Whatever is below the minor ratio is compacted at once, from the reserve."""
+    box = opened(replace(SMALL, min_free_bytes=20_000, compact_major_ratio=0.0))
+    mixed(box, segments=6)
+    compact(box)
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    box.store.check_space()
+    box.pump()
+    assert not box.store.writable
+    box.drop([1, 2, 3, 4, 5])
+    box.pump()
+    assert [one for one in compact(box) if not one.error]
+    check(box)
+
+
 def test_a_full_disk_compacts_from_its_reserve_and_becomes_writable_again() -> None:
     box = opened(replace(EAGER, min_free_bytes=20_000))
     mixed(box, segments=6)
@@ -670,11 +722,16 @@ def test_a_request_does_not_lift_a_suspension() -> None:
 # -- suspended by an operator -----------------------------------------------------------------
 
 
-def reasons(box: StoreOnDisk) -> set[str]:
-    """Why space does not come back, live and from the files."""
+def all_reasons(box: StoreOnDisk) -> set[str]:
+    """Return why the space of sealed segments does not come back, live and from the files."""
     here = {one.why for one in box.store.usage() if one.state == "sealed"}
     there = {one.why for one in look(box.disk, box.config).segments if one.state == "sealed"}
-    return {why for why in here | there if "suspended" in why}
+    return here | there
+
+
+def reasons(box: StoreOnDisk) -> set[str]:
+    """Return the reasons that name a suspension."""
+    return {why for why in all_reasons(box) if "suspended" in why}
 
 
 def test_what_is_suspended_waits_until_it_is_resumed() -> None:

@@ -432,6 +432,34 @@ def test_a_refusal_outlives_the_segments_that_tell_of_the_ledger() -> None:
     assert box.store.stats().tombstones == 0
 
 
+def test_the_last_of_several_deletions_decides_how_long_a_ledger_is_refused() -> None:
+    """The record of the first deletion may come later in the log, because it was logged again."""
+    box = opened()
+    box.append(entries(1, 0, 2))
+    fill_segments(box, 2, 1)
+    box.fence(1)
+    box.idle()
+    box.drop([1])
+    fill_segments(box, 3, 1)
+    box.clock.ms += TOMBSTONE_TTL_MS // 2
+    box.store.create_ledger(1, key_of(1), again=True)
+    box.append(entries(1, 5, 1), reserve=True)
+    box.idle()
+    box.drop([1])
+    box.idle()
+    last = box.clock.ms
+    fill_segments(box, 4, 1)
+    removed = box.store.stats().segments_removed
+    box.drop([2, 3])
+    box.idle()
+    assert box.store.stats().segments_removed > removed
+    for _ in range(2):
+        disk_of(box).crash()
+        box.open()
+        box.idle()
+        assert box.store._catalogue.tombstones[1] == last + TOMBSTONE_TTL_MS
+
+
 def test_no_segment_is_removed_while_a_deletion_is_not_logged() -> None:
     """A crash would bring the ledger back, and its fence in one of the segments must come too."""
     box = opened()
@@ -456,6 +484,41 @@ def test_no_segment_is_removed_while_a_deletion_is_not_logged() -> None:
     assert box.store.stats().segments_removed == 0
     collector._log_records = real
     box.store.check_space()
+    box.idle()
+    assert box.store.deletions_logged
+    assert box.store.stats().segments_removed > 0
+
+
+def test_a_removal_that_was_begun_waits_for_a_deletion_that_is_not_logged() -> None:
+    """The removed segment had the fence of a ledger that a crash then brought back."""
+    box = opened()
+    box.fence(DEAD)
+    fill(box, FILLER)
+    box.append([*entries(DEAD, 0, 2), *entries(KEPT, 0, 2)])
+    box.idle()
+    collector = box.store._maintenance.collector
+    real = collector._log_records
+
+    def log_records(
+        records: Sequence[StateRecord], done: Callable[[StorageError | None], None]
+    ) -> None:
+        if any(one.kind is RecordKind.DELETED for one in records):
+            done(DiskFullError("the log of the bookie is full"))
+        else:
+            real(records, done)
+
+    box.drop([FILLER])
+    box.log.run()  # The removal has begun: a job reads the state records of the segment.
+    collector._log_records = log_records
+    removed = box.store.stats().segments_removed
+    box.store.drop_ledgers([DEAD])
+    box.pump()
+    assert not box.store.deletions_logged
+    assert box.store.stats().segments_removed == removed
+    disk_of(box).crash()
+    box.open()
+    assert box.store.ledgers[DEAD].fenced
+    box.store.drop_ledgers([DEAD, FILLER])
     box.idle()
     assert box.store.deletions_logged
     assert box.store.stats().segments_removed > 0

@@ -160,6 +160,10 @@ class Collector(BackgroundJob):
             self._read_again_ms[segment.number] = self._now_ms() + READ_AGAIN_MS
             self._give_up(segment, error)
             return
+        if self._unlogged:
+            # The log had no space for a deletion since the removal began; see `collect`.
+            self._busy.discard(segment.number)
+            return
         needed = self._still_needed(segment, records)
         needed.append(StateRecord(RecordKind.DROPPED, value=segment_value(segment.number)))
         self._log_records(needed, partial(self._on_logged, segment))

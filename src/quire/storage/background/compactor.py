@@ -254,7 +254,7 @@ class Compactor(PacedJob):
             return
         choice = self._choose(ratio)
         if choice is not None:
-            self._major = ratio >= self._config.compact_major_ratio
+            self._major = 0 < self._config.compact_major_ratio <= ratio
             self._begin(choice)
             return
         self.requested = False
@@ -289,7 +289,7 @@ class Compactor(PacedJob):
 
     @property
     def _enabled(self) -> bool:
-        return max(self._config.compact_major_ratio, self._config.compact_minor_ratio) > 0
+        return self._config.compact_ratio > 0
 
     @property
     def _short(self) -> bool:
@@ -297,9 +297,10 @@ class Compactor(PacedJob):
 
     def _due(self) -> float:
         """Return the share of live data below which segments are compacted now, or 0 for none."""
-        now, held = self._monotonic(), self.suspended
-        if (self._short or now >= self._next_major_s) and not (held and held.major):
-            return self._config.compact_major_ratio
+        now, held, major_ratio = self._monotonic(), self.suspended, self._config.compact_major_ratio
+        major_due = major_ratio > 0 and (self._short or now >= self._next_major_s)
+        if major_due and not (held and held.major):
+            return major_ratio
         if (self._short or now >= self._next_minor_s) and not (held and held.minor):
             return self._config.compact_minor_ratio
         return 0.0
@@ -342,7 +343,7 @@ class Compactor(PacedJob):
         """
         if not segment.live_ledgers or segment.compacting:
             return True
-        candidate, ratio = candidate_of(segment), self._config.compact_major_ratio
+        candidate, ratio = candidate_of(segment), self._config.compact_ratio
         reason = why_not(candidate, below_ratio=ratio, available_bytes=segment.file_bytes)
         return not reason and not segment.damage
 
@@ -359,16 +360,18 @@ class Compactor(PacedJob):
         candidate = candidate_of(segment)
         available_bytes = self._available_bytes()
         reason = why_not(
-            candidate, below_ratio=config.compact_major_ratio, available_bytes=available_bytes
+            candidate, below_ratio=config.compact_ratio, available_bytes=available_bytes
         )
         if reason:
             return reason
         if not self._collector.deletions_logged:
             return "deletions wait to be logged"
-        minor = candidate.live_ratio < config.compact_minor_ratio
-        if self.suspended is not None and self.suspended.stops(minor=minor):
+        minor, major = candidate.live_ratio < config.compact_minor_ratio, config.compact_major_ratio
+        if self.suspended is not None and self.suspended.stops(minor=minor, major=major > 0):
             return self.suspended.describe()
-        wait_s = min(self._next_major_s, self._next_minor_s if minor else self._next_major_s) - now
+        due_s = [self._next_minor_s] if minor else []
+        due_s += [self._next_major_s] if major else []
+        wait_s = min(due_s) - now
         if wait_s > 0 and not self._short:
             return f"it is compacted in {wait_s:.0f} s, when the next compaction is due"
         return "it waits for another compaction" if self._work else "it is compacted next"

@@ -44,13 +44,13 @@ class Suspension:
     def _kind(self) -> str:
         return "minor" if self.minor else "major"
 
-    def stops(self, *, minor: bool) -> bool:
+    def stops(self, *, minor: bool, major: bool) -> bool:
         """Return whether this suspension prevents the compaction of a segment.
 
-        `minor` means that the segment is below the minor ratio, so that a minor or a major
-        compaction would take it. Without `minor`, only a major compaction would.
+        `minor` means that a minor compaction would take the segment, and `major` that a major one
+        would. At least one of them would.
         """
-        return self.major and (self.minor or not minor)
+        return (self.minor or not minor) and (self.major or not major)
 
 
 def suspended(

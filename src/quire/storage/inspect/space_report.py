@@ -227,7 +227,7 @@ class _Look:
                 "nothing in it is alive: a running bookie logs its state records again and "
                 "removes it"
             )
-        ratio = self._config.compact_major_ratio
+        ratio = self._config.compact_ratio
         if ratio <= 0:
             return "compaction is switched off"
         candidate = candidate_of(segment)
@@ -235,7 +235,8 @@ class _Look:
         if reason:
             return reason
         minor = candidate.live_ratio < self._config.compact_minor_ratio
-        if self._suspended is not None and self._suspended.stops(minor=minor):
+        major = self._config.compact_major_ratio > 0
+        if self._suspended is not None and self._suspended.stops(minor=minor, major=major):
             return self._suspended.describe()
         if minor:
             return "it is compacted at the next minor interval"

@@ -271,7 +271,9 @@ class Catalogue:
         else:
             self.forget(ledger_id)
         if deleted.fenced and ledger_id not in self.ledgers:
-            self.tombstones[ledger_id] = deleted.time_ms + TOMBSTONE_TTL_MS
+            # A copy of an earlier deletion's record comes after the record of a later deletion.
+            expires_ms = deleted.time_ms + TOMBSTONE_TTL_MS
+            self.tombstones[ledger_id] = max(expires_ms, self.tombstones.get(ledger_id, 0))
 
     # -- segments ---------------------------------------------------------------------------------
 
