@@ -292,6 +292,68 @@ def test_a_bookie_that_comes_back_during_an_audit_is_not_lost() -> None:
     office(scenario)
 
 
+@pytest.mark.parametrize("delay_s", [0, 100])
+def test_a_bookie_that_comes_back_and_is_lost_again_during_an_audit_is_searched_for_anew(
+    monkeypatch: pytest.MonkeyPatch, delay_s: int
+) -> None:
+    """The pages in between were examined while it was registered."""
+    monkeypatch.setattr("quire.replication.autorecovery.auditor.PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(1.0)
+        names = [await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1")) for _ in "123"]
+        read_ledger, steps = there.store.read_ledger, iter(names[1:])
+        upcoming: int | None = next(steps)
+
+        async def flapping(number: int) -> Any:
+            nonlocal upcoming
+            if number == upcoming:
+                upcoming = next(steps, None)
+                if upcoming is not None:
+                    await there.world.start("bookie-0")
+                else:
+                    there.world.kill("bookie-0")
+                    await asyncio.sleep(60.0)  # its session ends
+            return await read_ledger(number)
+
+        there.store.read_ledger = flapping  # type: ignore[method-assign]
+        there.world.kill("bookie-0")
+        await asyncio.sleep(200.0 + 2 * delay_s)
+        assert upcoming is None
+        for ledger_id in names:
+            assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario, lost_bookie_delay_s=delay_s)
+
+
+def test_a_bookie_that_is_waited_for_again_during_an_audit_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator has raised the delay in the middle."""
+    monkeypatch.setattr("quire.replication.autorecovery.auditor.PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(1.0)
+        names = [await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1")) for _ in "123"]
+        read_ledger = there.store.read_ledger
+
+        async def delaying(number: int) -> Any:
+            if number == names[1] and await there.marks.delay_s() == 0:
+                await there.marks.set_delay(300)
+                await asyncio.sleep(1.0)
+            return await read_ledger(number)
+
+        there.store.read_ledger = delaying  # type: ignore[method-assign]
+        there.world.kill("bookie-0")
+        await asyncio.sleep(200.0)
+        assert await there.marked(names[2]) == ()
+        await asyncio.sleep(300.0)
+        for ledger_id in names:
+            assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario)
+
+
 def test_a_delay_is_kept_changed_and_cut_short() -> None:
     async def scenario(there: Office) -> None:
         ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))

@@ -291,7 +291,9 @@ class Auditor:
             self._lost.learn(everybody)
             await self._look()
             waited_for = self._lost.waited_for(loop.time())
-            doomed |= (new & self._lost.missing.keys()) - waited_for
+            # Of a bookie that has returned, or is waited for again, this page marks nothing. If it
+            # is lost at the end of this pass, the next pass searches for it from the beginning.
+            doomed = (doomed | new) & (self._lost.missing.keys() - waited_for)
             gone = everybody - self._lost.registered - waited_for
             marked += await self._mark(
                 {ledger: sorted(named & gone) for ledger, named in by_ledger.items()}, unread
