@@ -492,6 +492,39 @@ def test_nothing_is_marked_while_it_is_disabled() -> None:
     office(scenario)
 
 
+def test_a_search_that_was_disabled_in_the_middle_is_done_when_it_is_enabled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the ledger names the lost bookie, so nothing else causes a search."""
+    monkeypatch.setattr("quire.replication.autorecovery.auditor.PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(1.0)
+        assert there.stats.audits == 1
+        first = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        gone = await there.ledger(bookie_id("bookie-0"), "10.0.0.9:3181")
+        read_ledger, disabled = there.store.read_ledger, False
+
+        async def disabling(number: int) -> Any:
+            nonlocal disabled
+            if number == first and not disabled:
+                disabled = True
+                await there.marks.disable()
+                await asyncio.sleep(1.0)
+            return await read_ledger(number)
+
+        there.store.read_ledger = disabling  # type: ignore[method-assign]
+        await there.marks.trigger()
+        await asyncio.sleep(10.0)
+        assert there.stats.audits == 1
+        await there.marks.enable()
+        await asyncio.sleep(10.0)
+        assert there.stats.audits == 2
+        assert await there.marked(gone) == ("10.0.0.9:3181",)
+
+    office(scenario)
+
+
 def test_read_only_bookies_are_not_lost() -> None:
     async def scenario(there: Office) -> None:
         ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))

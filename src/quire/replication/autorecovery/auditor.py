@@ -227,9 +227,12 @@ class Auditor:
             await self._insist("look", self._look)
             now_s, due_s = loop.time(), self._lost.due_s()
             if self._asked or now_s >= min(audit_at_s, _never(due_s)):
-                self._asked = False
-                await self._insist("audit", self._audit)
-                audit_at_s = loop.time() + (self._settings.bookie_check_interval_s or float("inf"))
+                asked, self._asked = self._asked, False
+                if await self._insist("audit", self._audit):
+                    interval_s = self._settings.bookie_check_interval_s or float("inf")
+                    audit_at_s = loop.time() + interval_s
+                else:  # it was disabled before the end
+                    self._asked = self._asked or asked
                 continue
             until_s = min(audit_at_s, _never(due_s))
             if self._silent:
