@@ -597,6 +597,7 @@ class LedgerClient:
             last_first.push_async_callback(self._tasks.close)
             last_first.callback(self._feeds.interrupt)
             last_first.callback(self._end_metrics)
+            last_first.callback(self._shared.timeouts.end_sessions)
             last_first.push_async_callback(self._pool.close)
             for _, handle in sorted(self._handles.items()):
                 error = ClientClosedError("the client is closed", remedy="Connect again")

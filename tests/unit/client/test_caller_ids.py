@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.client import CallerIdWriter
-from quire.errors import EntryExistsError, UsageError
+from quire.errors import ClientClosedError, EntryExistsError, UsageError
 from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
@@ -73,5 +73,37 @@ def test_held_entries_give_their_bytes_back() -> None:
                 assert writer.held_entry_ids == []
             assert await writer.flush() == 39
             await writer.close()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_an_entry_that_is_held_is_not_waited_for_after_the_client_was_closed(sent: bool) -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await made(client)
+            if sent:
+                await writer.append_at(0, payload(0))
+            held = asyncio.ensure_future(writer.append_at(3, payload(3)))
+            await asyncio.sleep(0)
+            assert writer.held_entry_ids == [3]
+        await asyncio.wait((held,), timeout=1.0)
+        assert held.done()
+        with pytest.raises(ClientClosedError):
+            await held
+        with pytest.raises(ClientClosedError):
+            await asyncio.wait_for(writer.append_at(5, payload(5)), timeout=1.0)
+
+    simulated(main)
+
+
+def test_an_entry_that_is_held_after_the_client_was_closed_is_not_waited_for() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await made(client)
+        with pytest.raises(ClientClosedError):
+            await asyncio.wait_for(writer.append_at(3, payload(3)), timeout=1.0)
 
     simulated(main)

@@ -23,6 +23,7 @@ from quire.errors import (
     AddQuorumTimeoutError,
     BookieIOError,
     BookieTimeoutError,
+    ClientClosedError,
     LedgerFencedError,
     NotEnoughBookiesError,
     QuireError,
@@ -447,3 +448,24 @@ def test_the_log_says_how_a_writer_goes_on(
         simulated(main)
     said = [one.getMessage() for one in caplog.records if "ensemble_changed" in one.getMessage()]
     assert f"outcome={outcome}" in said[-1]
+
+
+@pytest.mark.parametrize("after_s", [0.1, 1.0, LATE_S])
+def test_appends_that_wait_for_lost_bookies_end_with_their_client(after_s: float) -> None:
+    """Closing the client cancels the tasks that would replace or reconnect the members."""
+
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            all_die(cluster)
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(after_s)
+            assert not append.done()
+        await asyncio.wait((append,), timeout=1.0)
+        assert append.done()
+        with pytest.raises(ClientClosedError, match="the client was closed while ledger") as caught:
+            await append
+        assert not caught.value.outcome_known
+        with pytest.raises(ClientClosedError):
+            await writer.append(payload(2))
+
+    simulated(main)

@@ -292,6 +292,68 @@ def test_a_bookie_that_comes_back_during_an_audit_is_not_lost() -> None:
     office(scenario)
 
 
+@pytest.mark.parametrize("delay_s", [0, 100])
+def test_a_bookie_that_comes_back_and_is_lost_again_during_an_audit_is_searched_for_anew(
+    monkeypatch: pytest.MonkeyPatch, delay_s: int
+) -> None:
+    """The pages in between were examined while it was registered."""
+    monkeypatch.setattr("quire.replication.autorecovery.auditor.PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(1.0)
+        names = [await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1")) for _ in "123"]
+        read_ledger, steps = there.store.read_ledger, iter(names[1:])
+        upcoming: int | None = next(steps)
+
+        async def flapping(number: int) -> Any:
+            nonlocal upcoming
+            if number == upcoming:
+                upcoming = next(steps, None)
+                if upcoming is not None:
+                    await there.world.start("bookie-0")
+                else:
+                    there.world.kill("bookie-0")
+                    await asyncio.sleep(60.0)  # its session ends
+            return await read_ledger(number)
+
+        there.store.read_ledger = flapping  # type: ignore[method-assign]
+        there.world.kill("bookie-0")
+        await asyncio.sleep(200.0 + 2 * delay_s)
+        assert upcoming is None
+        for ledger_id in names:
+            assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario, lost_bookie_delay_s=delay_s)
+
+
+def test_a_bookie_that_is_waited_for_again_during_an_audit_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator has raised the delay in the middle."""
+    monkeypatch.setattr("quire.replication.autorecovery.auditor.PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(1.0)
+        names = [await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1")) for _ in "123"]
+        read_ledger = there.store.read_ledger
+
+        async def delaying(number: int) -> Any:
+            if number == names[1] and await there.marks.delay_s() == 0:
+                await there.marks.set_delay(300)
+                await asyncio.sleep(1.0)
+            return await read_ledger(number)
+
+        there.store.read_ledger = delaying  # type: ignore[method-assign]
+        there.world.kill("bookie-0")
+        await asyncio.sleep(200.0)
+        assert await there.marked(names[2]) == ()
+        await asyncio.sleep(300.0)
+        for ledger_id in names:
+            assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario)
+
+
 def test_a_delay_is_kept_changed_and_cut_short() -> None:
     async def scenario(there: Office) -> None:
         ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
@@ -426,6 +488,39 @@ def test_nothing_is_marked_while_it_is_disabled() -> None:
         await there.marks.enable()
         await asyncio.sleep(1.0)
         assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario)
+
+
+def test_a_search_that_was_disabled_in_the_middle_is_done_when_it_is_enabled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the ledger names the lost bookie, so nothing else causes a search."""
+    monkeypatch.setattr("quire.replication.autorecovery.auditor.PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        await asyncio.sleep(1.0)
+        assert there.stats.audits == 1
+        first = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        gone = await there.ledger(bookie_id("bookie-0"), "10.0.0.9:3181")
+        read_ledger, disabled = there.store.read_ledger, False
+
+        async def disabling(number: int) -> Any:
+            nonlocal disabled
+            if number == first and not disabled:
+                disabled = True
+                await there.marks.disable()
+                await asyncio.sleep(1.0)
+            return await read_ledger(number)
+
+        there.store.read_ledger = disabling  # type: ignore[method-assign]
+        await there.marks.trigger()
+        await asyncio.sleep(10.0)
+        assert there.stats.audits == 1
+        await there.marks.enable()
+        await asyncio.sleep(10.0)
+        assert there.stats.audits == 2
+        assert await there.marked(gone) == ("10.0.0.9:3181",)
 
     office(scenario)
 

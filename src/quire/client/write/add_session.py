@@ -36,6 +36,7 @@ from quire.errors import (
     AddQuorumTimeoutError,
     BookieTimeoutError,
     BookieUnavailableError,
+    ClientClosedError,
     EntryTooLargeError,
     LedgerClosedError,
     LedgerFencedError,
@@ -338,6 +339,8 @@ class AddSession:
             future.set_exception(self.failure)
         elif entry_id <= self.pipeline.accepted:
             future.set_result(entry_id)
+        elif self.pool.closed and not self._members:
+            future.set_exception(self._client_closed())  # nothing will be sent
         else:
             waiters = self._waiters
             if waiters is None:
@@ -349,6 +352,9 @@ class AddSession:
                 waiters.append((entry_id, future))
             else:
                 waiters.insert(at, (entry_id, future))
+            if not self._members:
+                # Nothing was sent yet, perhaps because a smaller id is missing.
+                self._timeouts.watch(self)
             coalesced = self.pipeline.coalesced
             if coalesced is not None and not coalesced.over:
                 coalesced.waiting[self.pipeline.row] = self._confirmed_coalesced
@@ -569,6 +575,16 @@ class AddSession:
 
     # -- stopping -----------------------------------------------------------------------------
 
+    def end_with_client(self) -> None:
+        """End the session because the client was closed. Callers that wait receive an error."""
+        self.fail(self._client_closed())
+
+    def _client_closed(self) -> ClientClosedError:
+        return ClientClosedError(
+            f"the client was closed while ledger {self.ledger_id} was open for writing",
+            remedy="Open the ledger with recovery, which closes it",
+        )
+
     def stop(self, error: QuireError | None = None) -> None:
         """End the session, and detach from all bookies.
 
@@ -724,6 +740,15 @@ class AddTimeouts:
         if not self._sessions and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def end_sessions(self) -> None:
+        """End all sessions, because the client was closed.
+
+        A session ends by itself when its connections are lost. But the session may have none, and
+        the tasks that would connect or replace its members are cancelled.
+        """
+        for session in list(self._sessions):
+            session.end_with_client()
 
     def _begin_round(self) -> None:
         self._left = list(self._sessions)

@@ -44,7 +44,6 @@ from quire.core.placement import Wanted
 from quire.core.placement.descriptions import NAMES_MAX
 from quire.errors import (
     BookieIOError,
-    ClientClosedError,
     MetadataTooLargeError,
     NotEnoughBookiesError,
     QuireError,
@@ -138,6 +137,10 @@ class ChangingSession(Protocol):
     def fail_member(self, member: EnsembleMember) -> None: ...
     def fail(self, error: QuireError) -> None: ...
 
+    def end_with_client(self) -> None:
+        """End the session because the client was closed."""
+        ...
+
 
 class EnsembleChanges:
     """The ensemble changes of one session: its failed and absent members, and their replacement.
@@ -224,7 +227,7 @@ class EnsembleChanges:
         """
         session = self._session
         if session.pool.closed:
-            session.fail(self._client_closed())
+            session.end_with_client()
             return
         self._failed[member.index] = member
         self._may_return.discard(member.index)
@@ -233,12 +236,6 @@ class EnsembleChanges:
         if not session.pipeline.frozen:
             session.pipeline.frozen = True
             session.tasks.start(self._run())
-
-    def _client_closed(self) -> ClientClosedError:
-        return ClientClosedError(
-            f"the client was closed while ledger {self._session.ledger_id} was open for writing",
-            remedy="Open the ledger with recovery, which closes it",
-        )
 
     async def _run(self) -> None:
         """Return, replace or leave out failed members until none is left, then confirm again."""

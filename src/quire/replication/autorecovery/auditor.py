@@ -227,9 +227,12 @@ class Auditor:
             await self._insist("look", self._look)
             now_s, due_s = loop.time(), self._lost.due_s()
             if self._asked or now_s >= min(audit_at_s, _never(due_s)):
-                self._asked = False
-                await self._insist("audit", self._audit)
-                audit_at_s = loop.time() + (self._settings.bookie_check_interval_s or float("inf"))
+                asked, self._asked = self._asked, False
+                if await self._insist("audit", self._audit):
+                    interval_s = self._settings.bookie_check_interval_s or float("inf")
+                    audit_at_s = loop.time() + interval_s
+                else:  # it was disabled before the end
+                    self._asked = self._asked or asked
                 continue
             until_s = min(audit_at_s, _never(due_s))
             if self._silent:
@@ -291,7 +294,9 @@ class Auditor:
             self._lost.learn(everybody)
             await self._look()
             waited_for = self._lost.waited_for(loop.time())
-            doomed |= (new & self._lost.missing.keys()) - waited_for
+            # Of a bookie that has returned, or is waited for again, this page marks nothing. If it
+            # is lost at the end of this pass, the next pass searches for it from the beginning.
+            doomed = (doomed | new) & (self._lost.missing.keys() - waited_for)
             gone = everybody - self._lost.registered - waited_for
             marked += await self._mark(
                 {ledger: sorted(named & gone) for ledger, named in by_ledger.items()}, unread
