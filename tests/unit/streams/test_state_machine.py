@@ -192,6 +192,27 @@ def test_leaders_that_end_early_take_snapshots_together() -> None:
     run(scene)
 
 
+def test_commands_that_are_applied_together_begin_one_snapshot() -> None:
+    """Each command after the one that made a snapshot due began another one."""
+
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d", snapshot_every=100) as d:
+            taken: list[int] = []
+            snapshot = d._machine.snapshot
+
+            def counted() -> bytes:
+                taken.append(d.leader.applied)
+                return snapshot()
+
+            d._machine.snapshot = counted  # type: ignore[method-assign]
+            for _ in range(2):
+                await asyncio.gather(*(d.set(str(k), k) for k in range(190)))
+                await asyncio.sleep(10)
+            assert taken == [190, 380]
+
+    run(scene)
+
+
 def test_a_snapshot_that_fails_is_logged_and_tried_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -286,6 +286,8 @@ class Leader(_Replica[ResultT]):
         self._writer: StreamWriter
         self._busy = asyncio.Lock()
         """A lock that is held while a snapshot is taken, so that there is only one at a time."""
+        self._taking = False
+        """Whether an automatic snapshot was begun and has not ended. Its task may not run yet."""
 
     async def _begin(self, create: bool) -> None:
         self._writer = await self._streams.open_writer(self.name, create=create)
@@ -442,6 +444,7 @@ class Leader(_Replica[ResultT]):
                 self._settle(command, result)
                 self._position = appended.last.next_slot()
                 if self._snapshot_is_due():
+                    self._taking = True
                     self._tasks.start(self._snapshot_quietly())
             self._more.clear()
             await self._more.wait()
@@ -470,7 +473,7 @@ class Leader(_Replica[ResultT]):
 
     def _snapshot_is_due(self) -> bool:
         due = self._snapshot_every and self.applied >= self._due_at
-        return bool(due) and not self._busy.locked()
+        return bool(due) and not (self._taking or self._busy.locked())
 
     async def _snapshot_quietly(self) -> None:
         try:
@@ -483,6 +486,8 @@ class Leader(_Replica[ResultT]):
                 "no snapshot of state machine %s was taken: %s", self.name, said,
                 extra={"event": "snapshot_failed", "state_machine": self.name, "error": said},
             )  # fmt: skip
+        finally:
+            self._taking = False
 
 
 class Follower(_Replica[ResultT]):
