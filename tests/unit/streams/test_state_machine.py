@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.entry.digest import DigestType
 from quire.errors import (
     MetadataError,
     NoSuchStreamError,
@@ -173,6 +174,29 @@ def test_a_snapshot_stands_for_what_is_truncated() -> None:
         async with await open_dict(b.streams, "d") as d:
             assert dict(d) == expected
             assert d.leader.applied == 400
+
+    run(scene)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_snapshot_is_as_durable_as_the_commands_that_it_replaces(copies: int) -> None:
+    """It always had 3 copies, 2 of them acknowledged, whatever the stream had."""
+
+    async def scene(b: Bench) -> None:
+        quorums = dict.fromkeys(("ensemble_size", "write_quorum", "ack_quorum"), copies)
+        await b.streams.create_stream("d", settings={**quorums, "digest": "hmac"})
+        async with await open_dict(b.streams, "d", create=False) as d:
+            await d.set("a", 1)
+            await d.leader.snapshot()
+        async with await open_dict(b.streams, "d", create=False) as d:
+            assert dict(d) == {"a": 1}
+        (info,) = [one async for one in Objects(b.client, BUCKET).list()]
+        (segment, *_) = await b.streams.segments("d")
+        snapshot = await b.client.ledger_metadata(info.ledger_id)
+        commands = await b.client.ledger_metadata(segment.ledger_id)
+        for one in (snapshot, commands):
+            found = (one.ensemble_size, one.write_quorum, one.ack_quorum, one.digest)
+            assert found == (copies, copies, copies, DigestType.HMAC)
 
     run(scene)
 

@@ -344,8 +344,8 @@ class Leader(_Replica[ResultT]):
     async def snapshot(self) -> None:
         """Store the present state, and truncate the commands before it.
 
-        The snapshot is durable on return. If the call is cancelled, it may or may not have been
-        stored, and nothing is lost.
+        The snapshot is durable on return, with the quorums that the stream has. If the call is
+        cancelled, it may or may not have been stored, and nothing is lost.
 
         Raises:
             StreamFencedError: Another leader took over, or has taken a newer snapshot.
@@ -357,16 +357,19 @@ class Leader(_Replica[ResultT]):
             state, applied = self.machine.snapshot(), self.applied
             position = self._position
             # Another stream may get the name at any time, so the life is that of the writer.
-            claim = self._writer._claim
+            claim, settings = self._writer._claim, self._writer.settings
             metadata = {
                 POSITION_KEY: str(position),
                 APPLIED_KEY: str(applied),
                 LIFE_KEY: claim.life_id,
             }
             try:
+                # The snapshot takes the place of commands, so it is as durable as they were.
                 await self._snapshots.put(
                     self._object, state, metadata=metadata,
                     replace=lambda old: snapshot_info(old).position <= position,
+                    ensemble_size=settings.ensemble_size, write_quorum=settings.write_quorum,
+                    ack_quorum=settings.ack_quorum, digest=settings.digest,
                 )  # fmt: skip
             except ObjectExistsError as error:
                 raise nothing_done(
