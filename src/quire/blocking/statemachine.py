@@ -80,8 +80,8 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
     def snapshot(self) -> None:
         """Store the present state, and truncate the commands before it.
 
-        The snapshot is durable on return. If the call is interrupted, it may or may not have been
-        stored, and nothing is lost.
+        The snapshot is durable on return, with the quorums that the stream has. If the call is
+        interrupted, it may or may not have been stored, and nothing is lost.
 
         Raises:
             StreamFencedError: Another leader took over, or has taken a newer snapshot.

@@ -52,12 +52,15 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
     @property
     def settings(self) -> StreamSettings:
-        """The settings that streams of this namespace inherit."""
+        """The settings that streams of this namespace inherit, as they were last read.
+
+        Calls that need them read them again.
+        """
         return self._opened.settings
 
     @property
     def given_settings(self) -> dict[str, Any]:
-        """The settings that were given to the namespace or to a path above it."""
+        """The settings given to the namespace or to a path above it, as they were last read."""
         return self._opened.given_settings
 
     def own_settings(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.entry.digest import DigestType
 from quire.errors import (
     MetadataError,
     NoSuchStreamError,
@@ -177,6 +178,29 @@ def test_a_snapshot_stands_for_what_is_truncated() -> None:
     run(scene)
 
 
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_snapshot_is_as_durable_as_the_commands_that_it_replaces(copies: int) -> None:
+    """It always had 3 copies, 2 of them acknowledged, whatever the stream had."""
+
+    async def scene(b: Bench) -> None:
+        quorums = dict.fromkeys(("ensemble_size", "write_quorum", "ack_quorum"), copies)
+        await b.streams.create_stream("d", settings={**quorums, "digest": "hmac"})
+        async with await open_dict(b.streams, "d", create=False) as d:
+            await d.set("a", 1)
+            await d.leader.snapshot()
+        async with await open_dict(b.streams, "d", create=False) as d:
+            assert dict(d) == {"a": 1}
+        (info,) = [one async for one in Objects(b.client, BUCKET).list()]
+        (segment, *_) = await b.streams.segments("d")
+        snapshot = await b.client.ledger_metadata(info.ledger_id)
+        commands = await b.client.ledger_metadata(segment.ledger_id)
+        for one in (snapshot, commands):
+            found = (one.ensemble_size, one.write_quorum, one.ack_quorum, one.digest)
+            assert found == (copies, copies, copies, DigestType.HMAC)
+
+    run(scene)
+
+
 def test_leaders_that_end_early_take_snapshots_together() -> None:
     """Each leader counted anew, so short runs never took one and each start read all commands."""
 
@@ -188,6 +212,27 @@ def test_leaders_that_end_early_take_snapshots_together() -> None:
         (info,) = [one async for one in Objects(b.client, BUCKET).list()]
         found = snapshot_info(info)
         assert found.applied >= 100
+
+    run(scene)
+
+
+def test_commands_that_are_applied_together_begin_one_snapshot() -> None:
+    """Each command after the one that made a snapshot due began another one."""
+
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d", snapshot_every=100) as d:
+            taken: list[int] = []
+            snapshot = d._machine.snapshot
+
+            def counted() -> bytes:
+                taken.append(d.leader.applied)
+                return snapshot()
+
+            d._machine.snapshot = counted  # type: ignore[method-assign]
+            for _ in range(2):
+                await asyncio.gather(*(d.set(str(k), k) for k in range(190)))
+                await asyncio.sleep(10)
+            assert taken == [190, 380]
 
     run(scene)
 

@@ -953,6 +953,33 @@ def test_settings_are_inherited() -> None:
     run(scene)
 
 
+def test_settings_of_a_namespace_that_another_client_changed_apply() -> None:
+    """A namespace that was open kept what it had read: retention deleted what was to be kept."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.configure({"retention_s": 60.0, "streams_max": 1})
+        for number in range(3):
+            async with b.streams.open_writer("s", create=True) as writer:
+                await writer.append(b"%d" % number)
+        async with await open_namespace(b.client, "/acme/test") as other:
+            changed = {"retention_s": 3600.0, "streams_max": 2, "ack_quorum": 3}
+            await other.configure(changed)
+        await asyncio.sleep(600)
+        assert await b.streams.retain("s", dry_run=True) == []
+        assert await b.streams.retain("s") == []
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2"]
+        async with b.streams.open_writer("s") as writer:
+            assert writer.settings.ack_quorum == 3
+        await b.streams.create_stream("t")
+        assert b.streams.given_settings == changed
+        with pytest.raises(UsageError, match="write_quorum >= ack_quorum"):
+            await b.streams.configure_stream("t", {"write_quorum": 2})
+        with pytest.raises(StreamQuotaError):
+            await b.streams.create_topic("u", 1)
+
+    run(scene)
+
+
 def test_subscriptions_only_move_forward() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")

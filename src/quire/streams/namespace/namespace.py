@@ -170,13 +170,21 @@ class Namespace:
 
     @property
     def settings(self) -> StreamSettings:
-        """The settings that streams of this namespace inherit."""
+        """The settings that streams of this namespace inherit, as they were last read.
+
+        Calls that need them read them again.
+        """
         return DEFAULTS.with_values(self._values)
 
     @property
     def given_settings(self) -> dict[str, Any]:
-        """The settings that were given to the namespace or to a path above it."""
+        """The settings given to the namespace or to a path above it, as they were last read."""
         return dict(self._values)
+
+    async def _inherited(self) -> dict[str, Any]:
+        """Return `given_settings` after reading them: other clients may have changed them."""
+        self._values = await inherited_settings(self.client, self.path)
+        return self._values
 
     async def own_settings(self) -> dict[str, Any]:
         """Return the settings that were given to the namespace itself."""
@@ -198,7 +206,7 @@ class Namespace:
         above = await inherited_settings(self.client, self.path.rpartition("/")[0])
         await self._tree.make_path(f"{self.path}/{SETTINGS_NODE}")
         await add_settings(self.client, f"{self.path}/{SETTINGS_NODE}", settings, above)
-        self._values = await inherited_settings(self.client, self.path)
+        await self._inherited()
 
     async def close(self) -> None:
         """Abandon the writers that are open, and release their locks.
@@ -255,17 +263,21 @@ class Namespace:
                 a topic does not have.
         """
         metadata = self.metadata(name)
+        inherited = await self._inherited()
         await self._check_quota(1, f"stream {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
-        DEFAULTS.with_values({**self._values, **settings})
+        DEFAULTS.with_values({**inherited, **settings})
         if (topic := await self._topics.find(metadata.paths.name)) is not None:
             raise topic_exists(topic)
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
     async def _check_quota(self, more: int, what: str) -> None:
-        """Raise StreamQuotaError if the namespace may not have `more` streams in addition."""
+        """Raise StreamQuotaError if the namespace may not have `more` streams in addition.
+
+        The caller has just read the settings.
+        """
         limit = self.settings.streams_max
         if limit and len(await self.streams()) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
@@ -311,8 +323,9 @@ class Namespace:
     async def stream_settings(self, name: str) -> StreamSettings:
         """Return all settings of a stream: its own settings and those that it inherits."""
         paths = self.metadata(name).paths
+        inherited = await self._inherited()
         own = await stored_settings(self.client, f"{paths.root}/{STREAM_SETTINGS_NODE}")
-        return DEFAULTS.with_values({**self._values, **own})
+        return DEFAULTS.with_values({**inherited, **own})
 
     async def own_stream_settings(self, name: str) -> dict[str, Any]:
         """Return the settings that were given to the stream itself."""
@@ -337,7 +350,7 @@ class Namespace:
         metadata = self.metadata(name)
         node = f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}"
         await metadata.make_below(node)
-        await add_settings(self.client, node, settings, self._values)
+        await add_settings(self.client, node, settings, await self._inherited())
 
     async def segments(self, name: str) -> list[StreamSegment]:
         """Return the segments of a stream, from the oldest to the newest.
@@ -533,11 +546,12 @@ class Namespace:
                 )
             await self._topics.adopt(name, partitions)
             return
+        inherited = await self._inherited()
         if isinstance(partitions, int):
             await self._check_quota(partitions, f"topic {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
-        DEFAULTS.with_values({**self._values, **settings})
+        DEFAULTS.with_values({**inherited, **settings})
         await self._topics.create(
             name, partitions, {STREAM_SETTINGS_NODE: encoded} if settings else {}
         )

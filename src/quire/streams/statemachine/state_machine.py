@@ -286,6 +286,8 @@ class Leader(_Replica[ResultT]):
         self._writer: StreamWriter
         self._busy = asyncio.Lock()
         """A lock that is held while a snapshot is taken, so that there is only one at a time."""
+        self._taking = False
+        """Whether an automatic snapshot was begun and has not ended. Its task may not run yet."""
 
     async def _begin(self, create: bool) -> None:
         self._writer = await self._streams.open_writer(self.name, create=create)
@@ -342,8 +344,8 @@ class Leader(_Replica[ResultT]):
     async def snapshot(self) -> None:
         """Store the present state, and truncate the commands before it.
 
-        The snapshot is durable on return. If the call is cancelled, it may or may not have been
-        stored, and nothing is lost.
+        The snapshot is durable on return, with the quorums that the stream has. If the call is
+        cancelled, it may or may not have been stored, and nothing is lost.
 
         Raises:
             StreamFencedError: Another leader took over, or has taken a newer snapshot.
@@ -355,16 +357,19 @@ class Leader(_Replica[ResultT]):
             state, applied = self.machine.snapshot(), self.applied
             position = self._position
             # Another stream may get the name at any time, so the life is that of the writer.
-            claim = self._writer._claim
+            claim, settings = self._writer._claim, self._writer.settings
             metadata = {
                 POSITION_KEY: str(position),
                 APPLIED_KEY: str(applied),
                 LIFE_KEY: claim.life_id,
             }
             try:
+                # The snapshot takes the place of commands, so it is as durable as they were.
                 await self._snapshots.put(
                     self._object, state, metadata=metadata,
                     replace=lambda old: snapshot_info(old).position <= position,
+                    ensemble_size=settings.ensemble_size, write_quorum=settings.write_quorum,
+                    ack_quorum=settings.ack_quorum, digest=settings.digest,
                 )  # fmt: skip
             except ObjectExistsError as error:
                 raise nothing_done(
@@ -442,6 +447,7 @@ class Leader(_Replica[ResultT]):
                 self._settle(command, result)
                 self._position = appended.last.next_slot()
                 if self._snapshot_is_due():
+                    self._taking = True
                     self._tasks.start(self._snapshot_quietly())
             self._more.clear()
             await self._more.wait()
@@ -470,7 +476,7 @@ class Leader(_Replica[ResultT]):
 
     def _snapshot_is_due(self) -> bool:
         due = self._snapshot_every and self.applied >= self._due_at
-        return bool(due) and not self._busy.locked()
+        return bool(due) and not (self._taking or self._busy.locked())
 
     async def _snapshot_quietly(self) -> None:
         try:
@@ -483,6 +489,8 @@ class Leader(_Replica[ResultT]):
                 "no snapshot of state machine %s was taken: %s", self.name, said,
                 extra={"event": "snapshot_failed", "state_machine": self.name, "error": said},
             )  # fmt: skip
+        finally:
+            self._taking = False
 
 
 class Follower(_Replica[ResultT]):
