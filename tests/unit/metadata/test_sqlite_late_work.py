@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata_format import decode
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.errors import MetadataError
 from quire.metadata import open_metadata
@@ -76,7 +77,7 @@ async def test_a_watch_sees_a_change_whose_caller_was_cancelled(
     async with asyncio.timeout(LIMIT_S):
         assert (await seen.get()).version == 0
         release, started = threading.Event(), asyncio.Event()
-        loop, encoded = asyncio.get_running_loop(), store_module.decode
+        loop, encoded = asyncio.get_running_loop(), decode
 
         def slow(*what: Any) -> Any:
             loop.call_soon_threadsafe(started.set)
