@@ -18,6 +18,13 @@ from quire.cli.main import cli
 from quire.client.datasets.format import DatasetLedger
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.metadata import open_metadata
+from quire.metadata.bookies.collection import (
+    BookieMark,
+    CollectionMark,
+    CollectionRefusal,
+    refusals,
+    write_mark,
+)
 from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.objects.format import encode_head, head_key
 from quire.streams.objects.objects import ObjectInfo
@@ -61,7 +68,13 @@ def answered(
         return True
 
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True), stdout=sys.stdout)
-    for module in ("common.options", "stream.manage", "object.manage", "dataset.manage"):
+    for module in (
+        "cluster.gc",
+        "common.options",
+        "stream.manage",
+        "object.manage",
+        "dataset.manage",
+    ):
         monkeypatch.setattr(f"quire.cli.{module}.sys", terminal)
     monkeypatch.setattr("click.confirm", agree)
     return CliRunner().invoke(cli, [*words, "--metadata", uri])
@@ -178,3 +191,18 @@ def test_a_stream_that_was_created_again_is_not_truncated(
     words = ["stream", "truncate", "s", "--before", "latest", "--metadata", uri]
     result = CliRunner().invoke(cli, words)
     assert (result.exit_code, "The other stream was not truncated" in result.stderr) == (1, True)
+
+
+def test_a_newer_refusal_to_collect_garbage_is_not_accepted(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(count: int, version: int | None) -> Change:
+        mark = CollectionMark(count, "t")
+        made = BookieMark(CollectionMark(1, "s"), CollectionRefusal(mark, since_ms=count))
+        return lambda client: write_mark(client.metadata, "b:1", made, version)
+
+    done(uri, refuse(7, None))
+    result = answered(["cluster", "gc", "accept"], uri, monkeypatch, refuse(9, 0))
+    assert (result.exit_code, "newer reason" in result.stderr) == (1, True)
+    left = done(uri, lambda client: refusals(client.metadata))
+    assert left["b:1"].remembered.count == 9
