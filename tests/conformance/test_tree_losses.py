@@ -505,6 +505,21 @@ async def test_a_tree_that_is_deleted_in_part(
 
 
 @zookeeper_test
+async def test_a_tree_that_others_have_created_again_is_not_deleted(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
+) -> None:
+    """The deletion was repeated after its lost response, and deleted what another had created."""
+    await other.tree.make_path(f"{base}/a/b", b"old")
+    proxy.lose(lambda request: request.kind == MULTI, Loss.ANSWER, reopen=False)
+    deleting = asyncio.ensure_future(store.tree.delete_tree(f"{base}/a"))
+    await held_back(proxy)
+    await other.tree.make_path(f"{base}/a/b", b"new")
+    proxy.open.set()
+    await deleting
+    assert (await other.tree.read(f"{base}/a/b")).value == b"new"
+
+
+@zookeeper_test
 @pytest.mark.parametrize("loss", [None, Loss.ANSWER])
 async def test_a_path_whose_parents_others_delete(
     store: ZooKeeperStore,

@@ -339,6 +339,42 @@ async def test_what_others_have_created_again_is_not_deleted(
     assert await other.read_value(("lock",)) == Versioned(b"new", 0)
 
 
+async def test_a_ledger_that_others_have_created_again_is_not_deleted(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    """The deletion was repeated after its lost response, and deleted the ledger of another."""
+    await store.create_ledger(METADATA, 77)
+    proxy.lose(change(DELETE, "L0077"), Loss.ANSWER, reopen=False)
+    deleting = asyncio.ensure_future(store.delete_ledger(77))
+    await held_back(proxy)
+    _, again = await other.create_ledger(METADATA, 77)
+    proxy.open.set()
+    await deleting
+    assert await other.read_ledger(77) == again
+
+
+async def test_a_deletion_of_any_version_spares_what_others_have_created_again(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    await store.write_cookie("b:1", b"old", None)
+    proxy.lose(change(DELETE, "cookies"), Loss.ANSWER, reopen=False)
+    deleting = asyncio.ensure_future(store.delete_cookie("b:1"))
+    await held_back(proxy)
+    await other.write_cookie("b:1", b"new", None)
+    proxy.open.set()
+    await deleting
+    assert await other.read_cookie("b:1") == Versioned(b"new", 0)
+
+    await store.write_value(("lock",), b"old", None)
+    proxy.lose(change(DELETE, "lock"), Loss.ANSWER, reopen=False)
+    deleting = asyncio.ensure_future(store.delete_value(("lock",)))
+    await held_back(proxy)
+    await other.write_value(("lock",), b"new", None)
+    proxy.open.set()
+    await deleting
+    assert await other.read_value(("lock",)) == Versioned(b"new", 0)
+
+
 async def test_a_write_that_is_sent_late_spares_a_value_that_others_have_created_again(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:

@@ -393,7 +393,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
         """
         return call(self.aio.subscriptions(name))
 
-    def truncate(self, name: str, before: DLSN, *, dry_run: bool = False) -> list[StreamSegment]:
+    def truncate(
+        self, name: str, before: DLSN, *, dry_run: bool = False, life: str | None = None
+    ) -> list[StreamSegment]:
         """Give up all records before a position, and free the ledgers that hold nothing else.
 
         Readers that begin before the position then get a StreamGapError. The segment in progress is
@@ -405,15 +407,17 @@ class Namespace(ContextHandle[AsyncNamespace]):
             name: The name of the stream.
             before: The position of the first record to keep.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
+            life: The path of the life (`StreamMetadata.life`) in which the position was found. With
+                it, a stream that was created later with the same name is not truncated.
 
         Returns:
             The segments whose ledgers were deleted.
 
         Raises:
-            NoSuchStreamError: The stream does not exist.
+            NoSuchStreamError: The stream does not exist, or has another life.
             UsageError: The position is after the last record of its segment.
         """
-        return call(self.aio.truncate(name, before, dry_run=dry_run))
+        return call(self.aio.truncate(name, before, dry_run=dry_run, life=life))
 
     def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
         """Apply the retention settings of a stream now.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,9 @@ from quire._runtime.tasks import TaskSet
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.errors import LedgerRecreatedError
+from quire.metadata.tree import Operation, Put, Result
+from quire.metadata.zookeeper.commits import Commits
+from quire.metadata.zookeeper.kazoo_adapter import NoNodeError
 from quire.metadata.zookeeper.ledgers import ZooKeeperLedgers
 from quire.metadata.zookeeper.tree import ZooKeeperTree
 
@@ -83,3 +87,38 @@ async def test_a_node_is_missing_only_if_the_newest_state_lacks_it() -> None:
     assert await tree.exists("/there")
     assert not await tree.exists("/missing")
     assert synced == ["/there", "/missing"]
+
+
+async def test_marks_of_an_earlier_session_are_not_kept() -> None:
+    """After 10 of them, a commit failed as if its session had ended 10 times."""
+    answer = asyncio.Event()
+
+    class ZooKeeper:
+        session_id, made = 1, 0
+
+        async def create(self, path: str, **how: object) -> tuple[str, Any]:
+            self.made += 1
+            return f"{path}{self.session_id}-{self.made}", None
+
+        async def commit(self, operations: Sequence[Operation]) -> list[Result]:
+            if f"mark-{self.session_id}-" not in operations[0].path:
+                raise NoNodeError
+            await answer.wait()
+            return [1] * len(operations)
+
+    zk = ZooKeeper()
+    commits = Commits(cast(Any, Root(zk)), TaskSet())
+    waiting = [asyncio.ensure_future(commits.commit([Put("/a", b"")])) for _ in range(12)]
+    while zk.made < len(waiting):
+        await asyncio.sleep(0)
+    zk.session_id = 2
+    waiting.append(asyncio.ensure_future(commits.commit([Put("/a", b"")])))
+    while zk.made < len(waiting):
+        await asyncio.sleep(0)
+    answer.set()
+    await asyncio.gather(*waiting)
+    answer.clear()
+    two = [asyncio.ensure_future(commits.commit([Put("/a", b"")])) for _ in range(2)]
+    asyncio.get_running_loop().call_soon(answer.set)
+    await asyncio.gather(*two)
+    assert zk.made == len(waiting) + 1  # one idle mark of this session, and a new one

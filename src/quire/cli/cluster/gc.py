@@ -163,7 +163,7 @@ def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json
     if not dry_run and not yes and not _agreed(wanted, refusing):
         return
     for name in wanted:
-        done = dry_run or run_async(_accept(uri, name))
+        done = dry_run or run_async(_accept(uri, name, refusing[name]))
         if done and as_json:
             print_json({"bookie": name, "dry_run": dry_run})
         elif done:
@@ -181,8 +181,8 @@ def _agreed(wanted: list[str], refusing: dict[str, CollectionRefusal]) -> bool:
     return click.confirm("Let them delete the ledgers that this store does not have?", err=True)
 
 
-async def _accept(uri: str, bookie: str) -> bool:
+async def _accept(uri: str, bookie: str, shown: CollectionRefusal) -> bool:
     from quire.metadata.bookies.collection import accept as accept_one
 
     async with opened_metadata(uri) as store:
-        return await accept_one(store, bookie)
+        return await accept_one(store, bookie, shown)

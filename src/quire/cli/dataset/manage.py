@@ -21,7 +21,12 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json, time_text
 from quire.cli.dataset.options import name_argument
-from quire.errors import MetadataError, MetadataUnavailableError, NoSuchKeyError
+from quire.errors import (
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
 
 if TYPE_CHECKING:
     from quire.client.datasets.datasets import Datasets
@@ -52,15 +57,23 @@ async def delete(uri: str, name: str, yes: bool, dry_run: bool) -> int:
     async with quire.connect(uri) as client:
         datasets = client.datasets
         if dry_run or (not yes and sys.stdin.isatty()):
-            held = await _held(datasets, name)
-            if held is None:
+            seen = await _held(datasets, name)
+            if seen is None:
                 say(f"dataset {name} does not exist")
                 return 0
+            held, sequence = seen
             if dry_run:
                 say(f"dataset {name} ({held}) would be deleted")
                 return 0
             if not confirmed(f"Delete dataset {name} ({held})?", yes):
                 return EXIT_ERROR
+            now = await _held(datasets, name)
+            if now is not None and now[1] != sequence:
+                raise VersionConflictError(
+                    f"the dataset {name} was changed, or dropped and created again, while the "
+                    "command waited for an answer; nothing was deleted",
+                    remedy="If you mean the present dataset, run the command again",
+                )
         dropped = await datasets.drop(name)
         if dropped is None:
             say(f"dataset {name} does not exist")
@@ -73,8 +86,11 @@ async def delete(uri: str, name: str, yes: bool, dry_run: bool) -> int:
     return 0
 
 
-async def _held(datasets: Datasets, name: str) -> str | None:
-    """Return what a dataset holds, in words, or None if it does not exist."""
+async def _held(datasets: Datasets, name: str) -> tuple[str, int] | None:
+    """Return what a dataset holds, in words, and its sequence number.
+
+    The number is -1 if the dataset cannot be read. The result is None if it does not exist.
+    """
     try:
         dataset = await datasets.read(name)
     except NoSuchKeyError:
@@ -82,8 +98,9 @@ async def _held(datasets: Datasets, name: str) -> str | None:
     except MetadataUnavailableError:
         raise
     except MetadataError as error:
-        return f"which cannot be read: {error.args[0]}"
-    return f"{counted(len(dataset.ledger_ids), 'ledger')}, {counted(dataset.rows, 'row')}"
+        return f"which cannot be read: {error.args[0]}", -1
+    held = f"{counted(len(dataset.ledger_ids), 'ledger')}, {counted(dataset.rows, 'row')}"
+    return held, dataset.sequence
 
 
 # -- sweep ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire._runtime.tasks import TaskGroup, pages
+from quire._runtime.tasks import TaskGroup, each, pages
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
@@ -28,11 +28,11 @@ from quire.cli.common.options import (
 from quire.cli.common.output import ledger_as_json, print_json
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
-from quire.errors import UnreadableMetadataError
 
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
+    from quire.metadata.ledgers.creation import SeenLedger
     from quire.metadata.ledgers.unreadable import Unread
     from quire.streams.ownership.owner_index import OwnerIndex
     from quire.streams.ownership.owners import OwnerClaim
@@ -262,12 +262,14 @@ async def delete(
     determined.
     """
     import quire
+    from quire.metadata.ledgers.creation import check_seen, see_ledger
 
     wanted = list(dict.fromkeys(ledger_ids))
     async with quire.connect(uri) as client:
-        found = {one: await _found(client, one, force) for one in wanted}
+        store = client.metadata
+        found = {one: await see_ledger(store, one, unreadable=force) for one in wanted}
         owners = await check_owners(client, wanted, force=force)
-        told = {one: f"{what}; {owners_told(owners[one])}" for one, what in found.items()}
+        told = {one: f"{_summary(it)}; {owners_told(owners[one])}" for one, it in found.items()}
         if dry_run:
             for ledger_id, what in told.items():
                 say(f"ledger {ledger_id} ({what}) would be deleted")
@@ -275,6 +277,7 @@ async def delete(
         listed = ", ".join(f"{ledger_id} ({what})" for ledger_id, what in told.items())
         if not confirmed(f"Delete ledger{'s' * (len(found) > 1)} {listed}?", yes):
             return EXIT_ERROR
+        await each(found.values(), lambda seen: check_seen(store, seen))
         for ledger_id in found:
             await client.delete_ledger(ledger_id)
             say(f"ledger {ledger_id} deleted")
@@ -311,16 +314,10 @@ def owners_told(claims: Sequence[OwnerClaim]) -> str:
     return "of " + " and of ".join(map(str, claims)) if claims else "no owner"
 
 
-async def _found(client: Client, ledger_id: int, force: bool) -> str:
-    try:
-        return _summary(await client.ledger_metadata(ledger_id))
-    except UnreadableMetadataError:
-        if not force:
-            raise
+def _summary(seen: SeenLedger) -> str:
+    if seen.stored is None:
         return "its metadata cannot be read"
-
-
-def _summary(metadata: LedgerMetadata) -> str:
+    metadata = seen.stored.value
     state = metadata.state.name.lower().replace("_", " ")
     held = f", {counted(metadata.last_entry_id + 1, 'entry')}" if metadata.closed else ""
     return f"{state}{held}"

@@ -20,10 +20,10 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.object.options import bucket_option, name_argument, object_as_json
-from quire.errors import NoSuchLedgerError
+from quire.errors import NoSuchLedgerError, NoSuchObjectError, VersionConflictError
 
 if TYPE_CHECKING:
-    from quire.streams.objects.objects import ObjectInfo
+    from quire.streams.objects.objects import ObjectInfo, Objects
 
 
 # -- list -------------------------------------------------------------------------------------
@@ -139,12 +139,30 @@ async def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> 
     async with quire.connect(uri) as client:
         objects = Objects(client, bucket)
         if dry_run or (not yes and sys.stdin.isatty()):
-            held = counted((await objects.info(name)).size_bytes, "byte")
+            seen = await _found(objects, name)
+            if seen is None:
+                say(f"object {name} does not exist")
+                return 0
+            held = counted(seen.size_bytes, "byte")
             if dry_run:
                 say(f"object {name} ({held}) would be deleted")
                 return 0
             if not confirmed(f"Delete object {name} ({held})?", yes):
                 return EXIT_ERROR
+            now = await _found(objects, name)
+            if now is not None and now.ledger_id != seen.ledger_id:
+                raise VersionConflictError(
+                    f"the object {name} was replaced while the command waited for an answer; "
+                    "nothing was deleted",
+                    remedy="If you mean the present object, run the command again",
+                )
         found = await objects.delete(name)
     say(f"object {name} deleted" if found else f"object {name} does not exist")
     return 0
+
+
+async def _found(objects: Objects, name: str) -> ObjectInfo | None:
+    try:
+        return await objects.info(name)
+    except NoSuchObjectError:
+        return None

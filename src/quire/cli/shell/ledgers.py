@@ -207,18 +207,18 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
     Without -force, it does not delete a ledger that belongs to a stream, an object, a dataset or
     another application, or whose owner cannot be determined.
     """
+    from quire.metadata.ledgers.creation import check_seen, see_ledger
+
     name = shell.ledger(ledger_id)
 
     async with shell.client() as client:
         try:
-            state = (await client.ledger_metadata(ledger_id)).state.name
-        except UnreadableMetadataError:
-            if not force:
-                raise
-            state = "its metadata cannot be read"
+            seen = await see_ledger(client.metadata, ledger_id, unreadable=force)
         except NoSuchLedgerError:
             say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
             return 0
+        stored = seen.stored
+        state = "its metadata cannot be read" if stored is None else stored.value.state.name
         owners = owners_told((await check_owners(client, [ledger_id], force=force))[ledger_id])
         if dry_run:
             click.echo(f"ledger {name} ({state}; {owners}) would be deleted")
@@ -229,6 +229,7 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
             without="-force",
         ):
             return EXIT_ERROR
+        await check_seen(client.metadata, seen)
         await client.delete_ledger(ledger_id)
     click.echo(f"ledger {name} deleted")
     return 0

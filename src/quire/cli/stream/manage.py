@@ -142,7 +142,7 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
         if dry_run:
             say(f"{what} ({held}) would be deleted")
             return 0
-        life = "" if topic else await _life(opened, name)
+        identity = await (_topic_id if topic else _life)(opened, name)
         if (
             not yes
             and sys.stdin.isatty()
@@ -151,7 +151,9 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
             say("nothing was deleted")
             return EXIT_ERROR
         if not topic:
-            await _check_same(opened, name, life)
+            await _check_same(opened, name, identity)
+        elif await _topic_id(opened, name) not in (identity, ""):
+            raise _another(f"the topic {name} was deleted", "topic")
         await (opened.delete_topic(name) if topic else opened.delete_stream(name))
     say(f"{what} deleted")
     return 0
@@ -200,11 +202,23 @@ async def _life(opened: Namespace, name: str) -> str:
 async def _check_same(opened: Namespace, name: str, life: str) -> None:
     """Raise NoSuchStreamError if another stream has the name than the one with this life."""
     if await _life(opened, name) != life:
-        raise NoSuchStreamError(
-            f"the stream {name} was deleted or renamed while the command waited for an answer, and "
-            "another stream has its name now; nothing was changed",
-            remedy="If you mean the present stream, run the command again",
-        )
+        raise _another(f"the stream {name} was deleted or renamed", "stream")
+
+
+async def _topic_id(opened: Namespace, name: str) -> str:
+    """Return the id of a topic, or "" if there is none with this name."""
+    from quire.streams.topics.topic_metadata import TopicMetadata
+
+    found = await TopicMetadata(opened.client, opened.path).find(name)
+    return "" if found is None else found.id
+
+
+def _another(what: str, kind: str) -> NoSuchStreamError:
+    return NoSuchStreamError(
+        f"{what} while the command waited for an answer, and another {kind} has its name now; "
+        "nothing was changed",
+        remedy=f"If you mean the present {kind}, run the command again",
+    )
 
 
 # -- trim -------------------------------------------------------------------------------------
@@ -236,6 +250,7 @@ async def truncate(
     """
 
     async with namespace(uri, path, password) as opened:
+        life = await _life(opened, name)  # read first: a position belongs to one life only
         end = await end_if_beyond(opened, name, before_place)
         if end is not None:
             drops = "would drop" if dry_run else "drops"
@@ -244,7 +259,7 @@ async def truncate(
                 f"{drops} every record that can be dropped: it ends at position {end}"
             )
         position = await opened.find(name, before_place)
-        freed = await opened.truncate(name, position, dry_run=dry_run)
+        freed = await opened.truncate(name, position, dry_run=dry_run, life=life)
     if as_json:
         ledgers = [segment.ledger_id for segment in freed]
         print_json({

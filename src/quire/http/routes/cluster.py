@@ -12,12 +12,13 @@ from quire._runtime.tasks import EACH_AT_ONCE, each
 from quire.client import Client
 from quire.codec.metadata.registration import check_bookie_id
 from quire.codec.metadata.underreplication import SwitchedOff
-from quire.errors import UnreadableMetadataError, UsageError
+from quire.errors import UsageError
 from quire.http.routes.jobs import HttpJob, Jobs, attended
 from quire.http.server.api import Call, Field, Reply, Route
 from quire.http.server.error_responses import NotFoundError
 from quire.http.views.ledger_json import described_or_error, ledger_as_apache
 from quire.http.watch.observations import space_of
+from quire.metadata.ledgers.creation import check_seen, see_ledger
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.status import marked_ledgers
 from quire.replication.marks.locks import ReplicationLocks
@@ -170,13 +171,11 @@ class ClusterRoutes:
         ledger_id = call.query["ledger_id"]
         client = await self._connect()
         force: bool = call.query.get("force", False)
-        try:
-            await client.ledger_metadata(ledger_id)  # fails if the ledger does not exist
-        except UnreadableMetadataError:
-            if not force:
-                raise
+        # This fails if the ledger does not exist.
+        seen = await see_ledger(client.metadata, ledger_id, unreadable=force)
         if not force:
             await refuse_owned(client, [ledger_id], limit_s=OWNERS_LIMIT_S)
+            await check_seen(client.metadata, seen)
         await client.delete_ledger(ledger_id)
         return f"Deleted ledger: {ledger_id}"
 

@@ -268,23 +268,38 @@ async def refusals(store: MetadataStore) -> dict[str, CollectionRefusal]:
     return found
 
 
-async def accept(store: MetadataStore, bookie_id: str) -> bool:
+async def accept(
+    store: MetadataStore, bookie_id: str, shown: CollectionRefusal | None = None
+) -> bool:
     """Let a bookie that refuses to collect garbage continue with this store.
 
     The permission covers only its present refusal. If the store goes back once more, the bookie
     refuses again.
+
+    Args:
+        store: The metadata store.
+        bookie_id: The bookie.
+        shown: The refusal that an operator has examined, or None to accept any.
 
     Returns:
         Whether the permission was given now. False means that the bookie has no refusal that waits
         for one.
 
     Raises:
+        VersionConflictError: The bookie has another refusal than `shown`. It was not accepted.
         MetadataError: The store does not answer, or others changed the mark too often.
     """
     for _ in range(ATTEMPTS_MAX):
         found = await read_mark(store, bookie_id)
         if found is None or found.value.refusal is None or found.value.refusal.accepted:
             return False
+        if shown is not None and found.value.refusal != shown:
+            raise VersionConflictError(
+                f"bookie {bookie_id} refuses to collect garbage for a newer reason than the one "
+                "that was shown, which was not accepted",
+                remedy="Look at `quire cluster gc status`, and find out whether the metadata store "
+                "went back once more, before you accept it",
+            )
         accepted = replace(found.value, refusal=replace(found.value.refusal, accepted=True))
         try:
             await write_mark(store, bookie_id, accepted, found.version)

@@ -1,4 +1,4 @@
-"""A test of whether two values belong to one creation of a ledger.
+"""Tests of whether two values, or an answer and a ledger, belong to one creation of the ledger.
 
 A ledger id may be used again: somebody deletes the ledger and creates another one with the same id.
 Versions then begin at 0 again, so a compare-and-swap on the version alone would change the new
@@ -7,9 +7,11 @@ ledger by mistake.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire.errors import LedgerRecreatedError
-from quire.metadata.interface import UNKNOWN_CREATION, Versioned
+from quire.errors import LedgerRecreatedError, UnreadableMetadataError
+from quire.metadata.interface import UNKNOWN_CREATION, MetadataStore, Versioned
 
 
 def same_creation(known: Versioned[LedgerMetadata], stored: Versioned[LedgerMetadata]) -> bool:
@@ -47,6 +49,59 @@ def recreated(ledger_id: int) -> LedgerRecreatedError:
         "The metadata of the new ledger was not changed",
         ledger_id=ledger_id,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLedger:
+    """A ledger as it was when somebody was asked whether to delete it."""
+
+    ledger_id: int
+    stored: Versioned[LedgerMetadata] | None
+    """The metadata, or None if it could not be read."""
+    unreadable_version: int | None = None
+    """The version of metadata that could not be read."""
+
+
+async def see_ledger(
+    store: MetadataStore, ledger_id: int, *, unreadable: bool = False
+) -> SeenLedger:
+    """Return the ledger as it is now, for `check_seen` before its deletion.
+
+    With `unreadable`, the ledger may have metadata that cannot be read.
+
+    Raises:
+        NoSuchLedgerError: The ledger does not exist.
+        UnreadableMetadataError: Its metadata cannot be read.
+    """
+    try:
+        return SeenLedger(ledger_id, await store.read_ledger(ledger_id))
+    except UnreadableMetadataError as error:
+        if not unreadable:
+            raise
+        return SeenLedger(ledger_id, None, error.version)
+
+
+async def check_seen(store: MetadataStore, seen: SeenLedger) -> None:
+    """Check that a ledger which is about to be deleted is still the one that was seen.
+
+    A question or a search may take minutes, and a deletion goes by the id.
+
+    Raises:
+        LedgerRecreatedError: Another ledger has the id, or unreadable metadata was replaced.
+        NoSuchLedgerError: The ledger does not exist any more.
+    """
+    now = await see_ledger(store, seen.ledger_id, unreadable=seen.stored is None)
+    if seen.stored is None or now.stored is None:
+        same = now == seen
+    else:
+        same = same_creation(seen.stored, now.stored)
+    if not same:
+        raise LedgerRecreatedError(
+            f"ledger {seen.ledger_id} was deleted and created again, or its unreadable metadata "
+            "was replaced, before this deletion. It was not deleted",
+            ledger_id=seen.ledger_id,
+            remedy="Look at the present ledger before you delete it",
+        )
 
 
 def _fixed(metadata: LedgerMetadata) -> tuple[object, ...]:

@@ -296,6 +296,8 @@ class SqliteStore:
 
     async def skip_ledger_ids(self, last: int) -> None:
         check_ledger_id(last)
+        if last == LEDGER_ID_MAX:
+            raise _used_up("no ids were skipped")
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -390,8 +392,14 @@ class SqliteStore:
             await self._withdraw_row(bookie_id)
 
     async def _withdraw_row(self, bookie_id: str) -> None:
+        """Delete the registration of a bookie, unless the bookie registers again meanwhile."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            if bookie_id not in self._presences:
+                self._session.withdraw(connection, bookie_id)
+
         try:
-            await self._write(lambda connection: self._session.withdraw(connection, bookie_id))
+            await self._write(work)
         except (MetadataError, ClientClosedError) as error:
             logger.warning(
                 "bookie %s stays registered until its lease expires: %s", bookie_id, error
@@ -535,10 +543,11 @@ class SqliteStore:
 
     async def _write(self, work: Work[T]) -> T:
         self._check_open()
-        result = await self._file.write(work)
-        self._watches.wake()
-        self.tree.look_at_session()
-        return result
+        try:
+            return await self._file.write(work)
+        finally:  # also if the caller was cancelled, or the outcome is unknown
+            self._watches.wake()
+            self.tree.look_at_session()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -608,13 +617,16 @@ def _next_ledger_id(connection: sqlite3.Connection) -> int:
     while connection.execute("SELECT 1 FROM ledgers WHERE ledger_id = ?", (found,)).fetchone():
         found += 1
     if found >= LEDGER_ID_MAX:
-        raise MetadataError(
-            "no ledger was created: all ledger ids that the metadata store can generate are "
-            "used up",
-            remedy="Create the ledger with an id that you choose",
-        )
+        raise _used_up("no ledger was created")
     connection.execute("UPDATE cluster SET next_ledger_id = ?", (found + 1,))
     return found
+
+
+def _used_up(what: str) -> MetadataError:
+    return MetadataError(
+        f"{what}: all ledger ids that the metadata store can generate are used up",
+        remedy="Create the ledger with an id that you choose",
+    )
 
 
 def _check_known(

@@ -177,10 +177,11 @@ class SqliteTree:
         self._session_watches.close()
 
     async def _write(self, work: Work[T]) -> T:
-        result = await self._file.write(work)
-        self._watches.wake()
-        self.look_at_session()
-        return result
+        try:
+            return await self._file.write(work)
+        finally:  # also if the caller was cancelled, or the outcome is unknown
+            self._watches.wake()
+            self.look_at_session()
 
     # -- on the file's thread -----------------------------------------------------------------
 

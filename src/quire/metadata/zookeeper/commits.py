@@ -56,6 +56,7 @@ _SEQUENCE_DIGITS = 10
 @dataclass(slots=True)
 class _Mark:
     path: str
+    session_id: int
     version: int = 0
 
 
@@ -97,7 +98,7 @@ class Commits:
             await self._make(VALUES_ROOT)
             await self._make(MARKS)
             path, _ = await zk.create(f"{MARKS}/mark-", ephemeral=True, sequence=True)
-        return _Mark(path)
+        return _Mark(path, self._session_id)
 
     async def _make(self, path: str) -> None:
         try:
@@ -106,8 +107,9 @@ class Commits:
             pass
 
     def give_back(self, mark: _Mark) -> None:
-        """Keep a mark for the next commit."""
-        self._idle.append(mark)
+        """Keep a mark for the next commit, unless it was deleted with an earlier session."""
+        if mark.session_id == self._session_id:
+            self._idle.append(mark)
 
     def drop(self, mark: _Mark) -> None:
         """Delete a mark whose version is unknown.

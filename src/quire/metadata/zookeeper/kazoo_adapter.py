@@ -462,6 +462,17 @@ class ZooKeeperConnection:
         stat = await self._ask(path, lambda client: client.exists_async(path, self._watch(notify)))
         return None if stat is None else _stat(stat)
 
+    async def exists_or_sync(self, path: str, *, synced: bool = False) -> Stat | None:
+        """Return the properties of a node like `exists`, but look for a missing node twice.
+
+        The server catches up before the second attempt, as in `get_or_sync`. With `synced` it
+        catches up before the first.
+        """
+        if not synced and (stat := await self.exists(path)) is not None:
+            return stat
+        await self.sync(path)
+        return await self.exists(path)
+
     async def children(self, path: str, notify: Notify | None = None) -> list[str]:
         """Return the names of the children of a node, and watch them with `notify`.
 

@@ -41,7 +41,7 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     Notify,
     Stat,
 )
-from quire.metadata.zookeeper.root import ZooKeeperRoot
+from quire.metadata.zookeeper.root import FirstSeen, ZooKeeperRoot
 from quire.metadata.zookeeper.watch import ZooKeeperWatch
 
 SKIPPED_AT_ONCE = 64
@@ -203,10 +203,18 @@ class ZooKeeperLedgers:
         return await self._root.do(f"write the metadata of ledger {ledger_id}", work)
 
     async def delete(self, ledger_id: int) -> None:
+        first = FirstSeen()
+
         async def work(again: bool) -> None:
             below = self._root.manager.path_of(ledger_id)
+            path = self._root.at(below)
             try:
-                await self._root.zk.delete(self._root.at(below))
+                there = await self._root.zk.exists_or_sync(path, synced=again)
+                if there is None:
+                    raise NoNodeError
+                if not first.is_same(there):
+                    return  # the first attempt was carried out, and the id has another ledger now
+                await self._root.zk.delete(path)
             except NoNodeError:
                 await self._root.check_layout()
             for parent in parents_of(below):

@@ -63,6 +63,23 @@ PARENT_ATTEMPTS_MAX = 100
 """The number of attempts to create a node while others delete its parents."""
 
 
+class FirstSeen:
+    """The creation of the node that the first attempt to delete it has seen.
+
+    A later attempt must not delete another creation: the first one may have been carried out
+    although its response was lost, and another process may have created the node again.
+    """
+
+    def __init__(self) -> None:
+        self._created_zxid: int | None = None
+
+    def is_same(self, stat: Stat) -> bool:
+        """Return whether this is the creation of the first call, or if it is the first call."""
+        if self._created_zxid is None:
+            self._created_zxid = stat.created_zxid
+        return stat.created_zxid == self._created_zxid
+
+
 class ZooKeeperRoot:
     """The ledgers root of one cluster."""
 

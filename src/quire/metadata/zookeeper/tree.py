@@ -39,7 +39,7 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     NoNodeError,
     Notify,
 )
-from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
+from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, FirstSeen, ZooKeeperRoot
 from quire.metadata.zookeeper.watch import ZooKeeperWatch
 
 V = TypeVar("V")
@@ -150,10 +150,14 @@ class ZooKeeperTree:
         check_path_below_root(path)
 
         begun = False
+        first = FirstSeen()
 
         async def work(again: bool) -> None:
             nonlocal begun
             for _ in range(DELETE_ATTEMPTS_MAX):
+                there = await self._zk.exists_or_sync(path, synced=again)
+                if there is None or not first.is_same(there):
+                    return  # the node is deleted, and perhaps created again by another process
                 paths = await self._below(path)
                 try:
                     for operations in _deletions(paths):

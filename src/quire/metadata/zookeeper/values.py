@@ -30,7 +30,7 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     NoNodeError,
     Stat,
 )
-from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
+from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, FirstSeen, ZooKeeperRoot
 
 _PLAIN = b"="
 _MARKED = b"#"
@@ -93,17 +93,18 @@ class Cookies:
 
     async def delete(self, bookie_id: str, version: int) -> None:
         path, what = self._path(bookie_id), f"the cookie of {bookie_id}"
-        first = _FirstSeen()
+        first = FirstSeen()
 
         async def work(again: bool) -> None:
             try:
                 # The first attempt may have deleted it, and another process created it again.
-                if version != ANY_VERSION:
-                    if again:
-                        await self._root.zk.sync(path)
-                    there = await self._root.zk.exists(path)
-                    if there is not None and not first.is_same(there):
-                        raise replaced(what, unknown=True)
+                there = await self._root.zk.exists_or_sync(path, synced=again)
+                if there is None:
+                    raise NoNodeError
+                if not first.is_same(there):
+                    if version == ANY_VERSION:
+                        return
+                    raise replaced(what, unknown=True)
                 await self._root.zk.delete(path, version)
             except NoNodeError:
                 await self._root.check_layout()
@@ -215,21 +216,23 @@ class Values:
     async def delete(self, key: Sequence[str], version: int, known: bytes | None) -> None:
         path = self._path(key)
         what = f"the value {'/'.join(key)}"
-        first = _FirstSeen()
+        first = FirstSeen()
 
         async def work(again: bool) -> None:
             if not await self._base_exists():
                 return
             for _ in range(_ATTEMPTS_MAX):
                 try:
-                    look = self._root.zk.get if version == ANY_VERSION else self._newest
-                    payload, stat = await look(path)
+                    newest = again or version != ANY_VERSION
+                    payload, stat = await (self._newest if newest else self._root.zk.get)(path)
                     if not payload:
                         return
                     # The first attempt may have deleted it, and another process created it again.
                     if version not in (ANY_VERSION, stat.version):
                         raise conflict(what, version, stat.version, unknown=again)
-                    if version != ANY_VERSION and not first.is_same(stat):
+                    if not first.is_same(stat):
+                        if version == ANY_VERSION:
+                            return
                         raise replaced(what, unknown=again)
                     if known is not None and _value_of(payload, key) != known:
                         raise replaced(what, unknown=again)
@@ -375,19 +378,6 @@ class Values:
                 await self._root.zk.set(self._base, instance_id.encode(), stat.version)
         except (NoNodeError, BadVersionError):
             pass  # the caller reads the node again
-
-
-class _FirstSeen:
-    """The creation of the node that the first attempt to delete it has seen."""
-
-    def __init__(self) -> None:
-        self._created_zxid: int | None = None
-
-    def is_same(self, stat: Stat) -> bool:
-        """Return whether this is the creation of the first call, or if it is the first call."""
-        if self._created_zxid is None:
-            self._created_zxid = stat.created_zxid
-        return stat.created_zxid == self._created_zxid
 
 
 async def read_instance_id(root: ZooKeeperRoot) -> str:

@@ -787,7 +787,7 @@ class Namespace:
     # -- giving up the beginning --------------------------------------------------------------
 
     async def truncate(
-        self, name: str, before: DLSN, *, dry_run: bool = False
+        self, name: str, before: DLSN, *, dry_run: bool = False, life: str | None = None
     ) -> list[StreamSegment]:
         """Give up all records before a position, and free the ledgers that hold nothing else.
 
@@ -800,19 +800,21 @@ class Namespace:
             name: The name of the stream.
             before: The position of the first record to keep.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
+            life: The path of the life (`StreamMetadata.life`) in which the position was found. With
+                it, a stream that was created later with the same name is not truncated.
 
         Returns:
             The segments whose ledgers were deleted.
 
         Raises:
-            NoSuchStreamError: The stream does not exist.
+            NoSuchStreamError: The stream does not exist, or has another life.
             UsageError: The position is after the last record of its segment.
         """
         metadata = self.metadata(name)
         check_position(before)
         if dry_run:
             return await would_free(self.client, metadata, before)
-        await truncate(metadata, before)
+        await truncate(metadata, before, life=life)
         return await free(self.client, metadata)
 
     async def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
