@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from quire.spark.jobs.ingest import (
     format_of,
     list_files,
     read_files,
+    read_listed,
 )
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import values as values_of
@@ -33,6 +36,7 @@ from tests.support.spark.streams import values as values_of
 pytestmark = pytest.mark.spark
 
 NAMESPACE = "/spark/ingest"
+MODULE = import_module("quire.spark.jobs.ingest")  # The package has a function of this name.
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -238,6 +242,104 @@ def test_the_identity_of_files(spark: SparkSession, tmp_path: Path) -> None:
     write_csv(tmp_path / "b.csv", 0, 3)
     assert content_id(files, list_files(spark, files), target("s")) != here
     assert read_files(spark, files, listing).columns == ["id", "name"]
+
+
+def test_the_identity_of_files_does_not_depend_on_the_time_zone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "a.csv", 0, 3)
+    os.utime(tmp_path / "a.csv", (1_795_805_692.25, 1_795_805_692.25))
+    listing = list_files(spark, Files([str(tmp_path)]))
+    assert listing.files[0][2] == "2026-11-27 18:54:52.25"
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        assert list_files(spark, Files([str(tmp_path)])) == listing
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
+
+
+def test_options_that_choose_files_choose_those_of_the_identity(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "below").mkdir(parents=True)
+    write_csv(tmp_path / "in" / "a.csv", 0, 3)
+    write_csv(tmp_path / "in" / "b.csv", 0, 3)
+    write_csv(tmp_path / "in" / "below" / "c.csv", 0, 3)
+
+    def names(**given: str) -> list[str]:
+        _, listing = read_listed(spark, Files([str(tmp_path / "in")], options=given))
+        return [path.rpartition("/")[2] for path, _, _ in listing.files]
+
+    assert names() == ["a.csv", "b.csv"]
+    assert names(pathGlobFilter="a*") == ["a.csv"]
+    assert names(RecursiveFileLookup="true") == ["a.csv", "b.csv", "c.csv"]
+
+
+def test_a_file_that_arrives_after_the_listing_belongs_to_the_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv(tmp_path / "a.csv", 0, 3)
+    files, more = Files([str(tmp_path)]), iter(["b.csv"])
+
+    def late(*given: Any) -> Any:
+        for name in more:
+            write_csv(tmp_path / name, 3, 5)
+        return read_files(*given)
+
+    monkeypatch.setattr(MODULE, "read_files", late)
+    frame, listing = read_listed(spark, files)
+    assert frame.count() == 5
+    assert listing == list_files(spark, files)
+    more = iter([f"{n}.csv" for n in range(100)])
+
+    def never(*given: Any) -> Any:
+        write_csv(tmp_path / next(more), 0, 1)
+        return read_files(*given)
+
+    monkeypatch.setattr(MODULE, "read_files", never)
+    with pytest.raises(UsageError, match="appeared or changed while they were listed"):
+        read_listed(spark, files)
+
+
+@pytest.mark.parametrize("header", ["b,a", "a,b,c", "a,other"])
+def test_values_of_csv_files_do_not_get_the_names_of_others(
+    header: str, spark: SparkSession, options: ClusterOptions, tmp_path: Path
+) -> None:
+    """Spark takes the names from one file, and applies them to the places in all others."""
+    (tmp_path / "1.csv").write_text("a,b\n1,2\n" * 20)  # Spark reads the larger one first.
+    (tmp_path / "2.csv").write_text(f"{header}\n3,4{',5' * (header.count(',') - 1)}\n")
+    files = Files([str(tmp_path)])
+    frame, _ = read_listed(spark, files)
+    with pytest.raises(Exception, match="CSV header") as caught:
+        ingest(spark, options, frame, target("headers"))
+    told = str(one_error(caught.value, "ingest"))
+    assert re.search(r"\d\.csv: (CSV header does not conform|Number of column in CSV header)", told)
+    frame, _ = read_listed(spark, Files([str(tmp_path)], options={"enforceSchema": "true"}))
+    assert frame.count() == 40
+
+
+@pytest.mark.parametrize("header", ["a,b", "A,b", ",b", "a,a"])
+def test_names_of_csv_columns_that_spark_makes_up_are_not_compared(
+    header: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "1.csv").write_text(f"{header}\n1,2\n")
+    (tmp_path / "2.csv").write_text(f"{header.lower()}\n3,4\n")
+    frame, _ = read_listed(spark, Files([str(tmp_path)]))
+    assert sorted(tuple(row) for row in frame.collect()) == [("1", "2"), ("3", "4")]
+
+
+def test_timestamps_keep_their_microseconds(
+    spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
+) -> None:
+    zone = "TIMESTAMP'2026-11-03 01:02:03.123456Z' AS a"
+    frame = spark.sql(f"SELECT {zone}, TIMESTAMP_NTZ'2026-11-03 01:02:03.123456' AS b")
+    ingest(spark, options, frame, target("micros"))
+    ingest(spark, options, frame.selectExpr("struct(a) AS s"), target("micros", value_column="s"))
+    [both, one] = records(cluster, "micros")
+    assert both["b"] == "2026-11-03T01:02:03.123456"
+    assert ".123456" in both["a"]
+    assert ".123456" in one["a"]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,10 @@ OURS = re.compile(r"^\s*(?:[\w.]+: )*quire\.errors\.(\w+): (.+)$", re.MULTILINE)
 """The form of one of Quire's errors in a traceback, including tracebacks that the JVM repeats."""
 THROWN = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.MULTILINE)
 """The form of a JVM error in the text of an error of Py4J, Spark's bridge to the JVM."""
+CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )*([^\[].*(?:\n(?!\s|Caused by: ).+)*)", re.MULTILINE)
+"""The form of the cause of a JVM error that is not itself one of Spark's numbered errors."""
+UNREAD = "FAILED_READ_FILE"
+"""The part of Spark's error for a file that says only which file it could not read."""
 STATE = re.compile(r"\s*SQLSTATE: \w+|\[USER_RAISED_EXCEPTION\] ")
 STACK = re.compile(r"^\s*(?:at [\w.$]+\(|JVM stacktrace|Traceback \()", re.MULTILINE)
 DOUBTFUL = re.compile(r"quire\.errors\.(?:MetadataUnavailableError|ClientClosedError)\b")
@@ -147,6 +151,9 @@ def _of_spark(
     """Return the error for text of Spark that contains none of Quire's errors."""
     thrown = THROWN.search(text)
     first = _first(thrown[1] if thrown else text) or type(error).__name__
+    cause = CAUSE.search(text) if UNREAD in first else None
+    if cause is not None:
+        first = f"{first}: {_first(cause[1])}"
     if ENDED in first:
         first = "Spark's session ended, or could not start: check that its master can be reached"
     log = kept_log()

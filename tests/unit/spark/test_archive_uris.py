@@ -188,7 +188,7 @@ def test_the_result_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_that_are_not_there() -> None:
     rows = SimpleNamespace(selectExpr=lambda *_: SimpleNamespace(collect=list))
-    reader = SimpleNamespace(load=lambda _: rows)
+    reader = SimpleNamespace(load=lambda _: rows, options=lambda: reader)
     spark: Any = SimpleNamespace(read=SimpleNamespace(format=lambda _: reader))
     files = ingest.Files(("s3a://user:secret@bucket/part-?.json",))
     with pytest.raises(UsageError, match=r"no file matches s3a://bucket/part-\?\.json") as caught:

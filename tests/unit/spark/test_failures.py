@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from quire.errors import JobError, JobRefusedError, QuireError, UsageError
+from quire.spark import failures
 from quire.spark.failures import (
     before_publishing,
     one_error,
@@ -137,3 +138,18 @@ def test_a_step_does_not_replace_an_error_without_text(
     monkeypatch.setattr(Java, "ended", True)
     with pytest.raises(CapturedError), step():
         raise CapturedError
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_reason() -> None:
+    text = (
+        "An error occurred while calling o1.save.\n"
+        ": org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while "
+        "reading file file:///in/2.csv.  SQLSTATE: KD001\n"
+        "\tat org.apache.spark.Some.call(Some.scala:1)\n"
+        "Caused by: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered\n"
+        "Caused by: org.apache.spark.SparkIllegalArgumentException: CSV header does not conform.\n"
+        "Expected: a but found: b\n"
+        "\tat org.apache.spark.Other.call(Other.scala:1)\n"
+    )
+    told = str(failures._of_spark(Exception(), text, "ingest", lambda: None))
+    assert "2.csv: CSV header does not conform. Expected: a but found: b" in told

@@ -22,12 +22,14 @@ SEGMENT = StreamSegment(3, 17, 1, record_count=10, last_entry_id=9)
 START, BEHIND = DLSN(3, 0, 0), DLSN(4, 0, 0)
 
 
-def read(tmp_path: Path, start: DLSN, *gaps: Gap) -> list[Any]:
+def read(
+    tmp_path: Path, start: DLSN, *gaps: Gap, owner: tuple[str, str] = ("c", "a-1")
+) -> list[Any]:
     """Read the whole segment, of which the files have nothing."""
     history = OffloadHistory(str(tmp_path), "orders")
-    made = Manifest("c", "/n", "orders", "/life", start, DLSN(9, 0, 0), gaps=gaps)
+    made = Manifest("c", "/n", "orders", "/lives/a-1", start, DLSN(9, 0, 0), gaps=gaps)
     history.claim().settle(made)
-    tail = LiveTail(ClusterOptions("sqlite:///unused"), str(tmp_path), COLUMNS)
+    tail = LiveTail(ClusterOptions("sqlite:///unused"), str(tmp_path), COLUMNS, *owner)
     split = StreamSplit(Origin("orders", SEGMENT), 0, 9)
     return list(tail._offloaded(split))
 
@@ -52,3 +54,16 @@ def test_records_that_were_never_offloaded_are_not_left_out(
 def test_gaps_elsewhere_do_not_matter(tmp_path: Path) -> None:
     gaps = (Gap("lost", DLSN(2, 0, 0), START), Gap("lost", BEHIND, DLSN(5, 0, 0)))
     assert read(tmp_path, DLSN(1, 0, 0), *gaps) == []
+
+
+@pytest.mark.parametrize("owner", [("c", "b-1"), ("d", "a-1")])
+def test_records_of_another_stream_of_the_name_are_not_read(
+    owner: tuple[str, str], tmp_path: Path
+) -> None:
+    """The stream was deleted after the read was planned, and its successor was offloaded."""
+    with pytest.raises(StreamGapError, match="were not offloaded before"):
+        read(tmp_path, DLSN(1, 0, 0), owner=owner)
+
+
+def test_a_life_that_the_client_may_not_read_is_not_compared(tmp_path: Path) -> None:
+    assert read(tmp_path, DLSN(1, 0, 0), owner=("c", "")) == []

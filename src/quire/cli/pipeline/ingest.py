@@ -206,7 +206,7 @@ def _batch(
         )
     if again and txn_id is not None:
         raise click.UsageError("--again and --txn-id exclude each other: give one of them")
-    from quire.spark.jobs.ingest import content_id, ingest, list_files, read_files
+    from quire.spark.jobs.ingest import content_id, ingest, read_listed
 
     once = txn_id
     known = txn_id is not None or (table is None and not again)
@@ -214,8 +214,7 @@ def _batch(
         if table is not None:
             frame = spark.table(table)
         else:
-            listing = list_files(spark, files)
-            frame = read_files(spark, files, listing)
+            frame, listing = read_listed(spark, files)
             once = txn_id or (None if again else content_id(files, listing, target))
         result = ingest(spark, job.cluster, frame, target, txn_id=once, progress=progress)
     names = ", ".join(one.stream for one in result.streams) or "no stream"

@@ -181,7 +181,7 @@ def _of_stream(
     elif plan.files:
         frames.append(_select(_by_tasks(spark, found, plan, stored), columns))
     if plan.live or not frames:
-        tail = LiveTail(cluster, found.directory, stored)
+        tail = LiveTail(cluster, found.directory, stored, plan.cluster_id, plan.life)
         frames.append(_select(_live(spark, tail, plan.live, partition_bytes), columns))
     return functools.reduce(lambda one, other: one.unionAll(other), frames)
 
@@ -302,6 +302,10 @@ class _Plan:
     """The first position to read from the files, or None if no file has records before it."""
     end: DLSN | None
     live: tuple[StreamSplit, ...]
+    cluster_id: str = ""
+    """The instance id of the cluster."""
+    life: str = ""
+    """The id of the life of the stream that is read, or "" if the client may not read it."""
 
 
 async def _planned(
@@ -338,8 +342,9 @@ async def _planned(
     gaps = [*_gaps(manifest, first, last), *gaps]
     if gaps and fail_on_data_loss:
         raise lost(found.stream, gaps)
+    owner = await client.metadata.instance_id(), view.life or ""
     if manifest is None:
-        return _Plan((), None, None, tuple(pieces))
+        return _Plan((), None, None, tuple(pieces), *owner)
     found.check_files(manifest)
     files = tuple(
         file
@@ -348,7 +353,9 @@ async def _planned(
     )
     cut_first = any(file.first < first for file in files)
     cut_last = last is not None and any(file.last >= last for file in files)
-    return _Plan(files, first if cut_first else None, last if cut_last else None, tuple(pieces))
+    return _Plan(
+        files, first if cut_first else None, last if cut_last else None, tuple(pieces), *owner
+    )
 
 
 async def _manifest(client: Client, streams: Namespace, found: OffloadHistory) -> Manifest | None:
@@ -565,6 +572,10 @@ class LiveTail:
     cluster: ClusterOptions
     directory: str
     columns: tuple[str, ...]
+    cluster_id: str = ""
+    """The instance id of the cluster."""
+    life: str = ""
+    """The id of the life of the stream that is read, or "" if it is unknown."""
     parts: tuple[StreamPartition, ...] = ()
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -611,7 +622,8 @@ class LiveTail:
     def _offloaded(self, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
         """Yield the records of a split whose ledger is gone, from the files.
 
-        Raises StreamGapError if the records are not in the files either.
+        Raises StreamGapError if the records are not in the files either. That is also the case if
+        the files are those of another stream, which got the name after this one was deleted.
         """
         origin, first = piece.origin, DLSN(piece.origin.segment.lssn, piece.first, 0)
         start = first if piece.start is None else max(first, piece.start)
@@ -619,17 +631,29 @@ class LiveTail:
         found = OffloadHistory(self.directory, origin.stream)
         manifest = found.newest()
         # A stream that was truncated may have been offloaded from a later record on.
-        if manifest is None or manifest.behind <= first or _gaps(manifest, start, end):
+        if (
+            manifest is None
+            or not self._is_of_stream(manifest)
+            or manifest.behind <= first
+            or _gaps(manifest, start, end)
+        ):
             raise StreamGapError(
                 f"entries {piece.first} to {piece.last} of segment {first.lssn} of stream "
-                f"{origin.stream} (ledger {origin.segment.ledger_id}) were truncated while they "
-                "were read, and were not offloaded before",
+                f"{origin.stream} (ledger {origin.segment.ledger_id}) were truncated or deleted "
+                "while they were read, and were not offloaded before",
                 remedy="Read the history again: it begins with the records that still exist",
             )
         wanted = position_not_before(start) & ~position_not_before(end)
         for file in manifest.files:
             if file.last >= start and file.first < end:
                 yield from read_file(found, file.name, self.columns, wanted)
+
+    def _is_of_stream(self, manifest: Manifest) -> bool:
+        """Return whether the files are those of the stream that is read."""
+        if not self.life:
+            return True
+        owner = manifest.cluster, manifest.life.rpartition("/")[2]
+        return owner == (self.cluster_id, self.life)
 
 
 def _exists(client: blocking.Client, piece: StreamSplit) -> bool:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +59,20 @@ FILE_AGE_MAX = "36500d"
 """The age, relative to the newest file, above which Spark leaves out a file and says nothing. Its
 default is seven days, so a file that is copied with its old modification time would be lost."""
 STOPPED_BY = "stopped"
+CHOOSING = frozenset(
+    ("pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "timezone")
+)
+"""The options of Spark's reader that decide which files it reads, in lower case."""
+LISTINGS_MAX = 5
+"""The largest number of attempts to list and load files that do not change meanwhile."""
+EPOCH = datetime(1970, 1, 1)
+MADE_UP = re.compile(r"_c\d+")
+"""The form of the names that Spark gives to CSV columns without a name."""
+JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+}
+"""The options of `to_json`. By default, Spark leaves out the microseconds of a timestamp."""
 
 
 # -- arguments and results --------------------------------------------------------------------
@@ -371,18 +387,21 @@ def _value(frame: DataFrame, target: IngestTarget) -> Column:
         (only,) = fields
         name = only if isinstance(fields[only], BinaryType | StringType) else None
     if name is None:
-        return f.to_json(f.struct(*(frame[f"`{column}`"] for column in fields)))
+        every = f.struct(*(frame[f"`{column}`"] for column in fields))
+        return f.to_json(every, JSON_OPTIONS)
     column = _column(frame, name)
     kind = frame.select(column).schema.fields[0].dataType
     if isinstance(kind, BinaryType | StringType):
         return column
     if isinstance(kind, ArrayType | MapType | StructType):
-        return f.to_json(column)
+        return f.to_json(column, JSON_OPTIONS)
     return column.cast("string")
 
 
 def _column(frame: DataFrame, name: str) -> Column:
     known = {column.lower(): column for column in frame.columns}
+    if name in frame.columns:  # With spark.sql.caseSensitive, another one may differ by case only.
+        return frame[f"`{name}`"]
     if name.lower() not in known:
         there = f"There are: {', '.join(frame.columns)}"
         raise UsageError(
@@ -415,7 +434,7 @@ class Listing:
     """The files that match some paths, at one moment."""
 
     files: tuple[tuple[str, int, str], ...]
-    """The path, size in bytes and modification time of each file."""
+    """The path, size in bytes and modification time of each file. The time is in UTC."""
 
     @property
     def bytes(self) -> int:
@@ -428,12 +447,22 @@ def list_files(spark: SparkSession, files: Files) -> Listing:
 
     Raises UsageError if there are none.
     """
-    frame = spark.read.format("binaryFile").load(list(files.paths))
-    rows = frame.selectExpr("path", "length", "string(modificationTime)").collect()
+    choosing = {name: text for name, text in files.options.items() if name.lower() in CHOOSING}
+    frame = spark.read.format("binaryFile").options(**choosing).load(list(files.paths))
+    rows = frame.selectExpr("path", "length", "unix_micros(modificationTime)").collect()
     if not rows:
         paths = ", ".join(map(text_without_credentials, files.paths))
         raise UsageError(f"no file matches {paths}", remedy="Correct the path")
-    return Listing(tuple(sorted((row[0], row[1], row[2]) for row in rows)))
+    return Listing(tuple(sorted((row[0], row[1], _time_text(row[2])) for row in rows)))
+
+
+def _time_text(micros: int) -> str:
+    """Return a time as Spark writes it in a session whose time zone is UTC.
+
+    The text of Spark itself depends on the zone of the session, and with it the transaction id.
+    """
+    text = str(EPOCH + timedelta(microseconds=micros))
+    return text.rstrip("0") if "." in text else text
 
 
 def format_of(files: Files, listing: Listing) -> str:
@@ -460,11 +489,68 @@ def _by_suffix(path: str) -> str | None:
 
 
 def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame:
-    """Return the content of the files as a DataFrame."""
+    """Return the content of the files as a DataFrame.
+
+    The DataFrame reads the files that exist now, even if `listing` is older. `read_listed` makes
+    sure that both are the same.
+    """
     reader = spark.read.format(format_of(files, listing)).options(**_options(files, listing))
     if files.schema is not None:
-        reader = reader.schema(files.schema)
-    return reader.load(list(files.paths))
+        return reader.schema(files.schema).load(list(files.paths))
+    frame = reader.load(list(files.paths))
+    if checked := _checked(files, listing, frame.columns):
+        # Only files with these columns, in this order, have their values under the right names.
+        frame = reader.options(**checked).schema(frame.schema).load(list(files.paths))
+    return frame
+
+
+def _checked(files: Files, listing: Listing, columns: Sequence[str]) -> dict[str, str]:
+    """Return the options with which Spark checks the header of each CSV file, if it can do so.
+
+    It takes the names of the columns from one file, and by default applies them to the columns of
+    all others by their places. It cannot check names that it has made up or numbered, because
+    columns have no name or the same.
+    """
+    options = {key.lower(): text for key, text in _options(files, listing).items()}
+    if (
+        format_of(files, listing) != "csv"
+        or options.get("header", "").lower() != "true"
+        or "enforceschema" in options
+    ):
+        return {}
+    numbered = [
+        name.lower().removesuffix(str(at))
+        for at, name in enumerate(columns)
+        if name.endswith(str(at))
+    ]
+    if any(map(MADE_UP.fullmatch, columns)) or len(set(numbered)) < len(numbered):
+        return {}
+    return {"enforceSchema": "false"}
+
+
+def read_listed(spark: SparkSession, files: Files) -> tuple[DataFrame, Listing]:
+    """Return the content of the files as a DataFrame, and the files that it reads.
+
+    If a file appears or changes between the listing and the load, both are done again. Otherwise
+    the file would be read, but its transaction id (`content_id`) would not depend on it, and the
+    next run would read it again. With Spark Connect the server lists the files once more when the
+    DataFrame is used, so files that appear until then are still read too early.
+
+    Raises UsageError if there are no files, or if they change during each of `LISTINGS_MAX`
+    attempts.
+    """
+    listing = list_files(spark, files)
+    for _ in range(LISTINGS_MAX):
+        frame = read_files(spark, files, listing)
+        former, listing = listing, list_files(spark, files)
+        if listing == former:
+            return frame, listing
+    paths = ", ".join(map(text_without_credentials, files.paths))
+    raise UsageError(
+        f"files of {paths} appeared or changed while they were listed, in each of {LISTINGS_MAX} "
+        "attempts. Nothing was appended",
+        remedy="Wait until they are complete, or ingest them as they arrive (--follow)",
+    )
 
 
 def _options(files: Files, listing: Listing) -> dict[str, str]:
@@ -574,9 +660,11 @@ def _source(spark: SparkSession, files: Files) -> DataFrame:
     schema: Any = files.schema
     if files.format is None or schema is None:
         listing = list_files(spark, files)
+    checked: dict[str, str] = {}
     if schema is None:
         schema = read_files(spark, files, listing).schema
-    options = {"maxFileAge": FILE_AGE_MAX, **_options(files, listing)}
+        checked = _checked(files, listing, schema.names)
+    options = {"maxFileAge": FILE_AGE_MAX, **_options(files, listing), **checked}
     reader = spark.readStream.format(format_of(files, listing)).options(**options)
     return reader.schema(schema).load(files.paths[0])
 
