@@ -151,8 +151,8 @@ class Reader:
             for place in self._places(info, entry_id, None):
                 if not isinstance(place, DamagedError):
                     return _frame_bytes(place, 1) - place.segment.head_bytes
-        except WouldBlock:
-            return None
+        except (WouldBlock, StorageError):
+            return None  # The read itself reports that a file cannot be opened.
         return 0
 
     def upcoming(
@@ -331,7 +331,7 @@ class Reader:
                 size = trailer.file_bytes - trailer.footer_at
                 self._ahead.bring_index(info.ledger_id, segment, trailer.footer_at, size)
                 return
-            except (DamagedError, OSError):
+            except (StorageError, OSError):
                 break  # The next read of this segment reports the error.
         self._ahead.has_looked_beyond(info.ledger_id, found)
 
@@ -499,8 +499,7 @@ class Reader:
             else:
                 data = scratch.read(file, offset, size, skip)
         except OSError as error:
-            if why := no_descriptor(error):  # the file is not damaged
-                raise StorageError(f"{segment.name} cannot be opened: {why}") from error
+            raise_if_no_descriptor(segment, error)
             raise DamagedError(
                 f"reading {segment.name} failed: {error}",
                 file=segment.name,
@@ -580,6 +579,15 @@ class Reader:
                 break
             good += BLOCK_BYTES
         return view, at, good
+
+
+def raise_if_no_descriptor(segment: LogSegment, error: OSError) -> None:
+    """Raise StorageError if the file of a segment cannot be opened for lack of a descriptor.
+
+    Such a file is not damaged.
+    """
+    if why := no_descriptor(error):
+        raise StorageError(f"{segment.name} cannot be opened: {why}") from error
 
 
 def _blocks_between(segment: LogSegment, first: int, end: int) -> tuple[int, int]:
