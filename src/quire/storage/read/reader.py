@@ -9,7 +9,7 @@ checked, because a bookie does not know their type.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
 from quire._runtime.shortages import no_descriptor
@@ -385,25 +385,58 @@ class Reader:
         A `DamagedError` is yielded for each damaged index in which another copy may be listed.
         """
         stop = info.last_entry_id + 1
-        for part in reversed(info.open_parts):
+        parts = info.open_parts
+        if parts and parts[0].segment.number < info.newest_sealed:
+            yield from self._places_by_number(info, entry_id, fetched)
+            return
+        for part in reversed(parts):
             if part.first > entry_id:
                 stop = min(stop, part.first)
             elif part.last >= entry_id:
                 yield from part.places(entry_id, stop)
                 stop = part.stop_of(entry_id, stop)
         for number, behind in info.sealed_with(entry_id):
-            segment = self._segments[number]
-            try:
-                found = self._ledger_rows(segment, info.ledger_id, fetched)
-            except DamagedError as error:
-                self.on_damage(segment)
-                yield error
-                continue
-            if found is not None:
-                rows, span, _ = found
-                stop = min(stop, behind)
-                yield from sealed_places(segment, rows, span, entry_id, stop)
-                stop = sealed_stop(rows, span, entry_id, stop)
+            stop = yield from self._places_in(info, number, entry_id, min(stop, behind), fetched)
+
+    def _places_by_number(
+        self, info: LedgerInfo, entry_id: int, fetched: FetchedExtents
+    ) -> Iterator[EntryLocation | DamagedError]:
+        """Do the same as `_places` if an older segment than a sealed one has no footer.
+
+        It may wait for space, or for the repair of a loss.
+        """
+        stop = info.last_entry_id + 1
+        parts = {part.segment.number: part for part in info.open_parts}
+        spans = {number: (part.first, part.last) for number, part in parts.items()}
+        spans |= {row[0]: (row[1], row[2]) for row in sealed_rows.unpack(info.sealed)}
+        for number, (first, last) in sorted(spans.items(), reverse=True):
+            if first > entry_id:
+                stop = min(stop, first)
+            elif last >= entry_id and number in parts:
+                yield from parts[number].places(entry_id, stop)
+                stop = parts[number].stop_of(entry_id, stop)
+            elif last >= entry_id:
+                stop = yield from self._places_in(info, number, entry_id, stop, fetched)
+
+    def _places_in(
+        self, info: LedgerInfo, number: int, entry_id: int, stop: int, fetched: FetchedExtents
+    ) -> Generator[EntryLocation | DamagedError, None, int]:
+        """Yield the locations of the copies of the entry in a sealed segment, newest first.
+
+        Return the first entry after it of which this segment or a newer one has a copy.
+        """
+        segment = self._segments[number]
+        try:
+            found = self._ledger_rows(segment, info.ledger_id, fetched)
+        except DamagedError as error:
+            self.on_damage(segment)
+            yield error
+            return stop
+        if found is not None:
+            rows, span, _ = found
+            yield from sealed_places(segment, rows, span, entry_id, stop)
+            stop = sealed_stop(rows, span, entry_id, stop)
+        return stop
 
     def summary(self, segment: LogSegment, fetched: FetchedExtents) -> Summary:
         """Return the summary of ledgers in the footer of a segment.
