@@ -6,10 +6,13 @@ again before the bookie has noticed the deletion.
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
 
+from quire.storage.background import sealer
+from quire.storage.segment.footer import Sealed, SealInput, write_footer
 from tests.support.storage.compaction import opened
 from tests.support.storage.storage import (
     SMALL,
@@ -111,6 +114,39 @@ def test_a_long_read_returns_newer_copies_that_are_between_others(apart: bool) -
     add(box, [3, 12], "new")
     check_newest(box)
     mixed(box, segments=1, ledgers=3)
+    check_newest(box)
+
+
+@pytest.mark.parametrize("new", [range(5, 10), [3, 12], range(25), [0], [19]])
+def test_a_segment_without_a_footer_has_no_newer_copies_than_later_ones(
+    monkeypatch: pytest.MonkeyPatch, new: range | list[int]
+) -> None:
+    """It waits for space or for a repair, and the segments after it are sealed."""
+    waits: list[int] = []
+
+    def write(job: SealInput) -> Sealed:
+        if job.segment.number in waits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_footer(job)
+
+    monkeypatch.setattr(sealer, "write_footer", write)
+    box = opened_store(SMALL)
+    add(box, range(20), "older")
+    mixed(box, segments=1, ledgers=3)
+    add(box, range(4, 18), "old")
+    waits.append(box.store.usage()[-1].number)
+    mixed(box, segments=1, ledgers=3)
+    add(box, new, "new")
+    mixed(box, segments=1, ledgers=3)
+    add(box, [15], "newest")
+    states = {one.number: one.state for one in box.store.usage()}
+    assert states[waits[0]] == "closed"
+    assert states[waits[0] + 1] == "sealed"
+    check_newest(box)
+    waits.clear()
+    box.store.check_space()
+    box.idle()
+    assert "closed" not in {one.state for one in box.store.usage()}
     check_newest(box)
 
 

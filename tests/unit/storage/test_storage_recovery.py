@@ -11,6 +11,7 @@ from quire.codec.log.group import GROUP_HEADER_BYTES, GROUP_MAGIC
 from quire.codec.log.segment_header import CleanMark
 from quire.errors import DamagedError, DiskFullError, StorageError
 from quire.storage.directory import write_small_file
+from quire.storage.inspect.contents import segment_numbers
 from quire.storage.inspect.space_report import look
 from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
@@ -26,6 +27,7 @@ from tests.support.storage.storage import (
     fill_segments,
     key_of,
     opened,
+    sim_disk,
 )
 
 
@@ -766,3 +768,37 @@ def test_a_start_that_is_interrupted_loses_nothing_of_a_removal(names: bool) -> 
         if finished:
             break
     assert operation > 3
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_start_removes_preallocated_files_before_its_new_segment(used: bool) -> None:
+    """A log that went back continues far behind them. They took the space of a segment for good."""
+
+    class Restored(StoreOnDisk):
+        expected = ExpectedLog()
+
+        def before_recovery(self) -> None:
+            self.store.expect(self.disk.path, self.expected)
+
+    box = Restored(sim_disk())
+    box.open()
+    fill_segments(box, 1, 1)
+    box.close()
+    newest = max(segment_numbers(box.disk))
+    if used:  # Nobody knows what this file was, so it is kept.
+        file = box.disk.open(segment_name(newest))
+        file.write([b"x"], 9_000)
+        file.sync()
+        file.close()
+    box.expected = ExpectedLog(LogPosition(newest_file=newest + 10))
+    assert box.open().went_back
+    box.expected = ExpectedLog()
+    box.idle()
+    known = {one.number for one in box.store.usage()}
+    others = sorted(set(segment_numbers(box.disk)) - known)
+    assert others == [newest] * used + [newest + 12, newest + 13]
+    assert box.store.negatives_unknown
+    disk_of(box).crash()
+    assert box.open().negatives_unknown
+    box.idle()
+    check(box)

@@ -291,8 +291,7 @@ class AnswerBudget:
             and self._fits_share(account, size)
             and (self._fits_limit(account, size))
         ):
-            self._reserve(account, size)
-            start()
+            self._start(account, size, start)
             return
         self._wait(account, size, start, first=first)
 
@@ -308,7 +307,12 @@ class AnswerBudget:
                 ready.set_result(None)
 
         self.run(account, size, start)
-        await ready
+        try:
+            await ready
+        except BaseException:
+            if ready.done() and not ready.cancelled():
+                self.release(account, size)  # It was reserved just before the cancellation.
+            raise
         try:
             yield
         finally:
@@ -379,6 +383,15 @@ class AnswerBudget:
     def _reserve(self, account: Account, size: int) -> None:
         account.reserved_bytes += size
         self._hold(size)
+
+    def _start(self, account: Account, size: int, start: Start) -> None:
+        """Reserve `size` bytes and call `start`. If it raises an error, nothing stays reserved."""
+        self._reserve(account, size)
+        try:
+            start()
+        except BaseException:
+            self.release(account, size)
+            raise
 
     def _is_next(self, account: Account, size: int, first: bool) -> bool:
         """Return whether the order of the waiting requests lets this request start now."""
@@ -509,12 +522,15 @@ class AnswerBudget:
         assert waiting
         waiting.popleft()
         self.requests_waiting -= 1
-        self._reserve(account, size)
         self._beginning = account
         try:
-            start()
+            self._start(account, size, start)
         finally:
             self._beginning = None
+            self._go_on(account, waiting)
+
+    def _go_on(self, account: Account, waiting: deque[tuple[int, Start]]) -> None:
+        """Queue an account again if it has more requests, after one of them was started."""
         if account.gone:
             return
         if waiting:

@@ -19,6 +19,7 @@ from quire.codec.entry.frame_runs import Entries, FrameRun
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.log.segment_header import ranges_of
 from quire.core.ranges import Range, merged
+from quire.errors import StorageError
 from quire.storage.interfaces import BlockingReader, File
 from quire.storage.read.cache import SegmentFiles
 from quire.storage.read.fetched import ExtentKey, FetchedExtent, ScratchBuffer, checksums_of
@@ -26,7 +27,13 @@ from quire.storage.read.gather_read import BlockExtent
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
 from quire.storage.read.read_exceptions import NoEntry, NoLedger, WouldBlock
-from quire.storage.read.reader import MAX_READ_BYTES, SCATTERED_BYTES, UNSHARED_BYTES, Reader
+from quire.storage.read.reader import (
+    MAX_READ_BYTES,
+    SCATTERED_BYTES,
+    UNSHARED_BYTES,
+    Reader,
+    raise_if_no_descriptor,
+)
 from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment
 
 T = TypeVar("T")
@@ -264,7 +271,9 @@ class ColdReads:
             )
             if behind is not None and behind.key not in read.fetched:
                 # This replaces an extent that was begun on a wrong guess.
-                read.under_way = {behind.key: self._begin(read.ledger_id, behind)}
+                read.under_way = {}
+                with suppress(StorageError):  # It is tried again when it is needed.
+                    read.under_way = {behind.key: self._begin(read.ledger_id, behind)}
         extent = read.fetched[missing.key] = await _of(begun)
         if extent.waited:
             self._ahead.waits(read.ledger_id, at, missing.segment)
@@ -320,12 +329,14 @@ class ColdReads:
     ) -> _Fetch[T]:
         """Run `call(file, *given)` on a thread, with the file of a segment.
 
-        The result is `failed` if the file cannot be opened.
+        The result is `failed` if the file cannot be opened. If that is only for lack of a file
+        descriptor, this raises StorageError.
         """
         fetching = _Fetch[T]()
         try:
             file = self._files.borrow(segment)
-        except OSError:
+        except OSError as error:
+            raise_if_no_descriptor(segment, error)
             fetching.done, fetching.found = True, failed
             return fetching
         self._blocking.read(partial(call, file, *given), partial(self._fetched, fetching, segment))

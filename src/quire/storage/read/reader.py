@@ -9,7 +9,7 @@ checked, because a bookie does not know their type.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
 from quire._runtime.shortages import no_descriptor
@@ -151,8 +151,8 @@ class Reader:
             for place in self._places(info, entry_id, None):
                 if not isinstance(place, DamagedError):
                     return _frame_bytes(place, 1) - place.segment.head_bytes
-        except WouldBlock:
-            return None
+        except (WouldBlock, StorageError):
+            return None  # The read itself reports that a file cannot be opened.
         return 0
 
     def upcoming(
@@ -331,7 +331,7 @@ class Reader:
                 size = trailer.file_bytes - trailer.footer_at
                 self._ahead.bring_index(info.ledger_id, segment, trailer.footer_at, size)
                 return
-            except (DamagedError, OSError):
+            except (StorageError, OSError):
                 break  # The next read of this segment reports the error.
         self._ahead.has_looked_beyond(info.ledger_id, found)
 
@@ -385,25 +385,58 @@ class Reader:
         A `DamagedError` is yielded for each damaged index in which another copy may be listed.
         """
         stop = info.last_entry_id + 1
-        for part in reversed(info.open_parts):
+        parts = info.open_parts
+        if parts and parts[0].segment.number < info.newest_sealed:
+            yield from self._places_by_number(info, entry_id, fetched)
+            return
+        for part in reversed(parts):
             if part.first > entry_id:
                 stop = min(stop, part.first)
             elif part.last >= entry_id:
                 yield from part.places(entry_id, stop)
                 stop = part.stop_of(entry_id, stop)
         for number, behind in info.sealed_with(entry_id):
-            segment = self._segments[number]
-            try:
-                found = self._ledger_rows(segment, info.ledger_id, fetched)
-            except DamagedError as error:
-                self.on_damage(segment)
-                yield error
-                continue
-            if found is not None:
-                rows, span, _ = found
-                stop = min(stop, behind)
-                yield from sealed_places(segment, rows, span, entry_id, stop)
-                stop = sealed_stop(rows, span, entry_id, stop)
+            stop = yield from self._places_in(info, number, entry_id, min(stop, behind), fetched)
+
+    def _places_by_number(
+        self, info: LedgerInfo, entry_id: int, fetched: FetchedExtents
+    ) -> Iterator[EntryLocation | DamagedError]:
+        """Do the same as `_places` if an older segment than a sealed one has no footer.
+
+        It may wait for space, or for the repair of a loss.
+        """
+        stop = info.last_entry_id + 1
+        parts = {part.segment.number: part for part in info.open_parts}
+        spans = {number: (part.first, part.last) for number, part in parts.items()}
+        spans |= {row[0]: (row[1], row[2]) for row in sealed_rows.unpack(info.sealed)}
+        for number, (first, last) in sorted(spans.items(), reverse=True):
+            if first > entry_id:
+                stop = min(stop, first)
+            elif last >= entry_id and number in parts:
+                yield from parts[number].places(entry_id, stop)
+                stop = parts[number].stop_of(entry_id, stop)
+            elif last >= entry_id:
+                stop = yield from self._places_in(info, number, entry_id, stop, fetched)
+
+    def _places_in(
+        self, info: LedgerInfo, number: int, entry_id: int, stop: int, fetched: FetchedExtents
+    ) -> Generator[EntryLocation | DamagedError, None, int]:
+        """Yield the locations of the copies of the entry in a sealed segment, newest first.
+
+        Return the first entry after it of which this segment or a newer one has a copy.
+        """
+        segment = self._segments[number]
+        try:
+            found = self._ledger_rows(segment, info.ledger_id, fetched)
+        except DamagedError as error:
+            self.on_damage(segment)
+            yield error
+            return stop
+        if found is not None:
+            rows, span, _ = found
+            yield from sealed_places(segment, rows, span, entry_id, stop)
+            stop = sealed_stop(rows, span, entry_id, stop)
+        return stop
 
     def summary(self, segment: LogSegment, fetched: FetchedExtents) -> Summary:
         """Return the summary of ledgers in the footer of a segment.
@@ -499,8 +532,7 @@ class Reader:
             else:
                 data = scratch.read(file, offset, size, skip)
         except OSError as error:
-            if why := no_descriptor(error):  # the file is not damaged
-                raise StorageError(f"{segment.name} cannot be opened: {why}") from error
+            raise_if_no_descriptor(segment, error)
             raise DamagedError(
                 f"reading {segment.name} failed: {error}",
                 file=segment.name,
@@ -580,6 +612,15 @@ class Reader:
                 break
             good += BLOCK_BYTES
         return view, at, good
+
+
+def raise_if_no_descriptor(segment: LogSegment, error: OSError) -> None:
+    """Raise StorageError if the file of a segment cannot be opened for lack of a descriptor.
+
+    Such a file is not damaged.
+    """
+    if why := no_descriptor(error):
+        raise StorageError(f"{segment.name} cannot be opened: {why}") from error
 
 
 def _blocks_between(segment: LogSegment, first: int, end: int) -> tuple[int, int]:

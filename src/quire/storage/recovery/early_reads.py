@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from quire.codec.entry.frame_runs import Entries
-from quire.errors import DamagedError
+from quire.errors import StorageError
 from quire.storage.config import StorageConfig
 from quire.storage.interfaces import BlockingReader, Disk
 from quire.storage.read.cache import ByteCache, SegmentFiles
@@ -74,12 +74,12 @@ class EarlyReads:
         """Read entries as `LedgerStore.read_blocking` does, from what is loaded so far.
 
         The ledger may have more entries than this returns. It returns None if the first entry is
-        not loaded yet or is damaged, or after `close`.
+        not loaded yet, is damaged or cannot be read now, or after `close`.
         """
         await self._look_up(ledger_id)
         try:
             return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
-        except (NoLedger, NoEntry, DamagedError):
+        except (NoLedger, NoEntry, StorageError):
             return None
 
     async def _look_up(self, ledger_id: int) -> None:

@@ -28,7 +28,7 @@ The rules follow from the order in which the log is written (see `group_commit` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.units import counted
@@ -47,7 +47,13 @@ from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
 from quire.storage.recovery.index_cache import CachedIndex, open_cache
 from quire.storage.recovery.loading import LoadProgress
 from quire.storage.recovery.replay import GroupChain, LastGroup, Replayer, UnsealedSegment, judge
-from quire.storage.recovery.scan import TolerantReader, has_groups, read_segment_header, scan_groups
+from quire.storage.recovery.scan import (
+    TolerantReader,
+    has_groups,
+    read_segment_header,
+    scan_groups,
+    used_end,
+)
 from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.footer import (
     Loaded,
@@ -121,7 +127,8 @@ class RecoveredLog:
     stale: list[str]
     """The files of dropped segments, which are not needed any more."""
     prepared: list[str]
-    """The preallocated files after the next segment, which were never begun, newest first."""
+    """The preallocated files that were never begun, newest first, except that of the next
+    segment."""
     unsealed: list[UnsealedSegment]
     """The segments without footers that count."""
     clean: bool
@@ -323,7 +330,7 @@ class LogRecovery:
         return RecoveredLog(
             replayer, next_number, chain.next_group, chain.tail,
             [segment_name(n) for n in numbers if n in stale],
-            [segment_name(n) for n in reversed(numbers) if n > next_number],
+            [segment_name(n) for n in self._never_begun(numbers, begun, next_number)],
             [self._unsealed[n] for n in live if n in self._unsealed],
             clean and not missing,
             sum(len(unsealed.scan.groups) for unsealed in self._unsealed.values()),
@@ -331,6 +338,31 @@ class LogRecovery:
             None if chain.emptied is None else self._unsealed[chain.emptied],
             position, went_back,
         )  # fmt: skip
+
+    def _never_begun(
+        self, numbers: Sequence[int], begun: Sequence[int], next_number: int
+    ) -> Iterator[int]:
+        """Yield the numbers of preallocated files that the log does not need, newest first.
+
+        If the log lost something, it may continue far behind such files. A file before the next
+        segment is named only if nothing was ever written to it.
+        """
+        for number in reversed(numbers):
+            if number == next_number or number in begun:
+                continue
+            if number > next_number or self._is_blank(number):
+                yield number
+
+    def _is_blank(self, number: int) -> bool:
+        """Return whether a segment file has only zeros. One that cannot be read may have others."""
+        try:
+            file = self._disk.open(segment_name(number))
+            try:
+                return not used_end(file, 0)
+            finally:
+                file.close()
+        except OSError:
+            return False
 
     def _restore(
         self, cache: CachedIndex, live: Sequence[int], chain: GroupChain

@@ -628,6 +628,12 @@ class LedgerInfo:
         return [row[0] for row in sealed_rows.unpack(self.sealed)]
 
     @property
+    def newest_sealed(self) -> int:
+        """The number of the newest sealed segment that has entries of the ledger, or 0."""
+        rows = sealed_rows.count(self.sealed)
+        return sealed_rows.row_at(self.sealed, rows - 1)[0] if rows else 0
+
+    @property
     def sealed_count(self) -> int:
         """The number of sealed segments that have entries of the ledger."""
         return sealed_rows.count(self.sealed)

@@ -1,0 +1,98 @@
+"""The memory budget of answers: reservations that are cancelled, and requests that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from quire.bookie.protocol.answer_budget import Account, AnswerBudget
+
+LIMIT_BYTES = 1000
+
+
+class Sink:
+    """A connection whose client receives everything at once."""
+
+    unsent_size = 0
+
+    def progress(self) -> tuple[int, int]:
+        return 1, 1
+
+    def pause(self, reason: str) -> None:
+        pass
+
+    def resume(self, reason: str) -> None:
+        pass
+
+    def cut_off(self, event: str, why: str) -> None:
+        raise AssertionError(event)
+
+
+@pytest.fixture
+def budget() -> AnswerBudget:
+    return AnswerBudget(LIMIT_BYTES, LIMIT_BYTES, lambda: 0.0)
+
+
+async def hold(budget: AnswerBudget, account: Account, ended: asyncio.Event) -> None:
+    async with budget.room(account, LIMIT_BYTES):
+        await ended.wait()
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_wait_for_room_that_is_cancelled_reserves_nothing(
+    budget: AnswerBudget, steps: int
+) -> None:
+    """Room that was granted just before the cancellation was never released."""
+    first, second = Account(Sink()), Account(Sink())
+    ended = asyncio.Event()
+    holder = asyncio.create_task(hold(budget, first, ended))
+    await asyncio.sleep(0)
+    waiter = asyncio.create_task(hold(budget, second, asyncio.Event()))
+    await asyncio.sleep(0)
+    assert budget.held_bytes == LIMIT_BYTES
+    ended.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    budget.forget(second)
+    waiter.cancel()
+    await asyncio.gather(holder, waiter, return_exceptions=True)
+    assert budget.held_bytes == 0
+    assert second.reserved_bytes == 0
+
+
+async def test_a_request_that_fails_does_not_keep_others_waiting(budget: AnswerBudget) -> None:
+    """The requests after it were never started, those of other connections included."""
+    mine, other = Account(Sink()), Account(Sink())
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: reported.append(context["exception"])
+    )
+    ended = asyncio.Event()
+    holder = asyncio.create_task(hold(budget, Account(Sink()), ended))
+    await asyncio.sleep(0)
+    started: list[str] = []
+
+    def fails() -> None:
+        raise RuntimeError("this request fails")
+
+    def starting(name: str, account: Account) -> Callable[[], None]:
+        def start() -> None:
+            started.append(name)
+            budget.release(account, 0)
+
+        return start
+
+    budget.wait(mine, fails)
+    budget.wait(mine, starting("mine", mine))
+    budget.wait(other, starting("other", other))
+    ended.set()
+    await holder
+    async with asyncio.timeout(5):
+        while len(started) < 2:
+            await asyncio.sleep(0)
+    assert sorted(started) == ["mine", "other"]
+    assert [str(error) for error in reported] == ["this request fails"]
+    assert budget.held_bytes == 0
+    assert budget.requests_waiting == 0
