@@ -25,6 +25,7 @@ from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.notes import LastFailure, forget_failure, note_failure
 from tests.support.metadata.backends import Backend, tree
+from tests.support.metadata.tree import lose_session
 from tests.support.waiting import until
 
 LIMIT_S = 30
@@ -144,6 +145,31 @@ async def test_a_session_that_ends_gives_the_office_to_the_next(
         assert found is not None
         assert found.owner == "heir"
         stack.pop_all()  # the first one cannot give anything back any more
+
+
+async def test_a_vote_that_a_new_session_has_made_is_withdrawn(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ended just before the candidate stood. Its vote would outlast the candidate."""
+    store, other = await backend.store(1_000), await backend.store()
+    candidate, make_path = election(store, "host-1"), store.tree.make_path
+    async with candidate.won():
+        pass  # it begins a session in a SQLite store
+
+    async def losing(path: str, value: bytes = b"") -> None:
+        monkeypatch.setattr(store.tree, "make_path", make_path)
+        await make_path(path, value)
+        await lose_session(backend, store)
+
+    monkeypatch.setattr(store.tree, "make_path", losing)
+    before = store.tree.session_id
+    async with candidate.won():
+        assert store.tree.session_id != before
+        await votes_of(other, 1)
+    await votes_of(other, 0)
+    async with candidate.won():
+        await names_of(other, "host-1")
+    await store.close()
 
 
 async def test_a_vote_that_is_deleted_ends_the_office(store: MetadataStore) -> None:

@@ -14,6 +14,7 @@ from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.replication import LockHeldError, ReplicationLocks
 from tests.support.metadata.backends import Backend, tree
+from tests.support.metadata.tree import lose_session
 from tests.support.waiting import until
 
 LEDGER = 12_345
@@ -113,6 +114,47 @@ async def test_a_lock_is_given_back_although_its_release_is_cancelled(
     assert holding.cancelled()
     async with other.hold(LEDGER):
         pass
+
+
+async def test_a_lock_that_a_new_session_has_taken_is_given_back(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was away when the lock was taken, and the session ended meanwhile."""
+    store, other = await backend.store(1_000), locks_of(await backend.store(), "host-2")
+    locks, make_path = locks_of(store, "host-1"), store.tree.make_path
+
+    async def losing(path: str, value: bytes = b"") -> None:
+        await make_path(path, value)
+        await lose_session(backend, store)
+
+    async with locks.hold(LEDGER + 1):
+        pass  # it begins a session in a SQLite store
+    monkeypatch.setattr(store.tree, "make_path", losing)
+    before = store.tree.session_id
+    async with locks.hold(LEDGER):
+        assert store.tree.session_id != before
+        assert await other.held_by(LEDGER) is not None
+    assert await other.held_by(LEDGER) is None
+    async with other.hold(LEDGER):
+        pass
+    await store.close()
+
+
+async def test_a_lock_of_another_process_is_not_given_back(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ended, and with it the lock."""
+    store, other = await backend.store(1_000), locks_of(await backend.store(), "host-2")
+    before = store.tree.session_id
+    async with locks_of(store, "host-1").hold(LEDGER):
+        await lose_session(backend, store)
+        await until(lambda: store.tree.session_id != before)
+        theirs = other.hold(LEDGER)
+        await theirs.__aenter__()
+    assert await other.held_by(LEDGER) is not None
+    await theirs.__aexit__(None, None, None)
+    assert await other.held_by(LEDGER) is None
+    await store.close()
 
 
 async def test_a_mark_is_taken_away_unless_it_was_made_again(store: MetadataStore) -> None:

@@ -48,19 +48,29 @@ async def swap(
 
     Raises:
         MetadataUnavailableError: The store did not report the outcome, which is unknown. With
-            `ask_again` this is raised after `UNKNOWN_ATTEMPTS_MAX` such attempts.
+            `ask_again` this is raised after `UNKNOWN_ATTEMPTS_MAX` such attempts. Without it, this
+            is also raised if the value was changed again after a write that may have been done.
         MetadataError: Another change interfered with each of `UPDATE_ATTEMPTS_MAX` attempts.
     """
     unknown = Retry(UNKNOWN_BACKOFF, rng, attempts=UNKNOWN_ATTEMPTS_MAX)
     for _ in range(UPDATE_ATTEMPTS_MAX):
         try:
             return await attempt()
-        except (VersionConflictError, KeyExistsError, NoSuchKeyError):
-            continue
+        except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
+            if not error.outcome_known and not ask_again:
+                raise _in_doubt(what) from error
         except MetadataUnavailableError:
             if not ask_again or not await unknown.pause():
                 raise
     raise too_many_conflicts(what)
+
+
+def _in_doubt(what: str) -> MetadataUnavailableError:
+    return MetadataUnavailableError(
+        f"it is unknown whether {what} was changed: the answer of the metadata store was lost, and "
+        "another client has changed it since",
+        remedy="Read it before you try again",
+    )
 
 
 def too_many_conflicts(what: str) -> MetadataError:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +37,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.metadata.bookies.collection import Switch, switch_off
+from quire.metadata.common import conflict
 from quire.metadata.interface import Versioned
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
@@ -280,6 +282,53 @@ async def test_without_a_key_an_unknown_outcome_is_reported(bench: Bench) -> Non
     lossy = Datasets(MemoryStore(bench.cluster, hook=LostAnswers(1, True)))
     with pytest.raises(MetadataUnavailableError):
         await lossy.publish("d", [a])
+
+
+def changed_after_a_lost_answer(bench: Bench, change: Callable[[], Awaitable[object]]) -> Datasets:
+    """Return datasets whose first write of a head is done, but reported as an unknown conflict.
+
+    `change` is what another client does to the head before the driver of the store asks for the
+    outcome.
+    """
+    store = MemoryStore(bench.cluster)
+    write_value = store.write_value
+
+    async def write(key: Sequence[str], value: bytes, version: int | None, **more: Any) -> int:
+        store.write_value = write_value  # type: ignore[method-assign]
+        done = await write_value(key, value, version, **more)
+        await change()
+        raise conflict("the head", version or 0, done + 1, unknown=True)
+
+    store.write_value = write  # type: ignore[method-assign]
+    return Datasets(store, clock=bench.clock)
+
+
+async def test_without_a_key_nothing_is_published_twice(bench: Bench) -> None:
+    a, b, c = await bench.some(3)
+    await bench.datasets.publish("d", [a])
+    lossy = changed_after_a_lost_answer(bench, lambda: bench.datasets.publish("d", [c]))
+    with pytest.raises(MetadataUnavailableError, match="unknown whether dataset 'd' was changed"):
+        await lossy.publish("d", [b])
+    assert await bench.ids() == ids([a, b, c])
+
+
+async def test_with_a_key_the_outcome_is_found_out(bench: Bench) -> None:
+    a, b, c = await bench.some(3)
+    await bench.datasets.publish("d", [a])
+    lossy = changed_after_a_lost_answer(bench, lambda: bench.datasets.publish("d", [c]))
+    assert (await lossy.publish("d", [b], txn="t")).repeated
+    assert await bench.ids() == ids([a, b, c])
+
+
+async def test_a_dataset_that_was_published_after_a_drop_is_not_dropped(bench: Bench) -> None:
+    """The drop was done, and its answer was lost."""
+    a, b = await bench.some(2)
+    await bench.datasets.publish("d", [a])
+    lossy = changed_after_a_lost_answer(bench, lambda: bench.datasets.publish("d", [b]))
+    with pytest.raises(MetadataUnavailableError, match="unknown whether dataset 'd' was changed"):
+        await lossy.drop("d", delete_ledgers=True)
+    assert await bench.ids() == ids([b])
+    assert b.ledger_id in bench.stored()
 
 
 async def test_a_store_that_stays_away_is_reported(

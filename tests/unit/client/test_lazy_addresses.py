@@ -49,7 +49,9 @@ class Scene:
         host = host or bookie_id.partition(":")[0]
         return await self.store.register_bookie(BookieAddress(bookie_id, host, PORT))
 
-    async def pool(self, locations: Mapping[str, str] | str = "", **placement: Any) -> BookiePool:
+    async def pool(
+        self, locations: Mapping[str, str] | str = "", *, lazy: bool = True, **placement: Any
+    ) -> BookiePool:
         async def hook(name: str, done: bool) -> None:
             if name == "learn_bookies" and not done:
                 if self.away:
@@ -61,7 +63,7 @@ class Scene:
         )
         pool = BookiePool(
             MemoryStore(self.cluster, hook=hook), self.network.node("client"), config,
-            random.Random(2), self.tasks, lazy_addresses=True,
+            random.Random(2), self.tasks, lazy_addresses=lazy,
         )  # fmt: skip
         self.pools.append(pool)
         await asyncio.sleep(0.1)
@@ -248,5 +250,79 @@ def test_which_placements_need_every_host(settings: dict[str, Any], needed: bool
         config = PlacementConfig(**settings)
         made = Placement(config, scene.store, random.Random(1), scene.tasks, free_bytes, dict)
         assert made.needs_addresses is needed
+
+    simulated(main)
+
+
+def test_an_address_that_was_looked_for_too_early_makes_no_bookie_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bookie registers before the answer arrives, and the watch reports it."""
+
+    async def main(scene: Scene) -> None:
+        pool = await scene.pool()
+        store: Any = pool._metadata
+        learn, go_on = store.learn_bookies, asyncio.Event()
+
+        async def slowly(bookie_ids: Any) -> Any:
+            found = await learn(bookie_ids)
+            await go_on.wait()
+            return found
+
+        monkeypatch.setattr(store, "learn_bookies", slowly)
+        asked = asyncio.ensure_future(pool._address("no-address"))
+        await asyncio.sleep(0.1)
+        await scene.add("no-address", "h1")
+        await asyncio.sleep(0.1)
+        assert "no-address" in pool.bookies.writable
+        go_on.set()
+        assert (await asked).host == "h1"
+        assert "no-address" in pool.bookies.writable
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_list_that_was_read_for_one_address_replaces_no_newer_list(
+    joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch reported the newer list, and does not report it again."""
+
+    async def main(scene: Scene) -> None:
+        registered = [await scene.add(f"{host}:{PORT}") for host in HOSTS[:2]]
+        pool = await scene.pool(lazy=False)
+        store: Any = pool._metadata
+        bookies, go_on = store.bookies, asyncio.Event()
+
+        async def slowly() -> Any:
+            found = await bookies()
+            await go_on.wait()
+            return found
+
+        monkeypatch.setattr(store, "bookies", slowly)
+        asked = asyncio.ensure_future(pool._address("unknown:1"))
+        await asyncio.sleep(0.1)
+        if joins:
+            await scene.add(f"h3:{PORT}")
+        else:
+            await registered[0].close()
+        await asyncio.sleep(0.1)
+        now = pool.bookies
+        assert (f"h3:{PORT}" in now.writable) is joins
+        go_on.set()
+        with pytest.raises(BookieUnavailableError, match="not registered"):
+            await asked
+        assert pool.bookies == now
+
+    simulated(main)
+
+
+def test_a_bookie_that_the_watch_has_not_reported_yet_is_found() -> None:
+    async def main(scene: Scene) -> None:
+        pool = await scene.pool(lazy=False)
+        pool._watch.close()
+        await scene.add(f"h1:{PORT}")
+        assert (await pool._address(f"h1:{PORT}")).host == "h1"
+        assert (await pool.channel(f"h1:{PORT}")).usable
 
     simulated(main)

@@ -469,3 +469,23 @@ def test_appends_that_wait_for_lost_bookies_end_with_their_client(after_s: float
             await writer.append(payload(2))
 
     simulated(main)
+
+
+def test_a_member_that_comes_and_goes_is_no_change_of_the_ensemble() -> None:
+    """The limit bounds the growth of the metadata, which does not change without a replacement."""
+    config = dataclasses.replace(WAITS, max_ensemble_changes=2)
+
+    async def main() -> None:
+        async with written(config) as (cluster, writer):
+            first, *_ = cluster.bookies.values()
+            for entry in range(1, 6):
+                first.die()
+                assert await writer.append(payload(entry)) == entry
+                await until(lambda: writer._session._changes.absent, limit_s=100)  # type: ignore[union-attr]
+                first.down = False
+                await until(lambda entry=entry: entry in first.entries or first.links, limit_s=100)
+            assert writer._session.pool.counters.ensemble_changes == 0
+            assert await writer.close() == 5
+        assert len((await cluster.stored()).segments) == 1
+
+    simulated(main)

@@ -727,6 +727,39 @@ def test_a_writer_that_watches_closes_as_others_do() -> None:
     simulated(main)
 
 
+@pytest.mark.parametrize("end", ["fenced", "abandoned", "closed"])
+def test_the_watch_of_a_writer_ends_with_it(end: str) -> None:
+    """The watch keeps the handle and its unconfirmed entries in memory."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        config = dataclasses.replace(CONFIG, watch_written_ledgers=True)
+        async with cluster.client(config) as client:
+            store: Any = client.metadata
+            watch_ledger, watches = store.watch_ledger, []
+
+            def kept(*how: Any) -> Any:
+                watches.append(watch_ledger(*how))
+                return watches[-1]
+
+            store.watch_ledger = kept
+            writer, _ = await writing(cluster, client)
+            [watch] = watches
+            assert not watch.closed
+            if end == "fenced":
+                for bookie in cluster.bookies.values():
+                    bookie.fenced = True
+                with pytest.raises(LedgerFencedError):
+                    await writer.append(payload(1))
+            elif end == "abandoned":
+                writer.abandon()
+            else:
+                await writer.close()
+            assert watch.closed
+
+    simulated(main)
+
+
 # -- time-outs --------------------------------------------------------------------------------
 
 

@@ -494,8 +494,13 @@ class BookiePool:
         if known is not None and not known.assumed:
             return known
         if not self._lazy:
-            self._on_bookies(await self._metadata.bookies())
-            found = self._bookies.find(bookie_id)
+            listed = await self._metadata.bookies()
+            # The watch may have reported a newer list meanwhile, and does not report it again.
+            if not self._bookies_heard:
+                self._on_bookies(listed)
+            found = self._bookies.find(bookie_id) or listed.find(bookie_id)
+            if found is not None:
+                self._last_known.setdefault(bookie_id, found)
         else:
             try:
                 found = (await self._metadata.learn_bookies([bookie_id])).get(bookie_id)
@@ -505,6 +510,7 @@ class BookiePool:
                     f"{error}"
                 ) from error
             self._merge([bookie_id], {} if found is None else {bookie_id: found})
+            found = self._bookies.find(bookie_id) or found
         if found is None:
             raise BookieUnavailableError(
                 f"bookie {bookie_id} is not registered in the metadata store, so it cannot be "
@@ -526,11 +532,18 @@ class BookiePool:
         return any(id_ not in found or found[id_].host != before[id_].host for id_ in unread)
 
     def _merge(self, asked: Collection[str], found: Mapping[str, BookieAddress]) -> None:
-        """Use the addresses that were found. Bookies that were asked for and not found are gone."""
+        """Use the addresses that were found. Bookies that were asked for and not found are gone.
+
+        An address that the watch has reported meanwhile is not older than these, and stays.
+        """
         gone = set(asked) - found.keys()
 
         def merged(some: Mapping[str, BookieAddress]) -> dict[str, BookieAddress]:
-            return {id_: found.get(id_, one) for id_, one in some.items() if id_ not in gone}
+            return {
+                id_: found.get(id_, one) if one.assumed else one
+                for id_, one in some.items()
+                if id_ not in gone or not one.assumed
+            }
 
         self._on_bookies(Bookies(merged(self._bookies.writable), merged(self._bookies.readonly)))
 

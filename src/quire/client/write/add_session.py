@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict, Unpack
 
@@ -101,8 +101,8 @@ class AddSession:
         "_change_ensemble", "_changes", "_encoder", "_flush", "_group", "_lac_sent", "_loop",
         "_members", "_places", "_reached", "_room", "_row_encoder", "_stopped", "_striped",
         "_timeouts", "_waiters", "ack_quorum", "causes", "config", "ensemble", "failure",
-        "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met", "pipeline",
-        "pool", "spans", "tasks", "write_quorum",
+        "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met", "on_end",
+        "pipeline", "pool", "spans", "tasks", "write_quorum",
     )  # fmt: skip
 
     always_hears = False
@@ -141,6 +141,8 @@ class AddSession:
         self.tasks = how["tasks"]
         self.ensemble = ensemble
         self.failure: QuireError | None = None
+        self.on_end: Callable[[], None] | None = None
+        """A function to call once when the session has ended, or None."""
         shape = len(ensemble), write_quorum, ack_quorum, last_confirmed, length
         self.pipeline = SpreadPipeline(*shape) if spread_acks else AddPipeline(*shape)
         self.lac_pushed = -1
@@ -487,6 +489,8 @@ class AddSession:
                 future.set_exception(error)
                 future.exception()  # a cancelled waiter never retrieves it
         self._end_wait_for_room()
+        if self.on_end is not None:
+            self.on_end()
         self._tell_failure(error)
 
     def take_ensemble(self, ensemble: tuple[str, ...]) -> None:

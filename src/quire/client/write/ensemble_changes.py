@@ -159,6 +159,7 @@ class EnsembleChanges:
         self._returned: dict[int, float] = {}
         """The loop time at which each member last returned over a new connection, by its index."""
         self._changes = 0
+        """The number of ensembles that this session has begun after its first one."""
         self._no_room: MetadataTooLargeError | None = None
         """The error of an ensemble change that did not fit into the metadata, or None. Once it is
         set, the ensemble is not changed any more."""
@@ -325,18 +326,6 @@ class EnsembleChanges:
 
     async def _replace(self, failed: dict[int, str]) -> None:
         session = self._session
-        self._changes += 1
-        session.pool.counters.ensemble_changes += 1
-        if self._changes > session.config.max_ensemble_changes:
-            raise WriteError(
-                f"the writer of ledger {session.ledger_id} gave up after "
-                f"{session.config.max_ensemble_changes} ensemble changes (max_ensemble_changes). "
-                "Entries in flight may or may not be in the ledger",
-                ledger_id=session.ledger_id,
-                causes=session.causes,
-                remedy="Check why bookies fail so often, and open the ledger with recovery to "
-                "see which entries it has",
-            )
         if self._no_room is not None:
             replacements = {}
         else:
@@ -344,18 +333,37 @@ class EnsembleChanges:
             replacements = await session.pool.pick(self._wanted(failed), rested=True, wait=wait)
         ensemble = session.ensemble
         if replacements:
+            self._check_changes()
             gone = {index: failed[index] for index in replacements}
             first = session.pipeline.last_confirmed + 1
             try:
                 ensemble = await self._change_ensemble(gone, replacements, first)
             except MetadataTooLargeError as error:
                 self._keep_the_ensemble(error, first)
+            else:
+                self._changes += 1
+                session.pool.counters.ensemble_changes += 1
         after = members_after_change(session.ensemble, ensemble, failed, self.absent)
         session.take_ensemble(ensemble)
         self.absent = after.absent
         if after.left_out:
             self._go_on_without(after.left_out)
         session.begin_again(set(after.restarted))
+
+    def _check_changes(self) -> None:
+        """Raise WriteError if the session may not change its ensemble once more."""
+        session = self._session
+        if self._changes < session.config.max_ensemble_changes:
+            return
+        raise WriteError(
+            f"the writer of ledger {session.ledger_id} gave up after "
+            f"{session.config.max_ensemble_changes} ensemble changes (max_ensemble_changes). "
+            "Entries in flight may or may not be in the ledger",
+            ledger_id=session.ledger_id,
+            causes=session.causes,
+            remedy="Check why bookies fail so often, and open the ledger with recovery to "
+            "see which entries it has",
+        )
 
     def _keep_the_ensemble(self, error: MetadataTooLargeError, first: int) -> None:
         """Keep the ensemble from now on, because the metadata has no room for another one.

@@ -36,7 +36,7 @@ from quire.errors import (
     WriteError,
     check_type,
 )
-from quire.metadata.interface import MetadataStore, Versioned, Watch
+from quire.metadata.interface import MetadataStore, Versioned
 from quire.metadata.ledgers.creation import recreated, same_creation
 from quire.metadata.ledgers.update import update_ledger
 
@@ -154,9 +154,9 @@ class WriteHandle:
             interval_s = config.explicit_lac_interval_s
             self._explicit_lac = ExplicitLac(self._session, codec, key, interval_s)
             self._explicit_lac.start()
-        self._watch: Watch | None = None
         if config.watch_written_ledgers:
-            self._watch = self._store.watch_ledger(ledger_id, self._on_metadata)
+            # However the session ends, nobody else would end the watch, which keeps this handle.
+            self._session.on_end = self._store.watch_ledger(ledger_id, self._on_metadata).close
         self._batch: list[Buffer] = []
         self._batch_bytes = 0
         self._closing: asyncio.Future[int] | None = None
@@ -371,8 +371,6 @@ class WriteHandle:
     def _stop(self, error: QuireError | None = None) -> None:
         if self._explicit_lac is not None:
             self._explicit_lac.stop()
-        if self._watch is not None:
-            self._watch.close()
         self._session.stop(error)
 
     def _begin_batch(self) -> None:

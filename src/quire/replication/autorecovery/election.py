@@ -96,7 +96,8 @@ class Election:
         session = self._tree.session_id
         in_doubt, self._in_doubt = self._in_doubt, True  # until the answer is here
         [made] = await self._tree.commit(create)
-        self._in_doubt = in_doubt
+        # If the session has ended meanwhile, either of the two may have made the vote.
+        self._in_doubt = in_doubt or session != self._tree.session_id
         vote = str(made).rpartition("/")[2]
         self._made.add((session, vote))
         return vote

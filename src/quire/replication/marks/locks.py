@@ -78,8 +78,7 @@ class ReplicationLocks:
         """
         await self.tidy()
         path = lock_path(self.root, ledger_id)
-        session = self._tree.session_id
-        tag = f"{session:x}/{next(_numbers)}"
+        tag = f"{self._tree.session_id:x}/{next(_numbers)}"
         await self._take(ledger_id, path, tag)
         try:
             mark, unreadable = None, ""
@@ -90,7 +89,7 @@ class ReplicationLocks:
             yield ReplicationLock(ledger_id, mark, unreadable)
         finally:
             self._held.discard(path)
-            await self._give_back(path, tag, session)
+            await self._give_back(path, tag)
 
     async def _take(self, ledger_id: int, path: str, tag: str) -> None:
         value = LockHolder(self._owner, self._clock.now_ms(), tag).encode()
@@ -114,11 +113,9 @@ class ReplicationLocks:
                     await self.tidy()
             raise
 
-    async def _give_back(self, path: str, tag: str, session: int) -> None:
-        if self._tree.session_id != session:
-            # The lock disappeared with its session. An existing one belongs to another process.
-            self._made.pop(path, None)
-            return
+    async def _give_back(self, path: str, tag: str) -> None:
+        # The session is not asked for: it may have ended, and the lock with it, or the lock was
+        # taken by a later session than the one in its tag. The tag alone tells whose lock it is.
         try:
             await self._release(path, tag)
         except (MetadataError, ClientClosedError):
