@@ -629,6 +629,36 @@ def test_an_abandoned_segment_without_records_ends_a_read_and_not_a_reader(gap: 
     run(scene)
 
 
+def test_a_read_ends_after_what_was_acknowledged_when_it_got_there() -> None:
+    """It ended with the last segment of its list, although the writer had begun others since."""
+
+    async def scene(b: Bench) -> None:
+        async with b.streams.open_writer("s", create=True) as writer:
+            for number in range(2):
+                await writer.append(b"%d" % number)
+                await writer.roll()
+            for number in range(2, 6):  # the segment in progress, and completed ones
+                reader = await b.streams.open_reader("s")
+                async with aclosing(aiter(reader)) as records:
+                    found = [(await anext(records)).payload]
+                    if number % 2:
+                        await writer.append(b"%d" % number)
+                        await writer.roll()
+                    else:
+                        await writer.roll()
+                        await writer.append(b"%d" % number)
+                    await asyncio.sleep(1)  # the bookies know that it is acknowledged
+                    found += [record.payload async for record in records]
+                assert found == [b"%d" % one for one in range(number + 1)]
+                assert not reader.ended
+            await writer.end_stream()
+        reader = await b.streams.open_reader("s")
+        assert len([record async for record in reader]) == 6
+        assert reader.ended
+
+    run(scene)
+
+
 def _change_at_open(
     b: Bench, ledger_id: int, change: Callable[[], Awaitable[None]], patch: pytest.MonkeyPatch
 ) -> None:
