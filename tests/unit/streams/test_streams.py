@@ -522,6 +522,35 @@ def test_the_time_of_a_record_is_that_of_the_last_control_record_before_it() -> 
     assert [creation_time_ms(records, at) for at in range(5)] == [None, None, 5, 5, 9]
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_records_that_are_later_than_the_completion_of_their_segment_are_found(
+    monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """The clock was set back, or the segment was completed by a machine whose clock is behind."""
+
+    async def scene(b: Bench) -> None:
+        now_ms, behind_ms = b.client.clock.now_ms, 0
+        monkeypatch.setattr(b.client.clock, "now_ms", lambda: now_ms() - behind_ms)
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        await asyncio.sleep(10)
+        position = await writer.append(b"1")
+        wanted_ms = writer.last_txid
+        behind_ms = 5_000
+        if ended:
+            await writer.end_stream()
+        else:
+            await writer.roll()
+            await writer.append(b"2")
+            await writer.close()
+        for time_ms in (wanted_ms - 1_000, wanted_ms):
+            assert await b.streams.find("s", AtTime(time_ms)) == position
+        after = await b.streams.find("s", AtTime(wanted_ms + 1))
+        assert after > position
+
+    run(scene)
+
+
 def test_a_bounded_read() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
