@@ -869,6 +869,69 @@ def test_conditional_appends() -> None:
     run(scene)
 
 
+def test_an_append_of_nothing_writes_nothing() -> None:
+    """It left an entry without records, which was sent later, in a segment of its own."""
+
+    async def scene(b: Bench) -> None:
+        given = {"txids": "given"}
+        await b.streams.create_stream("s", settings=given)
+        async with b.streams.open_writer("s") as writer:
+            assert len(await writer.append_many([], txids=[])) == 0
+            long = await writer.producer("p" * 65)
+            for sequence in (0, 2**63 - 1):
+                with pytest.raises(UsageError):
+                    await long.append(b"refused", sequence, txid=1)
+            with pytest.raises(UsageError, match="too long"):
+                await writer.set_fencing_token("t" * 65)
+        assert await b.streams.segments("s") == []
+        async with b.streams.open_writer("s") as writer:
+            producer = await writer.producer("p")
+            assert await producer.append(b"0", 0, txid=1)
+            assert await producer.append(b"0", 0, txid=1) is None
+            many = [b"x" * 60_000] * 3  # several entries, of which the last has too high a number
+            with pytest.raises(UsageError, match="numbers are from 0"):
+                await producer.append_many(many, 2**63 - 2, txids=[1, 1, 1])
+            await writer.roll()
+            assert await producer.append(b"0", 0, txid=1) is None
+        assert await b.numbers("s") == [1]
+        assert [record.payload for record in await b.read("s")] == [b"0"]
+
+    run(scene)
+
+
+def test_the_number_of_a_segment_with_entries_is_not_assigned_again() -> None:
+    """Former writers could send an entry without records. A reader went on after it, and missed
+    what a later writer wrote under the same number.
+    """
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        await writer.roll()
+        reader = await b.streams.open_reader("s", follow=True)
+        async with aclosing(aiter(reader)) as records:
+            assert (await anext(records)).payload == b"0"
+            upcoming = asyncio.ensure_future(anext(records))
+            await asyncio.sleep(1)
+            writer._writer_task.new_entry(1)
+            writer._writer_task._work.set()
+            while (segment := writer._segments.open) is None or not segment.in_flight:
+                await asyncio.sleep(0)
+            await segment.ledger.wait(0)
+            writer.abandon()
+            [*_, begun] = await b.streams.segments("s")
+            (await b.client.open_ledger(begun.ledger_id, recover=True)).close()
+            await asyncio.sleep(10)
+            for number in (1, 2):
+                async with b.streams.open_writer("s") as writer:
+                    await writer.append(b"%d" % number)
+            assert (await upcoming).payload == b"1"
+        assert await b.numbers("s") == [1, 2, 3, 4]
+        assert [record.payload for record in await b.read("s")] == [b"0", b"1", b"2"]
+
+    run(scene)
+
+
 def test_what_cannot_be_appended() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"txids": "given", "bytes_max": 200})
