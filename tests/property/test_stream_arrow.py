@@ -25,7 +25,8 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.entry import EntryRun
 from quire.errors import StreamDamagedError, UsageError
 from quire.streams.read import arrow
-from quire.streams.read.arrow import COLUMNS, TIME_MAX_MS, Origin, RecordColumns, schema
+from quire.streams.read.arrow import COLUMNS, Origin, RecordColumns, schema
+from quire.streams.read.positions import TIME_MAX_MS
 from quire.streams.read.records import decode
 from tests.support.stream_vectors import encode_record_set
 

@@ -19,7 +19,8 @@ from quire.spark.jobs.archive import manifest as manifests
 from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
 from quire.spark.jobs.history import check_history
 from quire.streams import DLSN
-from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, TIME_MAX_MS
+from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS
+from quire.streams.read.positions import TIME_MAX_MS
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import (
     NAMESPACE,

@@ -679,6 +679,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
 
         Raises:
             StreamConditionError: Another token is in force. Nothing was changed.
+            UsageError: The token is not valid. Nothing was changed.
             QuireError: The writer failed. See `append`.
         """
         call(self.aio.set_fencing_token(token, expect=expect))

@@ -33,6 +33,7 @@ from quire.errors import (
 )
 from quire.metadata.tree import Put
 from quire.spark.streams.view import StreamView
+from quire.streams.mirror import lag as lag_module
 from quire.streams.mirror import mirror as mirrors
 from quire.streams.mirror.check import (
     MARKER,
@@ -798,6 +799,31 @@ def test_how_far_a_copy_is_behind() -> None:
         await s.bench.client.delete_ledger(behind.ledger_id)
         assert (await lag.measure())[0] == 1
         await writer.close()
+
+    scene(play)
+
+
+def test_the_lag_in_seconds_of_a_copy_that_is_far_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It never exceeded the time of as many measurements as are remembered."""
+    monkeypatch.setattr(lag_module, "OBSERVATIONS_MAX", 4)
+
+    async def play(s: Scene) -> None:
+        await s.write(1)
+        lag = Lag(await s.once())
+        for number in range(10):
+            await s.write(number)
+            _, _, seconds = await lag.measure()
+            assert 10 * number <= seconds < 10 * number + 1
+            await asyncio.sleep(10)
+        for _ in range(10):  # the source is idle
+            await lag.measure()
+            await asyncio.sleep(10)
+        assert 200 <= (await lag.measure())[2] < 202
+        await s.once()
+        lag._mirror.last = 11
+        assert await lag.measure() == (0, 0, 0.0)
 
     scene(play)
 

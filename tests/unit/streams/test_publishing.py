@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from quire.client import Client
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
@@ -18,6 +20,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.metadata.interface import Versioned
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.publish.publishing import (
     BatchKey,
@@ -87,6 +90,32 @@ def test_a_batch_is_seen_as_a_whole_and_once() -> None:
         await only_its_ledgers(b)
 
     run(scene)
+
+
+@pytest.mark.parametrize("producers", [2, 1_000])
+async def test_a_large_last_record_and_many_producers(client: Client, producers: int) -> None:
+    """Both did not fit into one entry, so that the batch could never be published."""
+    async with open_namespace(client, "/acme/test", create=True) as streams:
+        await streams.create_stream("s")
+        async with streams.open_writer("s") as writer:
+            for number in range(producers):
+                producer = await writer.producer(f"{number:064d}")
+                await producer._writer._append([b"p"], None, None, "", (producer.producer_id, 7))
+        batch = await begin(streams, "s", KEY)
+        assert batch is not None
+        builder = SegmentBuilder(
+            client, f"{streams.path}/s", StreamSettings(**batch.settings), snapshot=batch.snapshot
+        )
+        rows = [b"small", b"x" * MAX_PAYLOAD_BYTES]
+        await builder.append(rows, [batch.txid] * 2)
+        built = await builder.close()
+        assert built is not None
+        await publish(streams, "s", batch, [built])
+        found = [record.payload async for record in streams.open_reader("s")]
+        assert found[producers:] == rows
+        marks = await read_marks(client, (await streams.segments("s"))[-1:], b"")
+        assert len(marks.producers) == producers
+        assert marks.last_sequence(f"{producers - 1:064d}") == 7
 
 
 def test_large_ledgers_are_segments_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -522,6 +522,35 @@ def test_the_time_of_a_record_is_that_of_the_last_control_record_before_it() -> 
     assert [creation_time_ms(records, at) for at in range(5)] == [None, None, 5, 5, 9]
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_records_that_are_later_than_the_completion_of_their_segment_are_found(
+    monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """The clock was set back, or the segment was completed by a machine whose clock is behind."""
+
+    async def scene(b: Bench) -> None:
+        now_ms, behind_ms = b.client.clock.now_ms, 0
+        monkeypatch.setattr(b.client.clock, "now_ms", lambda: now_ms() - behind_ms)
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        await asyncio.sleep(10)
+        position = await writer.append(b"1")
+        wanted_ms = writer.last_txid
+        behind_ms = 5_000
+        if ended:
+            await writer.end_stream()
+        else:
+            await writer.roll()
+            await writer.append(b"2")
+            await writer.close()
+        for time_ms in (wanted_ms - 1_000, wanted_ms):
+            assert await b.streams.find("s", AtTime(time_ms)) == position
+        after = await b.streams.find("s", AtTime(wanted_ms + 1))
+        assert after > position
+
+    run(scene)
+
+
 def test_a_bounded_read() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
@@ -625,6 +654,36 @@ def test_an_abandoned_segment_without_records_ends_a_read_and_not_a_reader(gap: 
             async with await b.streams.open_writer("s") as writer:
                 await writer.append(b"2")
             assert (await upcoming).payload == b"2"
+
+    run(scene)
+
+
+def test_a_read_ends_after_what_was_acknowledged_when_it_got_there() -> None:
+    """It ended with the last segment of its list, although the writer had begun others since."""
+
+    async def scene(b: Bench) -> None:
+        async with b.streams.open_writer("s", create=True) as writer:
+            for number in range(2):
+                await writer.append(b"%d" % number)
+                await writer.roll()
+            for number in range(2, 6):  # the segment in progress, and completed ones
+                reader = await b.streams.open_reader("s")
+                async with aclosing(aiter(reader)) as records:
+                    found = [(await anext(records)).payload]
+                    if number % 2:
+                        await writer.append(b"%d" % number)
+                        await writer.roll()
+                    else:
+                        await writer.roll()
+                        await writer.append(b"%d" % number)
+                    await asyncio.sleep(1)  # the bookies know that it is acknowledged
+                    found += [record.payload async for record in records]
+                assert found == [b"%d" % one for one in range(number + 1)]
+                assert not reader.ended
+            await writer.end_stream()
+        reader = await b.streams.open_reader("s")
+        assert len([record async for record in reader]) == 6
+        assert reader.ended
 
     run(scene)
 
@@ -806,6 +865,69 @@ def test_conditional_appends() -> None:
             await writer.append_many([b"1", b"2"], expect=1)
             await writer.append(b"3", expect=3)
         assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2", b"3"]
+
+    run(scene)
+
+
+def test_an_append_of_nothing_writes_nothing() -> None:
+    """It left an entry without records, which was sent later, in a segment of its own."""
+
+    async def scene(b: Bench) -> None:
+        given = {"txids": "given"}
+        await b.streams.create_stream("s", settings=given)
+        async with b.streams.open_writer("s") as writer:
+            assert len(await writer.append_many([], txids=[])) == 0
+            long = await writer.producer("p" * 65)
+            for sequence in (0, 2**63 - 1):
+                with pytest.raises(UsageError):
+                    await long.append(b"refused", sequence, txid=1)
+            with pytest.raises(UsageError, match="too long"):
+                await writer.set_fencing_token("t" * 65)
+        assert await b.streams.segments("s") == []
+        async with b.streams.open_writer("s") as writer:
+            producer = await writer.producer("p")
+            assert await producer.append(b"0", 0, txid=1)
+            assert await producer.append(b"0", 0, txid=1) is None
+            many = [b"x" * 60_000] * 3  # several entries, of which the last has too high a number
+            with pytest.raises(UsageError, match="numbers are from 0"):
+                await producer.append_many(many, 2**63 - 2, txids=[1, 1, 1])
+            await writer.roll()
+            assert await producer.append(b"0", 0, txid=1) is None
+        assert await b.numbers("s") == [1]
+        assert [record.payload for record in await b.read("s")] == [b"0"]
+
+    run(scene)
+
+
+def test_the_number_of_a_segment_with_entries_is_not_assigned_again() -> None:
+    """Former writers could send an entry without records. A reader went on after it, and missed
+    what a later writer wrote under the same number.
+    """
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        await writer.roll()
+        reader = await b.streams.open_reader("s", follow=True)
+        async with aclosing(aiter(reader)) as records:
+            assert (await anext(records)).payload == b"0"
+            upcoming = asyncio.ensure_future(anext(records))
+            await asyncio.sleep(1)
+            writer._writer_task.new_entry(1)
+            writer._writer_task._work.set()
+            while (segment := writer._segments.open) is None or not segment.in_flight:
+                await asyncio.sleep(0)
+            await segment.ledger.wait(0)
+            writer.abandon()
+            [*_, begun] = await b.streams.segments("s")
+            (await b.client.open_ledger(begun.ledger_id, recover=True)).close()
+            await asyncio.sleep(10)
+            for number in (1, 2):
+                async with b.streams.open_writer("s") as writer:
+                    await writer.append(b"%d" % number)
+            assert (await upcoming).payload == b"1"
+        assert await b.numbers("s") == [1, 2, 3, 4]
+        assert [record.payload for record in await b.read("s")] == [b"0", b"1", b"2"]
 
     run(scene)
 

@@ -20,8 +20,9 @@ from quire.spark.streams.plan import SegmentRange, StreamSplit, counted, lay_out
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
 from quire.streams.mirror.check import MARKER
 from quire.streams.namespace.known_segments import KnownSegments
-from quire.streams.read.arrow import TIME_MAX_MS, Origin
+from quire.streams.read.arrow import Origin
 from quire.streams.read.positions import (
+    TIME_MAX_MS,
     Start,
     creation_time_ms,
     find,

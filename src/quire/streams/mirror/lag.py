@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_POSITION
@@ -13,6 +14,9 @@ from quire.streams.read.statistics import segment_statistics
 
 OBSERVATIONS_MAX = 3_600
 """The largest number of past ends of the source that are remembered to compute the lag in seconds.
+
+If there would be more, every second one is forgotten, so that the oldest one stays. A long lag is
+then measured less exactly.
 """
 
 
@@ -25,7 +29,7 @@ class Lag:
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
-        self._seen: deque[tuple[float, DLSN]] = deque(maxlen=OBSERVATIONS_MAX)
+        self._seen: deque[tuple[float, DLSN]] = deque()
         """The event loop's times of earlier measurements, each with the source's last position at
         that time.
 
@@ -48,7 +52,7 @@ class Lag:
         behind = [fact for fact in facts if fact.last is not None and fact.last > reached]
         now = asyncio.get_running_loop().time()
         if behind and behind[-1].last is not None:
-            self._seen.append((now, behind[-1].last))
+            self._note(now, behind[-1].last)
         while self._seen and self._seen[0][1] <= reached:
             self._seen.popleft()
         left = sum(fact.records for fact in behind)
@@ -58,6 +62,14 @@ class Lag:
             left_bytes -= size_bytes
         seconds = now - self._seen[0][0] if self._seen else 0.0
         return max(left, 0), max(left_bytes, 0), seconds
+
+    def _note(self, now_s: float, last: DLSN) -> None:
+        """Remember when the source first ended at this position."""
+        if self._seen and self._seen[-1][1] == last:
+            return
+        if len(self._seen) >= OBSERVATIONS_MAX:
+            self._seen = deque(islice(self._seen, 0, None, 2))
+        self._seen.append((now_s, last))
 
     async def _copy(self) -> tuple[DLSN, int, int]:
         """Return the copy's last position, and the numbers of records and of bytes in that segment.

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from quire.client import Client, LedgerWriter
 from quire.codec.distributedlog.compression import Compression
-from quire.codec.distributedlog.record import entry_ends
+from quire.codec.distributedlog.envelope import MAX_BODY_BYTES
+from quire.codec.distributedlog.record import HEAD_BYTES, entry_ends
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.wire.v2 import Buffer
 from quire.errors import TxidOrderError
@@ -136,6 +137,9 @@ class SegmentBuilder:
         if writer is None:
             return None
         if self._snapshot:
+            if self._entry.size_bytes + HEAD_BYTES + len(self._snapshot) > MAX_BODY_BYTES:
+                writer.send(self._entry)
+                self._entry = PendingEntry(0)
             self._entry.control = not len(self._entry)
             self._entry.mark(self._snapshot)
         if len(self._entry) or self._entry.control:

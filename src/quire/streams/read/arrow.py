@@ -53,6 +53,7 @@ from quire.codec.distributedlog.record_envelope import RecordEnvelope
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.entry import EntryRun
 from quire.errors import UsageError
+from quire.streams.read.positions import TIME_MAX_MS
 from quire.streams.read.records import decode, envelope_of, undecodable
 
 if TYPE_CHECKING:
@@ -71,11 +72,6 @@ PARTITION_COLUMN = "partition"
 NULLABLE = ("time", *KEYED_COLUMNS)
 
 NO_TIME = -(2**63)
-TIME_MAX_MS = 253_402_300_799_999
-"""The end of the year 9999 as a Unix time in milliseconds.
-
-A larger txid is not a time, whatever the settings say.
-"""
 VECTOR_RECORDS_MIN = 16
 """The smallest number of consecutive records of one size that numpy decodes faster."""
 

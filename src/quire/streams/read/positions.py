@@ -13,11 +13,17 @@ from datetime import UTC, datetime
 from quire.client import Client, LedgerReader
 from quire.codec.distributedlog.control_record import CreationTime
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
-from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.limits import MAX_TXID, StreamFormatError
 from quire.codec.distributedlog.record import Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError
 from quire.streams.read.records import control_items, read_entries
+
+TIME_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999 as a Unix time in milliseconds.
+
+A larger txid is not a time, whatever the settings say.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ async def find(
         time_ms = start.time_ms
         return await _search(
             client, segments, oldest, password,
-            lambda segment: segment.completion_time_ms < time_ms,
+            lambda segment: _is_before_time(segment, time_ms),
             lambda segment, records, at: _time_ms(records, at) < time_ms,
         )  # fmt: skip
     if isinstance(start, AtSequence):
@@ -342,6 +348,17 @@ def creation_time_ms(records: Records, at: int) -> int | None:
                 if isinstance(item, CreationTime):
                     time_ms = item.time_ms
     return time_ms
+
+
+def _is_before_time(segment: StreamSegment, time_ms: int) -> bool:
+    """Return whether all records of a completed segment were certainly appended before a time.
+
+    The txids of a segment can be later than its completion: its writer's clock was set back, or
+    another machine completed it whose clock is behind.
+    """
+    last = segment.last_txid
+    perhaps = time_ms <= last <= TIME_MAX_MS or last == MAX_TXID  # the end hides the last txid
+    return segment.completion_time_ms < time_ms and not perhaps
 
 
 def _time_ms(records: Records, at: int) -> int:

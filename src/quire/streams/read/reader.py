@@ -169,13 +169,19 @@ class StreamReader:
                 self._position = await find(
                     self._client, listed.segments, self._start, self._password
                 )
+            looked_at: DLSN | None = None
             while not self._done():
                 segment = self._segment_of(listed)
                 if segment is None:
                     self.ended = _is_ended(listed.segments)
-                    if self.ended or not self._follow:
+                    if self.ended or (not self._follow and looked_at == self._at):
                         return
-                    await listed.changed()
+                    if self._follow:
+                        await listed.changed()
+                    else:
+                        # The writer may have begun segments since the list was read.
+                        looked_at = self._at
+                        await listed.look()
                     continue
                 if self._is_behind(segment):
                     self._position = segment.first_dlsn.next_segment()

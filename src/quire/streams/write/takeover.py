@@ -139,6 +139,9 @@ async def complete(
         return lost
     async with reader:
         last = await last_record(reader, segment)
+        if last is None and reader.last_add_confirmed >= 0:
+            # Readers may be after its entries, so the number must not be assigned again.
+            last = LastRecord(max(taken.last_txid, segment.first_txid), 0, -1, -1)
     if last is None:
         await delete_allocated(client, metadata, taken.claim)
         await metadata.change(taken.claim, drop=segment)

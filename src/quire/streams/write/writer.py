@@ -299,12 +299,14 @@ class StreamWriter:
 
         Raises:
             StreamConditionError: Another token is in force. Nothing was changed.
+            UsageError: The token is not valid. Nothing was changed.
             QuireError: The writer failed. See `append`.
         """
+        control = encode_control(FencingToken(token))  # raises before anything is changed
         await self._note_marks()
         self._check_token(expect)
         entry = self._writer_task.open_entry(self._sequence)
-        entry.mark(encode_control(FencingToken(token)))
+        entry.mark(control)
         self._marks.token = entry.token = token
         self._writer_task.schedule_send()
         await asyncio.shield(entry.waiter())
@@ -440,6 +442,8 @@ class StreamWriter:
             return self._take(payloads, given, envelopes, None)
         known = self._marks.duplicates(*sent_by, len(payloads))
         left = (sent_by[0], sent_by[1] + known)
+        if known < len(payloads):
+            encode_mark(*left, len(payloads) - known)  # raises before anything is changed
         return self._take(payloads[known:], given[known:], envelopes[known:], left)
 
     def _take(
@@ -450,6 +454,8 @@ class StreamWriter:
         sent_by: tuple[str, int] | None,
     ) -> Appended:
         parts: list[tuple[PendingEntry, int, int]] = []
+        if not payloads:
+            return Appended(parts)  # an entry without records would be sent for nothing
         entry, first, taken_bytes = self._writer_task.open_entry(self._sequence), 0, 0
         for end in entry_ends(payloads, self.settings.entry_bytes, entry.size_bytes):
             if first or not end:
@@ -463,9 +469,8 @@ class StreamWriter:
                 taken_bytes += size_bytes
                 self._sequence += end - first
             first = end
-        if parts:
-            self._last, self._last_txid = entry, txids[-1]
-            self._writer_task.appended(taken_bytes)
+        self._last, self._last_txid = entry, txids[-1]
+        self._writer_task.appended(taken_bytes)
         return Appended(parts)
 
     def _mark(
