@@ -171,6 +171,8 @@ class Bookie:
         self._begun = False
         """Whether this start is recorded in the metadata store."""
         self._serving = False
+        self.stopping = False
+        """Whether `stop` was called, also after a start that failed."""
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
         """Further endpoints of the bookie's process, such as HTTP. The registration names them."""
@@ -535,6 +537,7 @@ class Bookie:
     async def stop(self) -> None:
         """End the registration, answer queued requests, and close the log. Safe to call twice."""
         self._serving = False
+        self.stopping = True
         if self._port is not None:
             self._port.close()
         if self._orders is not None:

@@ -25,6 +25,7 @@ from quire.metadata.bookies.collection import (
     refusals,
     write_mark,
 )
+from quire.metadata.bookies.directories import BookieDirectories, LogMark, write_directories
 from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.objects.format import encode_head, head_key
 from quire.streams.objects.objects import ObjectInfo
@@ -69,6 +70,7 @@ def answered(
 
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True), stdout=sys.stdout)
     for module in (
+        "bookie.cookie",
         "cluster.gc",
         "common.options",
         "stream.manage",
@@ -206,3 +208,31 @@ def test_a_newer_refusal_to_collect_garbage_is_not_accepted(
     assert (result.exit_code, "newer reason" in result.stderr) == (1, True)
     left = done(uri, lambda client: refusals(client.metadata))
     assert left["b:1"].remembered.count == 9
+
+
+@pytest.mark.parametrize("apache", [False, True], ids=["quire", "apache"])
+@pytest.mark.parametrize("named", [False, True])
+def test_the_cookie_of_a_bookie_that_was_started_meanwhile_is_kept(
+    uri: str, monkeypatch: pytest.MonkeyPatch, *, named: bool, apache: bool
+) -> None:
+    """It had stored entries and was stopped again, and the next bookie with its id denied them."""
+
+    def started(times: int) -> BookieDirectories:
+        return BookieDirectories({"/data": "aa"}, marks={"aa": LogMark(times, "n")})
+
+    async def create(client: quire.Client) -> None:
+        await client.metadata.write_cookie("b:1", b"cookie", None)
+        if not apache:
+            await write_directories(client.metadata, "b:1", started(1), None)
+
+    async def start(client: quire.Client) -> None:
+        if named:
+            await client.metadata.create_ledger(METADATA)
+        if not apache:
+            await write_directories(client.metadata, "b:1", started(2), 0)
+
+    done(uri, create)
+    result = answered(["bookie", "cookie", "delete", "b:1"], uri, monkeypatch, start)
+    kept = named or not apache
+    assert (result.exit_code != 0) == kept, result.stderr
+    assert done(uri, lambda client: client.metadata.list_cookies()) == ["b:1"] * kept

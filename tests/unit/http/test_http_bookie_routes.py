@@ -305,3 +305,20 @@ async def test_the_settings_of_the_cluster(world: World) -> None:
     assert found["autorecovery"]["command"] == "quire autorecovery enable"
     assert found["lost bookie delay"]["value"] == "900 seconds"
     assert found["bookies being decommissioned"]["value"] == world.bookie.bookie_id
+
+
+async def test_a_bookie_that_starts_is_not_shutting_down_and_collects_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is loaded, but it waits for its registration, and its store may not have started."""
+    http = Http(world.own.url, TOKEN)
+    monkeypatch.setattr(world.bookie, "_serving", False)
+    _, state = await asyncio.to_thread(http, "GET", "/api/v1/bookie/state", None)
+    assert (state["running"], state["shuttingDown"]) == (False, False)
+    status, answer = await asyncio.to_thread(http, "PUT", "/api/v1/bookie/gc", {})
+    assert (status, "no garbage collection" in answer["error"]["what"]) == (503, True)
+    monkeypatch.setattr(world.bookie, "_serving", True)
+    assert (await asyncio.to_thread(http, "PUT", "/api/v1/bookie/gc", {}))[0] == 200
+    monkeypatch.setattr(world.bookie, "stopping", True)
+    _, state = await asyncio.to_thread(http, "GET", "/api/v1/bookie/state", None)
+    assert state["shuttingDown"]

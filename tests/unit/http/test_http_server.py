@@ -720,6 +720,12 @@ async def test_an_error_says_what_why_and_what_to_do(how: str, status: int) -> N
         assert (await ask(server, "GET", "/look")).status == 200
 
 
+async def test_a_change_that_ended_with_a_bug_may_have_been_made() -> None:
+    async with serving() as (server, _):
+        answer = await ask(server, "PUT", "/fail/bug", body={})
+        assert (answer.status, answer.json["error"]["outcome_known"]) == (500, False)
+
+
 # -- where it listens -------------------------------------------------------------------------
 
 

@@ -30,6 +30,8 @@ from quire.streams.namespace import namespace
 from quire.streams.namespace.claim_stamp import claimant, is_sink, sink_stamp
 from quire.streams.namespace.job_plans import job_plans
 from quire.streams.namespace.settings import StreamSettings
+from quire.streams.ownership import orphans
+from quire.streams.ownership.orphans import delete_orphans, find_orphans
 from quire.streams.publish import plans, publishing, stream_end
 from quire.streams.publish.publishing import (
     BatchKey,
@@ -839,5 +841,54 @@ def test_a_writer_that_opens_the_stream_has_its_claim_alone() -> None:
     async def published_stream(b: Bench) -> None:
         await b.streams.create_stream("s")
         await published(b, B, b"b")
+
+    run(scene)
+
+
+# -- the search for orphans -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("key", [A, JOB])
+def test_a_batch_whose_ledgers_are_swept_is_not_published(
+    monkeypatch: pytest.MonkeyPatch, step: str, key: BatchKey
+) -> None:
+    """The stream named ledgers that were gone, because a commit was not ended by the sweep."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, key)
+        built = await build(b, batch, [b"lost"])
+
+        async def sweep() -> None:
+            found = await find_orphans(b.client, 0)
+            assert [one.ledger_id for one in found] == [built.ledger_id]
+            assert await delete_orphans(b.client, found) == []
+
+        before(monkeypatch, step, sweep)
+        with pytest.raises((StreamFencedError, StreamError)):
+            await publish(b.streams, "s", batch, [built])
+        await check(b)
+        # The next batch is published.
+        again = await planned(b, key)
+        await publish(b.streams, "s", again, [await build(b, again, [b"kept"])])
+        await check(b, b"kept")
+
+    run(scene)
+
+
+def test_a_sweep_does_not_end_a_plan_of_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await planned(b, A)
+        await build(b, batch, [b"orphan"])
+        found = await find_orphans(b.client, 0)
+        monkeypatch.setattr(orphans, "CLOCK_SKEW_S", 0.0)
+        await asyncio.sleep(1)
+        later, job = await planned(b, A), await planned(b, JOB)
+        built = await build(b, later, [b"kept"])
+        assert await delete_orphans(b.client, found) == []
+        await publish(b.streams, "s", later, [built])
+        assert await publish(b.streams, "s", job, []) == []
 
     run(scene)

@@ -280,7 +280,10 @@ async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -
         if not dry_run:
             # It may have been started since, while the command waited for an answer.
             await check_not_registered(store, bookie)
-            await remove_cookie(store, bookie, before)
+            if not force and not yes and sys.stdin.isatty():
+                # The starts of a bookie of Apache are not known.
+                await check_not_needed(store, bookie, shown=True)
+            await remove_cookie(store, bookie, before, stopped=not force)
             if not force:
                 await forget_bookie(store, bookie, before.directories)
         done = "would be removed" if dry_run else "is removed"

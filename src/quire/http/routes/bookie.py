@@ -158,7 +158,7 @@ class BookieRoutes:
         return {
             "running": well,
             "readOnly": not bookie.writable,
-            "shuttingDown": bookie.recovered and not bookie.serving,
+            "shuttingDown": bookie.stopping,
             "availableForHighPriorityWrites": well and bookie.store.failed is None,
             "loadedPercent": bookie.loading_percent,
         }
@@ -224,6 +224,12 @@ class BookieRoutes:
 
     async def collect(self, call: Call) -> str:
         store = self._store
+        if not self._bookie.serving:
+            # The log takes no drops before the store has started, or once it is being closed.
+            raise BookieUnavailableError(
+                "no garbage collection was triggered, because the bookie does not serve clients",
+                remedy="Try again when /api/v1/bookie/is_ready answers OK",
+            )
         forced = {kind for kind in KINDS if call.body.get(f"force{kind.capitalize()}", False)}
         for kind in sorted(forced):
             self._check_may_compact(store, kind)

@@ -327,8 +327,9 @@ class ClusterRoutes:
         check_bookie_id(bookie)
         client = await self._connect()
 
+        removing: bool = call.body.get("delete_cookie", False)
+
         async def work(job: HttpJob) -> dict[str, Any]:
-            removing = call.body.get("delete_cookie")
             before = await identity_of(client.metadata, bookie) if removing else None
             async with attended(client, job, self._owner):
                 result = await recover_bookie(client, self._locks(client), bookie, progress=job)
@@ -338,12 +339,17 @@ class ClusterRoutes:
                 done["cookie_removed"] = True
             return done
 
-        return Reply(202, self._jobs.start("recover", bookie, work).as_json())
+        given = {"delete_cookie": removing}
+        return Reply(202, self._jobs.start("recover", bookie, work, given).as_json())
 
     async def decommission(self, call: Call) -> Reply:
         bookie = call.body["bookie_src"]
         check_bookie_id(bookie)
         client = await self._connect()
+        given = {
+            "delete_cookie": call.body.get("delete_cookie", True),
+            "check": call.body.get("check", True),
+        }
 
         async def work(job: HttpJob) -> dict[str, Any]:
             async with attended(client, job, self._owner):
@@ -353,13 +359,13 @@ class ClusterRoutes:
                     bookie,
                     owner=self._owner,
                     now_ms=client.clock.now_ms,
-                    keep_cookie=not call.body.get("delete_cookie", True),
-                    options=MoveOptions(check=call.body.get("check", True)),
+                    keep_cookie=not given["delete_cookie"],
+                    options=MoveOptions(check=given["check"]),
                     progress=job,
                 )
             return result.as_json(RESULT_LEDGERS_MAX)
 
-        return Reply(202, self._jobs.start("decommission", bookie, work).as_json())
+        return Reply(202, self._jobs.start("decommission", bookie, work, given).as_json())
 
     def _locks(self, client: Client) -> ReplicationLocks:
         return ReplicationLocks(client.metadata, self._owner, client.clock)

@@ -7,7 +7,8 @@ again after a restart begins a job that continues where the old one ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
 from quire.client import Client
-from quire.errors import JobError, QuireError, nothing_done
+from quire.errors import JobError, JobRefusedError, QuireError, nothing_done
 from quire.http.server.error_responses import NotFoundError, error_body
 from quire.replication.marks.job_announcements import JobStatus, announced
 from quire.replication.marks.pauses import Pause, PauseGate
@@ -44,6 +45,8 @@ class HttpJob:
         self.ended_ms: int | None = None
         self.result: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
+        self.options: Mapping[str, Any] = {}
+        """The options of the request that began the job."""
         self.task: asyncio.Task[None] | None = None
         self.gate: PauseGate | None = None
         """The gate at which the job waits while it is paused."""
@@ -115,18 +118,31 @@ class Jobs:
         self._jobs: dict[int, HttpJob] = {}
         self._last_id = 0
 
-    def start(self, kind: str, target: str, work: Work) -> HttpJob:
-        """Start a job, or return the running job with the same kind and target.
+    def start(
+        self, kind: str, target: str, work: Work, options: Mapping[str, Any] | None = None
+    ) -> HttpJob:
+        """Start a job, or return the running job with the same kind, target and options.
 
-        Raises JobError if `RUNNING_MAX` jobs are running.
+        Raises JobRefusedError if `RUNNING_MAX` jobs are running, or if the same job is running with
+        other options.
         """
+        options = options or {}
         running = [job for job in self._jobs.values() if job.state == "running"]
         for job in running:
-            if (job.kind, job.target) == (kind, target):
+            if (job.kind, job.target) != (kind, target):
+                continue
+            if job.options == options:
                 return job
+            raise nothing_done(
+                JobRefusedError(
+                    f"the job was not started: job {job.id} ({kind} of {target}) is running with "
+                    f"other options ({_told(job.options)})",
+                    remedy="Wait for it to end, or cancel it, and send the request again",
+                )
+            )
         if len(running) >= RUNNING_MAX:
             raise nothing_done(
-                JobError(
+                JobRefusedError(
                     f"the job was not started: {RUNNING_MAX} jobs are running already, and no more "
                     "may run at once",
                     remedy="Wait for one to end, or cancel one",
@@ -134,6 +150,7 @@ class Jobs:
             )
         self._last_id += 1
         job = HttpJob(self._last_id, kind, target, self._clock.now_ms())
+        job.options = options
         self._jobs[job.id] = job
         job.task = asyncio.get_running_loop().create_task(self._run(job, work))
         self._forget()
@@ -211,3 +228,7 @@ class Jobs:
         ended = [job.id for job in self._jobs.values() if job.state != "running"]
         for job_id in ended[: max(0, len(ended) - KEPT_MAX)]:
             del self._jobs[job_id]
+
+
+def _told(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in options.items())

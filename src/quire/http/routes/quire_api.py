@@ -353,16 +353,19 @@ class QuireRoutes:
     async def rebalance(self, call: Call) -> Reply:
         client = await self._connect()
 
+        max_bytes: int | None = call.body.get("max_bytes")
+
         async def work(job: HttpJob) -> dict[str, Any]:
             locks = ReplicationLocks(client.metadata, self._owner, client.clock)
-            options = RebalanceOptions(max_bytes=call.body.get("max_bytes"))
+            options = RebalanceOptions(max_bytes=max_bytes)
             async with attended(client, job, self._owner):
                 result = await rebalance(
                     client, locks, random.Random(), options=options, progress=job
                 )
             return result.as_json(RESULT_LEDGERS_MAX)
 
-        return Reply(202, self._jobs.start("rebalance", CLUSTER, work).as_json())
+        given = {"max_bytes": max_bytes}
+        return Reply(202, self._jobs.start("rebalance", CLUSTER, work, given).as_json())
 
     async def cancel(self, call: Call) -> Reply:
         return Reply(200, (await self._jobs.cancel(call.path["job_id"])).as_json())

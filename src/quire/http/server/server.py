@@ -333,7 +333,8 @@ class HttpServer:
                     "an unexpected error happened, which the event http_failed in the server's log "
                     "describes",
                     "Report it as a bug",
-                )
+                ),
+                outcome_known=not route.changes,
             )
         return self._within_bounds(_response_of(value))
 

@@ -30,6 +30,8 @@ class BookieIdentity:
     """The bookie's cookie, or None if it has none."""
     directories: frozenset[str] = frozenset()
     """The ids of the bookie's directories. The set is empty if they are not known."""
+    starts: frozenset[tuple[str, int]] = frozenset()
+    """The id of each directory that has a mark, and the number of times that it was started."""
 
     def is_of(self, now: BookieIdentity) -> bool:
         """Return whether `now`, which was read later, belongs to the same bookie.
@@ -41,6 +43,15 @@ class BookieIdentity:
             return False
         known = self.directories and now.directories
         return not known or not self.directories.isdisjoint(now.directories)
+
+    def started_by(self, now: BookieIdentity) -> bool:
+        """Return whether the bookie was started before `now`, which was read later.
+
+        Ledgers that were created then may name it, also if it has stopped again. The result is
+        False if the starts are not known, as for a bookie of Apache.
+        """
+        before = dict(self.starts)
+        return any(count > before.get(one, 0) for one, count in now.starts)
 
 
 async def identity_of(store: MetadataStore, bookie: str) -> BookieIdentity:
@@ -55,24 +66,39 @@ async def identity_of(store: MetadataStore, bookie: str) -> BookieIdentity:
         raise
     except MetadataError:
         found = None  # a record that cannot be read must not prevent the removal
+    if found is None:
+        return BookieIdentity(cookie)
     return BookieIdentity(
-        cookie, frozenset() if found is None else frozenset(found.value.ids.values())
+        cookie,
+        frozenset(found.value.ids.values()),
+        frozenset((one, mark.incarnation) for one, mark in found.value.marks.items()),
     )
 
 
-async def remove_cookie(store: MetadataStore, bookie: str, before: BookieIdentity) -> bool:
+async def remove_cookie(
+    store: MetadataStore, bookie: str, before: BookieIdentity, *, stopped: bool = False
+) -> bool:
     """Remove the cookie of the bookie that had the identity `before`.
+
+    With `stopped`, the bookie must not have been started since.
 
     Returns:
         Whether a cookie was removed. It is False if there is none.
 
     Raises:
-        JobError: The bookie was created again, or its cookie was changed. The cookie was kept.
+        JobError: The bookie was created again, its cookie was changed, or it was started although
+            it had to be stopped. The cookie was kept.
         MetadataError: The store failed.
     """
     now = await identity_of(store, bookie)
     if now.cookie is None:
         return False
+    if stopped and before.started_by(now):
+        raise JobError(
+            f"the cookie of bookie {bookie} was kept, because the bookie was started meanwhile, "
+            "and ledgers that were created then may name it",
+            remedy="Run the command again, which searches the ledgers once more",
+        )
     try:
         if before.is_of(now):
             await store.delete_cookie(bookie, now.cookie.version)
@@ -91,7 +117,7 @@ async def remove_lost_bookie(store: MetadataStore, bookie: str, before: BookieId
     """Remove the cookie of a lost bookie that no ledger names, and the record of its directories.
 
     Takes, returns and raises the same as `remove_cookie`. It also raises JobError if the bookie is
-    running, because ledgers that were created meanwhile may name it.
+    running or was started since, because ledgers that were created meanwhile may name it.
     """
     address = (await store.bookies()).find(bookie)
     if address is not None:
@@ -100,7 +126,7 @@ async def remove_lost_bookie(store: MetadataStore, bookie: str, before: BookieId
             f"job, at {host_port(address.host, address.port)}",
             remedy="To take it away, use `quire bookie decommission`",
         )
-    removed = await remove_cookie(store, bookie, before)
+    removed = await remove_cookie(store, bookie, before, stopped=True)
     if removed or before.is_of(await identity_of(store, bookie)):
         await forget_bookie(store, bookie, before.directories)
     return removed

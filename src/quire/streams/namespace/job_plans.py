@@ -13,13 +13,20 @@ from quire.metadata.tree import Delete, Tree
 
 PLANS = "quire-plans"
 """The node below the root of a stream that holds its plans."""
-_OF_JOB = re.compile(r"j-[0-9a-f]{12}-.+")
+_OF_JOB = re.compile(r"j-([0-9a-f]{12})-.+")
 
 
 def is_job_plan(path: str) -> bool:
     """Return whether this is the path of the plan of a job."""
     directory, _, name = path.rpartition("/")
     return directory.endswith(f"/{PLANS}") and _OF_JOB.fullmatch(name) is not None
+
+
+def job_plan_time_ms(path: str) -> int:
+    """Return when the plan of a job was made, in milliseconds since 1970."""
+    found = _OF_JOB.fullmatch(path.rpartition("/")[2])
+    assert found is not None
+    return int(found[1], 16)
 
 
 async def job_plans(tree: Tree, root: str) -> list[str]:

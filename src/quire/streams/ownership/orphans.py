@@ -32,6 +32,7 @@ from quire.metadata.bookies.collection import check_collectable
 from quire.metadata.tree import Tree
 from quire.streams.namespace.tree_search import walk
 from quire.streams.ownership.named_ledgers import Owner, ledgers_of
+from quire.streams.publish.plans import end_old_plans
 from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
 
@@ -43,6 +44,8 @@ OLDER_THAN_S = 24 * 3600.0
 
 The writer of a younger ledger may be about to name it in the stream's metadata.
 """
+CLOCK_SKEW_S = 3_600.0
+"""The seconds by which the clocks of the processes of one batch or job may differ."""
 LEDGERS_LOOKED_AT = 256
 """The number of ledgers whose metadata is read at the same time."""
 
@@ -138,7 +141,9 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
     """Delete the ledgers that are still orphans, and return the others with the reasons.
 
     Each ledger is fenced first. A writer that created it and has been asleep since then can no
-    longer append to it, and continues with another one. After an error or a cancellation some
+    longer append to it, and continues with another one. The batch or job that a ledger was built
+    for can no longer be published, because the plans of the stream are ended that are not younger
+    than the ledger by more than `CLOCK_SKEW_S`. After an error or a cancellation some
     ledgers may be left: call this again. Raises CollectionOffError or MetadataWentBackError if the
     metadata store forbids deletions.
     """
@@ -156,6 +161,7 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
             left.append(RemainingOrphan(orphan, str(error)))
         else:
             fenced.append(orphan)
+    await _end_plans(client, fenced)
     places: dict[str, _Place] = {}
     certain = {orphan.ledger_id for orphan in await _still_unnamed(client, fenced, places)}
     for orphan in fenced:
@@ -166,6 +172,21 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
         why = f"a stream that may name it cannot be read: {skipped[0]}" if skipped else ""
         left.append(RemainingOrphan(orphan, why or "a stream names it now"))
     return left
+
+
+async def _end_plans(client: Client, orphans: Iterable[StreamOrphan]) -> None:
+    """End the plans under which these ledgers could still be published.
+
+    Otherwise a transaction could name a ledger between the last look at the stream and the
+    deletion. A stream that was renamed needs nothing, because it has other plans then.
+    """
+    until_ms: dict[str, int] = {}
+    for orphan in orphans:
+        if orphan.job:
+            until_ms[orphan.stream] = max(until_ms.get(orphan.stream, 0), orphan.ctime_ms)
+    for stream, newest_ms in until_ms.items():
+        until = newest_ms + round(1000 * CLOCK_SKEW_S)
+        await end_old_plans(client.metadata.tree, f"{stream}/{PARTITION}", until)
 
 
 async def _fence(client: Client, ledger_id: int) -> None:

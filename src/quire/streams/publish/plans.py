@@ -1,12 +1,14 @@
 """The plan of a batch: the permission to publish the batch once, as a node of the stream.
 
-    quire-plans/w-NAME        One node for each writer. A new plan changes its version.
+    quire-plans/w-NAME        One node for each writer. A new plan changes its version, and the
+                              value is the time of the newest plan.
     quire-plans/j-TIME-ID     One node for each job that is running. The end of the job deletes it.
 
 The transaction that publishes a batch checks the node of its plan. A publication can therefore be
 tried again, after what other sinks have published, and can still be ended reliably: an abort, or
 the next plan of the same writer, changes the node. No transaction under the former plan succeeds
-after that.
+after that. The deletion of orphans ends old plans, because their ledgers look like orphans until
+they are published.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from quire.errors import (
     nothing_done,
 )
 from quire.metadata.interface import ANY_VERSION
-from quire.metadata.tree import Check, Create, Delete, Operation, Put
-from quire.streams.namespace.job_plans import PLANS, end_job_plans, job_plans
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
+from quire.streams.namespace.job_plans import PLANS, end_job_plans, job_plan_time_ms, job_plans
 from quire.streams.namespace.stream_life import unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.publish.published import BatchKey, check_key_name
@@ -40,6 +42,9 @@ PLAN_ATTEMPTS = 20
 
 An attempt fails if another driver of the writer makes one meanwhile.
 """
+
+_OF_WRITER = "w-"
+"""The beginning of the name of the plan of a writer."""
 
 logger = logging.getLogger("quire.streams")
 
@@ -73,13 +78,14 @@ async def open_plan(metadata: StreamMetadata, key: BatchKey, now_ms: int) -> Bat
         path = f"{directory}/j-{now_ms:012x}-{unique(tree)}"
         await metadata.make_below(path)
         return BatchPlan(path, 0, of_job=True)
-    path = f"{directory}/w-{quote(check_key_name(key.writer, 'a writer'), safe='')}"
+    made = b"%d" % now_ms
+    path = f"{directory}/{_OF_WRITER}{quote(check_key_name(key.writer, 'a writer'), safe='')}"
     for _ in range(PLAN_ATTEMPTS):
         try:
             version = (await tree.read(path)).version
         except NoSuchKeyError:
             try:
-                await tree.commit(Create(path))
+                await tree.commit(Create(path, made))
             except KeyExistsError:
                 continue  # another driver was faster
             except NoSuchKeyError:
@@ -87,7 +93,7 @@ async def open_plan(metadata: StreamMetadata, key: BatchKey, now_ms: int) -> Bat
                 continue
             return BatchPlan(path, 0, of_job=False)
         try:
-            await tree.commit(Put(path, b"", version))
+            await tree.commit(Put(path, made, version))
         except (VersionConflictError, NoSuchKeyError):
             continue
         return BatchPlan(path, version + 1, of_job=False)
@@ -142,3 +148,29 @@ async def is_open(metadata: StreamMetadata, plan: BatchPlan) -> bool:
         return (await metadata.tree.read(plan.path)).version == plan.version
     except NoSuchKeyError:
         return False
+
+
+async def end_old_plans(tree: Tree, root: str, until_ms: int) -> None:
+    """End the plans of a stream that were made until this time, in milliseconds since 1970.
+
+    No transaction under them succeeds after this call. A later read of the stream's segments sees
+    what was published under them. A writer's plan whose time is unknown is ended too. `root` is the
+    root of the stream. Raises MetadataUnavailableError.
+    """
+    jobs = await job_plans(tree, root)
+    await end_job_plans(tree, [path for path in jobs if job_plan_time_ms(path) <= until_ms])
+    directory = f"{root}/{PLANS}"
+    try:
+        names = await tree.children(directory)
+    except NoSuchKeyError:
+        return
+    for name in names:
+        path = f"{directory}/{name}"
+        if not name.startswith(_OF_WRITER):
+            continue
+        try:
+            found = await tree.read(path)
+            if not found.value.isdigit() or int(found.value) <= until_ms:
+                await tree.commit(Put(path, found.value, found.version))
+        except (NoSuchKeyError, VersionConflictError):
+            pass  # a new plan of the writer has ended it

@@ -542,7 +542,8 @@ class _Publication:
             raise StreamFencedError(
                 f"{batch.key} was not published to stream {self._name}: its plan has ended, "
                 "because the batch was aborted, or another driver of the same writer has begun a "
-                "batch, or the stream was deleted or renamed",
+                "batch, or the stream was deleted or renamed, or its ledgers were deleted as "
+                "orphans",
                 remedy="If another driver has taken the place of this one, stop this one. "
                 "Otherwise run the job, or start the query, again",
             ) from error

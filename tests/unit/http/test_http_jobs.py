@@ -1,0 +1,45 @@
+"""Jobs that HTTP requests begin, and requests that name a job which is running."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire._runtime.clock import SystemClock
+from quire.errors import JobRefusedError
+from quire.http.routes.jobs import RUNNING_MAX, HttpJob, Jobs
+from quire.http.server.error_responses import status_of
+
+
+async def endless(job: HttpJob) -> dict[str, Any]:
+    await asyncio.Event().wait()
+    return {}
+
+
+async def test_a_request_with_other_options_does_not_get_the_running_job() -> None:
+    """It was answered like the first one, and its cookie was never removed."""
+    jobs = Jobs(SystemClock())
+    try:
+        first = jobs.start("recover", "b:1", endless, {"delete_cookie": False})
+        assert jobs.start("recover", "b:1", endless, {"delete_cookie": False}) is first
+        with pytest.raises(JobRefusedError, match="delete_cookie: false") as refused:
+            jobs.start("recover", "b:1", endless, {"delete_cookie": True})
+        assert (status_of(refused.value), refused.value.outcome_known) == (409, True)
+        assert jobs.start("decommission", "b:1", endless, {"check": True}) is not first
+        assert len(jobs.all()) == 2
+    finally:
+        await jobs.close()
+
+
+async def test_one_job_too_many_is_no_failure_of_the_server() -> None:
+    jobs = Jobs(SystemClock())
+    try:
+        for number in range(RUNNING_MAX):
+            jobs.start("recover", f"b:{number}", endless)
+        with pytest.raises(JobRefusedError, match="running already") as refused:
+            jobs.start("recover", "another", endless)
+        assert status_of(refused.value) == 409
+    finally:
+        await jobs.close()
