@@ -169,6 +169,11 @@ class VersionClaim:
         """The path to which Spark writes the files of the new version."""
         return self._store.spark_path(f"{DATA}/{self._directory}", pattern=False)
 
+    @property
+    def input(self) -> str:
+        """The path from which Spark reads the files of the new version."""
+        return self._store.spark_path(f"{DATA}/{self._directory}")
+
     def commit(self, state: dict[str, Any]) -> Version:
         """Make the files the newest version, durably.
 
