@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import LessThan
 
 from quire import blocking
 from quire.blocking import Namespace
@@ -104,6 +105,25 @@ def test_a_copy_whose_ledger_was_replaced_after_the_plan(
         write(streams, name, numbered(100, 110), leave_open=True)
     found = [row["value"] for b in batches(reader, planned) for row in b.to_pylist()]
     assert found == (numbered(0, 10) if again == "the same stream" else [])
+
+
+def test_records_before_an_end_in_a_lost_segment_are_not_left_out(
+    cluster: LocalCluster, streams: Namespace, lost: str
+) -> None:
+    """The end is the first record after the lost ones: these may have been before it."""
+    end = streams.segments(lost)[2].first_sequence_id
+    txid = rows(cluster.uri, stream=lost, start="3:0:0")[0]["txid"]
+    for place in (f"seq:{end}", f"txid:{txid}"):
+        with pytest.raises(StreamGapError, match=LOST):
+            rows(cluster.uri, stream=lost, end=place)
+        found = values(cluster.uri, stream=lost, end=place, failOnDataLoss="false")
+        assert found == numbered(0, 10)
+    assert values(cluster.uri, stream=lost, end="2:0:0") == numbered(0, 10)
+    assert values(cluster.uri, stream=lost, end="seq:5") == numbered(0, 5)
+    reader: Any = batch_reader(cluster.uri, stream=lost, pushdown="true")
+    assert list(reader.pushFilters([LessThan(("sequence",), end)]))
+    with pytest.raises(StreamGapError, match=LOST):
+        reader.partitions()
 
 
 def test_counts_do_not_count_what_was_kept_free(

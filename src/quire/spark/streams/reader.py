@@ -456,7 +456,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
         try:
             start = await view.find(options.start.of(name) or EARLIEST)
             wanted = options.end.of(name)
-            end = None if wanted is None else await view.find(wanted)
+            end = None if wanted is None else await view.find_end(wanted)
             start, end = await self._narrowed(view, start, end)
             if end is not None and end <= start:
                 return []
@@ -493,7 +493,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
             if low > -INT64_MAX:
                 starts.append(min([await view.find(kind(low)) for kind in kinds]))
             if high < INT64_MAX:
-                ends.append(max([await view.find(kind(high + 1)) for kind in kinds]))
+                ends.append(max([await view.find_end(kind(high + 1)) for kind in kinds]))
         return max(starts), min(ends) if ends else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
