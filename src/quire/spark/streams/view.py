@@ -17,7 +17,7 @@ from quire.client import LedgerReader
 from quire.errors import NoSuchLedgerError, StreamError, StreamGapError
 from quire.spark.streams.offsets import StreamOffset
 from quire.spark.streams.plan import SegmentRange, StreamSplit, counted, lay_out, split_of
-from quire.streams import DLSN, Gap, Namespace, StreamSegment, Truncation
+from quire.streams import DLSN, Gap, Namespace, StreamSegment
 from quire.streams.mirror.check import MARKER
 from quire.streams.namespace.known_segments import KnownSegments
 from quire.streams.read.arrow import TIME_MAX_MS, Origin
@@ -25,6 +25,7 @@ from quire.streams.read.positions import (
     Start,
     creation_time_ms,
     find,
+    find_end,
     oldest_position,
     search_segment,
 )
@@ -142,28 +143,9 @@ class StreamView:
     async def find_end(self, end: Start) -> DLSN:
         """Return the position before which a reader with this end would stop.
 
-        If the ledger of a segment is gone that may have held records before the end, the position
-        is after that segment, so that reading reports the gap. Raises UsageError for an invalid
-        end.
+        It is searched in the segments of the last `look`. Raises UsageError for an invalid end.
         """
-        position = await self.find(end)
-        if isinstance(end, DLSN):
-            return position
-        for segment in self.segments[self._index(position.lssn) :]:
-            if position != segment.first_dlsn or not await self._is_lost(segment):
-                break
-            position = segment.first_dlsn.next_segment()
-        return position
-
-    async def _is_lost(self, segment: StreamSegment) -> bool:
-        """Return whether a segment was not truncated, and its ledger is gone."""
-        if segment.truncation is Truncation.TRUNCATED:
-            return False
-        try:
-            await self._client.ledger_metadata(segment.ledger_id)
-        except NoSuchLedgerError:
-            return True
-        return False
+        return await find_end(self._client, self.segments, end, self._streams.password)
 
     @property
     def oldest(self) -> DLSN:
