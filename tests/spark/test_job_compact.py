@@ -105,6 +105,18 @@ def test_what_is_written_while_it_is_compacted(
     assert table(spark, tmp_path) == {"a": 2, "b": 1, "c": 3}
 
 
+def test_a_directory_whose_name_looks_like_a_pattern(
+    spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
+) -> None:
+    append(streams, "pattern", changes(("a", 1), ("b", 1)))
+    directory = tmp_path / "orders [2026] {x} *"
+    made = compact(spark, options, "pattern", ID, to=str(directory), namespace=NAMESPACE)
+    assert made.rows == 2
+    append(streams, "pattern", changes(("a", 2)))
+    compact(spark, options, "pattern", ID, to=str(directory), namespace=NAMESPACE)
+    assert table(spark, directory) == {"a": 2, "b": 1}
+
+
 def test_truncation_after_reading_is_no_loss(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
@@ -265,6 +277,13 @@ def test_a_stream_gets_what_changed_once(
         json.loads(value) for value in values(cluster.uri, namespace=NAMESPACE, stream="log-latest")
     ][3:]
     assert [(one["id"], one["v"]) for one in found] == [("k2", None), ("x", 2)]
+    assert run() == 0
+    for number in (1, 2):  # `full` appends again, also if nothing is new
+        again = compact(
+            spark, options, "log", ID, to_stream="log-latest", namespace=NAMESPACE, full=True
+        )
+        assert (again.records, again.rows, again.changed) == (13, 4, True)
+        assert len(values(cluster.uri, namespace=NAMESPACE, stream="log-latest")) == 5 + 4 * number
     assert run() == 0
     with pytest.raises(UsageError, match="into itself"):
         compact(spark, options, "log", ID, to_stream="log", namespace=NAMESPACE)

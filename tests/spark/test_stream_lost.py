@@ -5,19 +5,32 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import LessThan
 
 from quire import blocking
 from quire.blocking import Namespace
+from quire.blocking.background import call
 from quire.errors import StreamGapError
+from quire.metadata.tree import Create, Put
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.streams import query as stream_query
+from quire.streams.mirror.check import MARKER
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import NAMESPACE as NAMESPACE
-from tests.support.spark.streams import append, batches, numbered, rows, stream_reader, values
+from tests.support.spark.streams import (
+    append,
+    batch_reader,
+    batches,
+    numbered,
+    rows,
+    stream_reader,
+    values,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -63,6 +76,54 @@ def test_batches(cluster: LocalCluster, lost: str) -> None:
     there = numbered(0, 10) + numbered(20, 30)
     assert values(cluster.uri, stream=lost, failOnDataLoss="false") == there
     assert values(cluster.uri, stream=lost, start="3:0:0") == numbered(20, 30)
+
+
+@pytest.mark.parametrize("again", ["the same stream", "another stream"])
+def test_a_copy_whose_ledger_was_replaced_after_the_plan(
+    cluster: LocalCluster, client: blocking.Client, streams: Namespace, name: str, again: str
+) -> None:
+    """Each run of `replicate` begins the ledger of the copy's segment in progress again."""
+    name = re.sub(r"\W+", "-", name).strip("-")
+    write(streams, name, numbered(0, 10), leave_open=True)
+    metadata = streams.aio.metadata(name)
+    call(metadata.tree.commit(Create(f"{metadata.paths.root}/{MARKER}", b"{}")))
+    reader = batch_reader(cluster.uri, stream=name, columns="value", failOnDataLoss="false")
+    planned = reader.partitions()
+    (segment,) = streams.segments(name)
+    writer = client.create_ledger()
+    with client.open_ledger(segment.ledger_id) as former:
+        for run in former.read_runs():
+            writer.append_many(list(run.payloads()))
+    writer.close()  # Otherwise bookies would not know yet what is acknowledged.
+    call(metadata.tree.commit(Put(
+        metadata.paths.segment(segment.name),
+        replace(segment, ledger_id=writer.ledger_id).to_bytes(),
+    )))  # fmt: skip
+    client.delete_ledger(segment.ledger_id)
+    if again == "another stream":
+        streams.delete_stream(name)
+        write(streams, name, numbered(100, 110), leave_open=True)
+    found = [row["value"] for b in batches(reader, planned) for row in b.to_pylist()]
+    assert found == (numbered(0, 10) if again == "the same stream" else [])
+
+
+def test_records_before_an_end_in_a_lost_segment_are_not_left_out(
+    cluster: LocalCluster, streams: Namespace, lost: str
+) -> None:
+    """The end is the first record after the lost ones: these may have been before it."""
+    end = streams.segments(lost)[2].first_sequence_id
+    txid = rows(cluster.uri, stream=lost, start="3:0:0")[0]["txid"]
+    for place in (f"seq:{end}", f"txid:{txid}"):
+        with pytest.raises(StreamGapError, match=LOST):
+            rows(cluster.uri, stream=lost, end=place)
+        found = values(cluster.uri, stream=lost, end=place, failOnDataLoss="false")
+        assert found == numbered(0, 10)
+    assert values(cluster.uri, stream=lost, end="2:0:0") == numbered(0, 10)
+    assert values(cluster.uri, stream=lost, end="seq:5") == numbered(0, 5)
+    reader: Any = batch_reader(cluster.uri, stream=lost, pushdown="true")
+    assert list(reader.pushFilters([LessThan(("sequence",), end)]))
+    with pytest.raises(StreamGapError, match=LOST):
+        reader.partitions()
 
 
 def test_counts_do_not_count_what_was_kept_free(

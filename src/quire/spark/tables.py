@@ -60,6 +60,7 @@ from quire.spark.streams.view import StreamView
 from quire.streams import DLSN, Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.tree_search import namespaces
+from quire.streams.read.arrow import TIME_MAX_MS
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
 LEDGERS_PER_TASK = 20_000
@@ -379,7 +380,16 @@ def _of_each(
                 yield [{"namespace": path, "error": str(error)}]
                 continue
             async with streams:
-                for name in await streams.streams():
+                try:
+                    names = await streams.streams()
+                except UNAVAILABLE:
+                    raise
+                except QuireError as error:
+                    if options.namespace is not None:
+                        raise
+                    yield [{"namespace": path, "error": str(error)}]
+                    continue
+                for name in names:
                     yield await of_one(streams, name)
 
     async def of_one(streams: Namespace, name: str) -> list[Row]:
@@ -400,7 +410,7 @@ def _of_each(
 
 
 def _time(time_ms: int) -> datetime | None:
-    if time_ms < 0:
+    if not 0 <= time_ms <= TIME_MAX_MS:  # Other implementations may store anything.
         return None
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
 

@@ -11,7 +11,8 @@ from quire.errors import JobError
 
 
 def write(output: Path, *, complete: bool) -> None:
-    with new_directory(str(output)):
+    with new_directory(str(output)) as begin:
+        begin()
         (output / "_temporary").mkdir(parents=True)
         if not complete:
             raise KeyboardInterrupt
@@ -41,3 +42,36 @@ def test_a_directory_with_files_stays(tmp_path: Path) -> None:
 def test_other_file_systems_are_left_to_spark() -> None:
     with new_directory("s3a://bucket/copy"), new_directory(None):
         pass
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_another_job_has_written_meanwhile_stays(tmp_path: Path, begun: bool) -> None:
+    """It began after the first look, or even after the second one, which only Spark notices."""
+    output = tmp_path / "copy"
+
+    def late() -> None:
+        with new_directory(str(output)) as begin:
+            if begun:
+                begin()
+            output.mkdir()
+            (output / "part-0").touch()
+            if not begun:
+                begin()
+            raise JobError("failed: [PATH_ALREADY_EXISTS] Path copy already exists", remedy="")
+
+    with pytest.raises(JobError, match="already exists"):
+        late()
+    assert (output / "part-0").exists()
+
+
+def test_what_was_not_written_by_this_job_stays(tmp_path: Path) -> None:
+    output = tmp_path / "copy"
+
+    def interrupted() -> None:
+        with new_directory(str(output)):
+            (output / "part-0").mkdir(parents=True)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert output.exists()

@@ -77,7 +77,7 @@ def broken() -> OffloadHistory:
 
     failing = SimpleNamespace(
         type_name="s3", get_file_info=fail, create_dir=fail, open_input_stream=fail,
-        open_output_stream=fail, delete_file=fail, open_input_file=fail,
+        open_output_stream=fail, delete_file=fail, open_input_file=fail, delete_dir=fail,
     )  # fmt: skip
     directory = ArchiveDirectory("x", failing)
     directory.uri = URI
@@ -94,6 +94,8 @@ def broken() -> OffloadHistory:
         lambda store: store.crc("data"),
         lambda store: store.write("data", b""),
         lambda store: store.remove("data"),
+        lambda store: store.directories("data"),
+        lambda store: store.remove_directory("data"),
     ],
 )
 def test_a_file_that_cannot_be_used(

@@ -630,3 +630,23 @@ def test_an_encrypted_key_and_certificates_without_host_names() -> None:
     environ["QUIRE_TLS_ANY_HOST_NAME"] = "perhaps"
     with pytest.raises(UsageError, match="QUIRE_TLS_ANY_HOST_NAME is 'perhaps'"):
         ReadOptions.parse(options | files, environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [("key KEY value", 0), ("KEY key value", 1), ("Key value", 0)]
+)
+def test_the_case_of_letters_decides_between_columns(names: str, expected: int) -> None:
+    schema = StructType([StructField(name, BinaryType()) for name in names.split()])
+    given = {"metadata": "m", "stream": "s", "keyColumn": "key", "valueColumn": "value"}
+    parsed = StreamWriteOptions.parse(given, streaming=False)
+    assert SinkColumns.of(schema, parsed).key == expected
+
+
+@pytest.mark.parametrize("names", ["key key value", "KEY Key value"])
+def test_a_name_of_several_columns_is_refused(names: str) -> None:
+    """A join may leave two columns of one name. Either could be meant."""
+    schema = StructType([StructField(name, BinaryType()) for name in names.split()])
+    given = {"metadata": "m", "stream": "s", "keyColumn": "key", "valueColumn": "value"}
+    parsed = StreamWriteOptions.parse(given, streaming=False)
+    with pytest.raises(UsageError, match="option 'keyColumn': the rows have 2 columns with"):
+        SinkColumns.of(schema, parsed)

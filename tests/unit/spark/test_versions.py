@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from quire.errors import HistoryError
+from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.archive.versions import VersionClaim, Versions
 
 
@@ -56,3 +58,64 @@ def test_a_directory_that_no_claim_made_is_left(tmp_path: Path) -> None:
     written(claim, tmp_path)
     claim.commit({})
     assert other.exists()
+
+
+@pytest.mark.parametrize("continues", ["after this version", "after the former one", "not yet"])
+def test_a_job_that_is_overtaken_says_whether_its_version_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, continues: str
+) -> None:
+    versions, write = Versions(str(tmp_path)), VersionClaim._write
+    claim = versions.claim()
+    written(claim, tmp_path)
+
+    def overtaken(self: VersionClaim, number: int, version: object) -> None:
+        monkeypatch.undo()
+        if continues == "after the former one":
+            versions.claim()
+        write(self, number, version)  # type: ignore[arg-type]
+        if continues == "after this version":
+            versions.claim()
+        elif continues == "not yet":
+            versions.store.write("manifest/00000009-0123456789ab.claim", b"")
+
+    monkeypatch.setattr(VersionClaim, "_write", overtaken)
+    if continues == "after this version":
+        assert claim.commit({"rows": 1}).state == {"rows": 1}
+        current = versions.newest()
+        assert current is not None
+        assert current.state == {"rows": 1}
+        return
+    told = "without a new version" if continues == "after the former one" else "not known whether"
+    with pytest.raises(HistoryError, match=told):
+        claim.commit({"rows": 1})
+
+
+@pytest.mark.parametrize("failing", ["directories", "remove_directory", "remove"])
+def test_a_version_is_complete_although_a_former_one_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    versions = Versions(str(tmp_path))
+    for rows in range(3):
+        claim = versions.claim()
+        written(claim, tmp_path)
+        if rows == 2:
+            (tmp_path / "data" / "00000001-0123456789ab").mkdir()
+
+            def fail(*_: object) -> None:
+                raise HistoryError("the store does not answer", remedy="")
+
+            monkeypatch.setattr(ArchiveDirectory, failing, fail)
+        claim.commit({"rows": rows})
+    current = versions.newest()
+    assert current is not None
+    assert current.state == {"rows": 2}
+
+
+def test_an_error_of_the_store_while_a_directory_is_removed_is_one_of_quire(
+    tmp_path: Path,
+) -> None:
+    store = ArchiveDirectory(str(tmp_path))
+    store.remove_directory("gone")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(HistoryError, match="cannot be read or written"):
+        store.remove_directory("file")

@@ -18,7 +18,7 @@ from quire.errors import (
     StreamGapError,
 )
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.read.positions import LATEST, AtSequence, AtTxid
+from quire.streams.read.positions import LATEST, AtSequence, AtTxid, find_end
 from quire.streams.read.records import Gap
 from quire.streams.read.statistics import segment_statistics
 from quire.streams.write.writer import StreamWriter
@@ -314,3 +314,26 @@ def test_how_it_is_stored() -> None:
     assert again.following_sequence_id == 7 + MAX_POSITION
     assert again.name == "logrecs_000000000000000002"
     assert again.truncated().lost
+
+
+def test_an_end_that_may_be_in_a_lost_segment_includes_it() -> None:
+    async def scene(b: Bench) -> None:
+        for numbers in ((1, 2), (3, 4), (5, 6)):
+            await fill(b, *numbers)
+        await lose(b, 2)
+        segments = await b.streams.segments("s")
+
+        async def end(place: AtSequence | AtTxid | DLSN) -> DLSN:
+            return await find_end(b.client, segments, place, b.streams.password)
+
+        assert await b.streams.find("s", AtSequence(3)) == DLSN(2, 0, 0)
+        assert await end(AtSequence(3)) == DLSN(3, 0, 0)
+        assert await end(AtSequence(4)) == DLSN(3, 0, 0)
+        assert await end(AtTxid(segments[1].last_txid)) == DLSN(3, 0, 0)
+        assert await end(AtSequence(1)) == await b.streams.find("s", AtSequence(1))
+        assert await end(DLSN(2, 0, 0)) == DLSN(2, 0, 0)
+        reader = await b.streams.open_reader("s", end=await end(AtSequence(3)))
+        with pytest.raises(StreamGapError, match=LOST):
+            [record async for record in reader]
+
+    run(scene)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ FORMATS = ("parquet", "delta", "iceberg")
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 PARTITIONS = ("date",)
 WAIT = "30s"
+EXISTS = "PATH_ALREADY_EXISTS"
+"""The part of Spark's error for a directory that another job has made. It is not removed."""
 
 
 # -- offload ----------------------------------------------------------------------------------
@@ -256,26 +258,38 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
 
 
 @contextmanager
-def new_directory(output: str | None) -> Iterator[None]:
+def new_directory(output: str | None) -> Iterator[Callable[[], None]]:
     """Raise JobError if the output directory exists already, and remove it if the block fails.
 
-    It is removed so that the command can be run again after an interruption. An empty directory is
-    removed and not refused, because a Spark server may create it while it cancels a job. Only
+    Call what is yielded just before the first write to the directory. It raises JobError as well,
+    because another job may have made the directory while Spark started. Only what is written after
+    that is removed, so that the command can be run again after an interruption. An empty directory
+    is removed and not refused, because a Spark server may create it while it cancels a job. Only
     directories of this machine are checked; Spark itself checks URIs of other file systems.
     """
-    if output is None:
-        yield
-        return
-    if os.path.exists(output) and not _removed_empty(output):
+    begun = False
+
+    def begin() -> None:
+        nonlocal begun
+        _refuse_existing(output)
+        begun = True
+
+    _refuse_existing(output)
+    try:
+        yield begin
+    except BaseException as error:
+        if output is not None and begun and EXISTS not in str(error):
+            shutil.rmtree(output, ignore_errors=True)
+        raise
+
+
+def _refuse_existing(output: str | None) -> None:
+    """Raise JobError if there is such a directory, unless it is empty. Then it is removed."""
+    if output is not None and os.path.exists(output) and not _removed_empty(output):
         raise JobError(
             f"{output} already exists, and --output writes a new directory",
             remedy="Name another directory",
         )
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(output, ignore_errors=True)
-        raise
 
 
 def _removed_empty(directory: str) -> bool:
@@ -294,7 +308,7 @@ def _read(
 
     name = what[1]
     with (
-        new_directory(output),
+        new_directory(output) as begin,
         job.session(f"{what[0]}/{name}") as (spark, progress),
     ):
         frame = jobs.history(spark, job.cluster, *what, **bounds)
@@ -302,6 +316,7 @@ def _read(
             frame = frame.select("sequence")
         else:
             progress("write", 0, None)
+            begin()
             frame.write.mode("error").parquet(output)
             frame = spark.read.parquet(output)
         records = int(frame.count())

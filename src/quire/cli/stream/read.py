@@ -165,6 +165,7 @@ async def read(
     that is acknowledged now; with --follow, it continues as the stream grows.
     """
     from quire.streams import EARLIEST
+    from quire.streams.read.positions import find_end
 
     wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter, separator)
     said = from_place
@@ -179,7 +180,10 @@ async def read(
         if subscribed is not None:
             from_place = await subscribed.position() or from_place
             said = None if from_place is not said else said
-        end = None if to_place is None else await opened.find(name, to_place)
+        end: DLSN | None = None
+        if to_place is not None:
+            segments = await opened.segments(name)
+            end = await find_end(opened.client, segments, to_place, password)
         if said is not None and follow:
             await _say_if_beyond_end(opened, name, said, "The command waits for one")
         reader = await opened.open_reader(

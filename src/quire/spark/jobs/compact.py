@@ -48,8 +48,13 @@ The result has a column `key` already, so a record's own key becomes `own_key`.
 """
 POSITION = COLUMNS[:3]
 TRANSACTION = re.compile(
-    r"compact:([0-9a-f]{16}):([\d-]+:[\d-]+:[\d-]+)>([\d-]+:[\d-]+:[\d-]+):(.*)"
+    r"compact:([0-9a-f]{16}):(?:\d+:)?([\d-]+:[\d-]+:[\d-]+)>([\d-]+:[\d-]+:[\d-]+):(.*)"
 )
+"""The form of the name of a run's transaction.
+
+A number follows the id of the source if the run was asked to append again what a former run has
+appended.
+"""
 
 
 # -- arguments and results --------------------------------------------------------------------
@@ -466,7 +471,7 @@ def _to_table(
     frame = living(frame, source.key).sortWithinPartitions("key")
     with before_publishing(), watched(spark, f"compacting {source.stream}", progress):
         frame.write.parquet(claim.output)
-        count = spark.read.parquet(claim.output).count()
+        count = spark.read.parquet(claim.input).count()
     reached = _as_json(span.end)
     state = {"of": source.made_of, "life": source.life, "reached": reached, "rows": count}
     return _result(source, directory, span, count, claim.commit(state).name)
@@ -543,7 +548,8 @@ def _to_stream(
     frame = latest(source.rows(spark, span, envelope=True), source.key, skip_keyless=skip_keyless)
     sequence = "" if span.end.sequence is None else str(span.end.sequence)
     ledger = "" if span.end.ledger_id is None else str(span.end.ledger_id)
-    txn = f"compact:{source.id}:{span.start}>{span.end.position}:{ledger},{sequence}"
+    read = f"{span.start}>{span.end.position}:{ledger},{sequence}"
+    txn = _transaction(source, target, read, full)
     columns = ("value", *ENVELOPE.values())
     writer = frame.orderBy(*POSITION).select(*columns).write.format("quire").mode("append")
     with publishing_one_stream(), watched(spark, f"compacting {source.stream}", progress):
@@ -558,6 +564,20 @@ def _to_stream(
         ).save()
     rows = _records(source, target, txn)
     return _result(source, target, span, rows)
+
+
+def _transaction(source: CompactSource, target: str, read: str, full: bool) -> str:
+    """Return the name of the transaction of a run that reads these positions.
+
+    With `full`, it is a name that the target does not remember, because it would not append
+    anything under a known name.
+    """
+    txn, number = f"compact:{source.id}:{read}", 1
+    known = {name for name, _, _ in _jobs(source, target)} if full else set()
+    while txn in known:
+        number += 1
+        txn = f"compact:{source.id}:{number}:{read}"
+    return txn
 
 
 def published(source: CompactSource, target: str) -> StreamOffset | None:

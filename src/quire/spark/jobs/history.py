@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -382,17 +382,15 @@ async def _bounds(
 ) -> tuple[DLSN, DLSN | None]:
     """Return the positions of `start` and `end`. The position of `end` is None if `end` is None."""
 
-    async def position(place: Start) -> DLSN:
+    async def position(place: Start, find: Callable[[Start], Awaitable[DLSN]]) -> DLSN:
         if isinstance(place, DLSN) or manifest is None or place == LATEST:
-            at: DLSN = await view.find(place)
-            return at
+            return await find(place)
         if place == EARLIEST:
             return manifest.start
-        return in_files(found, manifest.files, place) or max(
-            await view.find(place), manifest.behind
-        )
+        return in_files(found, manifest.files, place) or max(await find(place), manifest.behind)
 
-    return await position(start), None if end is None else await position(end)
+    first = await position(start, view.find)
+    return first, None if end is None else await position(end, view.find_end)
 
 
 def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start) -> DLSN | None:

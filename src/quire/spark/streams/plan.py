@@ -107,6 +107,11 @@ class StreamSplit:
     """The number of records, if it is known from the metadata, without a request to a bookie."""
     first_sequence: int = 0
     """The sequence id of the first record, if no bookie is asked."""
+    life_of_copy: str = ""
+    """The id of the stream's life if `replicate` made the stream, or "".
+
+    The segment of such a stream may get another ledger, which has the same entries.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,15 +41,22 @@ from quire._runtime.tasks import each
 from quire._runtime.units import acknowledged_text
 from quire.blocking.background import call
 from quire.client import Client, LedgerReader
-from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
+from quire.errors import (
+    NoSuchLedgerError,
+    NoSuchStreamError,
+    ReadError,
+    StreamGapError,
+    UsageError,
+)
 from quire.spark import worker
 from quire.spark.schema import our_column
 from quire.spark.streams.options import StreamReadOptions
 from quire.spark.streams.plan import StreamPartition, StreamSplit, partitions
 from quire.spark.streams.query import stream_names
 from quire.spark.streams.view import StreamView, lost
-from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
+from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace, StreamPaths
 from quire.streams.namespace.namespace import open_namespace
+from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.ahead import AHEAD_ENTRIES, AHEAD_LEDGERS, OpenedAhead, ReadAhead
 from quire.streams.read.arrow import ALL_COLUMNS, NULLABLE, PARTITION_COLUMN, RecordColumns
 from quire.streams.read.arrow import schema as arrow_schema
@@ -61,6 +68,11 @@ BATCH_BYTES = 1024 * 1024
 """The number of bytes at which records are passed to Spark. `BATCH_ROWS` is the limit in rows."""
 FROM_METADATA = frozenset(("stream", PARTITION_COLUMN, "segment", "ledger", "sequence"))
 """The columns that can be made from the metadata of a completed segment, without a bookie."""
+LEDGERS_MAX = 5
+"""The largest number of ledgers in which a task looks for the entries of a copy, one after another.
+
+Each run of `replicate` may replace the ledger of the copy's segment in progress.
+"""
 CATCH_UP_S = 20.0
 """Seconds that a task waits until bookies know that the entries the driver saw are acknowledged."""
 CATCH_UP_BACKOFF = Backoff(0.05)
@@ -156,26 +168,48 @@ class StreamTasks:
         ahead: ReadAhead,
     ) -> Iterator[Any]:
         """Yield the entries of a split. `upcoming` are this split and those to read after it."""
-        try:
-            found = call(self._taken(client.aio, split, upcoming, ahead))
-            if found is not None and found.runs is not None:
-                yield from found.runs
+        first, last = split.first, split.last
+        for _ in range(LEDGERS_MAX):
+            try:
+                for run in self._runs_in(client, split, upcoming, ahead):
+                    yield run
+                    first = run.last + 1
                 return
-            opened = None if found is None else blocking.LedgerReader(found.reader)
-            with opened or self.open(client, split) as ledger:
-                yield from ledger.read_runs(split.first, split.last)
-        except NoSuchLedgerError:
-            error = StreamGapError(
-                f"entries {split.first} to {split.last} of segment {split.origin.segment.lssn} "
-                f"of stream {split.origin.stream} (ledger {split.origin.segment.ledger_id}) are "
-                "gone: the stream was truncated or deleted while they were read, or the ledger "
-                "was deleted",
-                remedy="Run the query again, or set the option failOnDataLoss to false to continue "
-                "without them",
-            )
-            if self.options.fail_on_data_loss:
-                raise error from None
-            logger.warning("continuing without lost records: %s", error)
+            except NoSuchLedgerError:
+                found = call(another_ledger(client.aio, self.options, split)) or split
+            if found is split:
+                break
+            split = replace(found, first=first)
+            upcoming = (split,)
+            if first > last:
+                return
+        error = StreamGapError(
+            f"entries {first} to {last} of segment {split.origin.segment.lssn} "
+            f"of stream {split.origin.stream} (ledger {split.origin.segment.ledger_id}) are "
+            "gone: the stream was truncated or deleted while they were read, or the ledger "
+            "was deleted",
+            remedy="Run the query again, or set the option failOnDataLoss to false to continue "
+            "without them",
+        )
+        if self.options.fail_on_data_loss:
+            raise error
+        logger.warning("continuing without lost records: %s", error)
+
+    def _runs_in(
+        self,
+        client: blocking.Client,
+        split: StreamSplit,
+        upcoming: Sequence[StreamSplit],
+        ahead: ReadAhead,
+    ) -> Iterator[Any]:
+        """Yield the entries of a split in its ledger. Raises NoSuchLedgerError."""
+        found = call(self._taken(client.aio, split, upcoming, ahead))
+        if found is not None and found.runs is not None:
+            yield from found.runs
+            return
+        opened = None if found is None else blocking.LedgerReader(found.reader)
+        with opened or self.open(client, split) as ledger:
+            yield from ledger.read_runs(split.first, split.last)
 
     async def _end(self, ahead: ReadAhead) -> None:
         ahead.close()  # on the event loop, to which it belongs
@@ -218,6 +252,29 @@ class StreamTasks:
                 for name in self.columns
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+async def another_ledger(
+    client: Client, options: StreamReadOptions, split: StreamSplit
+) -> StreamSplit | None:
+    """Return a split whose ledger is gone in the ledger that has taken its place, or None.
+
+    Only a copy that `replicate` made has such ledgers. They have the same entries.
+    """
+    if not split.life_of_copy:
+        return None
+    metadata = StreamMetadata(client, StreamPaths(options.namespace, split.origin.stream))
+    try:
+        segments = await metadata.segments()
+        if await metadata.life_id() != split.life_of_copy:
+            return None
+    except NoSuchStreamError:
+        return None
+    former = split.origin.segment
+    for segment in segments:
+        if segment.lssn == former.lssn and segment.ledger_id != former.ledger_id:
+            return replace(split, origin=replace(split.origin, segment=segment))
+    return None
 
 
 async def open_split(client: Client, split: StreamSplit, password: bytes) -> LedgerReader:
@@ -399,7 +456,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
         try:
             start = await view.find(options.start.of(name) or EARLIEST)
             wanted = options.end.of(name)
-            end = None if wanted is None else await view.find(wanted)
+            end = None if wanted is None else await view.find_end(wanted)
             start, end = await self._narrowed(view, start, end)
             if end is not None and end <= start:
                 return []
@@ -436,7 +493,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
             if low > -INT64_MAX:
                 starts.append(min([await view.find(kind(low)) for kind in kinds]))
             if high < INT64_MAX:
-                ends.append(max([await view.find(kind(high + 1)) for kind in kinds]))
+                ends.append(max([await view.find_end(kind(high + 1)) for kind in kinds]))
         return max(starts), min(ends) if ends else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -83,8 +83,7 @@ class SinkColumns:
         """Find the columns that the options name in a schema. Raises UsageError if one is wrong."""
         stream = _column(schema, "streamColumn", options.stream_column, StringType)
         txid = _column(schema, "txidColumn", options.txid_column, IntegralType)
-        if txid is None and TXID_COLUMN in (named := _by_name(schema)):
-            at = named[TXID_COLUMN]
+        if txid is None and (at := _place(schema, "txidColumn", TXID_COLUMN)) is not None:
             txid = at if isinstance(schema.fields[at].dataType, IntegralType) else None
         order = _column(schema, "orderBy", options.order_by, object)
         key = _column(schema, "keyColumn", options.key_column, (BinaryType, StringType))
@@ -99,8 +98,21 @@ class SinkColumns:
         return cls(value, txid, stream, order, key, headers, time)
 
 
-def _by_name(schema: StructType) -> dict[str, int]:
-    return {str(column.name).lower(): at for at, column in enumerate(schema.fields)}
+def _place(schema: StructType, option: str, name: str) -> int | None:
+    """Return the index of the column with this name, or None if there is none.
+
+    The case of letters matters only if names differ in nothing else. Raises UsageError if several
+    columns have the name.
+    """
+    names = [str(column.name) for column in schema.fields]
+    found = [at for at, one in enumerate(names) if one == name]
+    found = found or [at for at, one in enumerate(names) if one.lower() == name.lower()]
+    if len(found) > 1:
+        raise UsageError(
+            f"option '{option}': the rows have {len(found)} columns with the name {name!r}",
+            remedy="Rename or drop the others",
+        )
+    return found[0] if found else None
 
 
 _OTHERS = (
@@ -121,7 +133,7 @@ def _column(
 ) -> int | None:
     if name is None:
         return None
-    at = _by_name(schema).get(name.lower())
+    at = _place(schema, option, name)
     if at is None:
         there = f"There are: {', '.join(schema.names)}"
         hint = did_you_mean(name, schema.fieldNames(), there, quote=True)

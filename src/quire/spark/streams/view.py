@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire._runtime.tasks import each
 from quire.client import LedgerReader
@@ -26,6 +26,7 @@ from quire.streams.read.positions import (
     Start,
     creation_time_ms,
     find,
+    find_end,
     oldest_position,
     search_segment,
 )
@@ -140,6 +141,13 @@ class StreamView:
         """
         return await find(self._client, self.segments, start, self._streams.password)
 
+    async def find_end(self, end: Start) -> DLSN:
+        """Return the position before which a reader with this end would stop.
+
+        It is searched in the segments of the last `look`. Raises UsageError for an invalid end.
+        """
+        return await find_end(self._client, self.segments, end, self._streams.password)
+
     @property
     def oldest(self) -> DLSN:
         """The first position that was not truncated."""
@@ -228,7 +236,7 @@ class StreamView:
             size_bytes, entries = await self._size(segment)
             # The ledger of a lost segment may have been restored: it shows where the segment ends.
             last = entries - 1 if segment.lost else segment.last_entry_id
-            return split_of(origin, part, last, size_bytes, entries)
+            return self._marked(split_of(origin, part, last, size_bytes, entries))
         reader = await self._reader(segment)
         last = reader.last_add_confirmed
         if part.end is None or last < part.end.entry_id:
@@ -239,7 +247,13 @@ class StreamView:
             return None
         known = min(last, reader.last_add_confirmed)
         size_bytes = (await reader.read_entry(known)).ledger_length if known >= 0 else 0
-        return split_of(origin, part, last, size_bytes, last + 1)
+        return self._marked(split_of(origin, part, last, size_bytes, last + 1))
+
+    def _marked(self, split: StreamSplit | None) -> StreamSplit | None:
+        """Note in a split whether it is one of a copy."""
+        if split is None or not self._copied:
+            return split
+        return replace(split, life_of_copy=self.life or "")
 
     # -- where it ends ------------------------------------------------------------------------
 

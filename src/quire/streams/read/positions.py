@@ -160,6 +160,46 @@ async def find(
     raise AssertionError("unreachable: `check_start` has refused it")  # pragma: no cover
 
 
+async def find_end(
+    client: Client, segments: Sequence[StreamSegment], end: Start, password: bytes
+) -> DLSN:
+    """Return the position before which a reader with this end would stop.
+
+    If the ledger of a segment is gone that may have held records before the end, the position is
+    after that segment, so that reading reports the gap.
+
+    Args:
+        client: The client of the cluster.
+        segments: All segments of the stream.
+        end: The place before which to end.
+        password: The password of the ledgers.
+
+    Returns:
+        The position.
+
+    Raises:
+        UsageError: `end` is not a valid place.
+    """
+    position = await find(client, segments, end, password)
+    if isinstance(end, DLSN):
+        return position
+    for segment in segments:
+        if position == segment.first_dlsn and await _is_lost(client, segment):
+            position = segment.first_dlsn.next_segment()
+    return position
+
+
+async def _is_lost(client: Client, segment: StreamSegment) -> bool:
+    """Return whether a segment was not truncated, and its ledger is gone."""
+    if segment.truncation is Truncation.TRUNCATED:
+        return False
+    try:
+        await client.ledger_metadata(segment.ledger_id)
+    except NoSuchLedgerError:
+        return True
+    return False
+
+
 def check_start(start: Start) -> None:
     """Check that a reader can begin at `start`.
 

@@ -12,7 +12,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -88,7 +88,7 @@ class ArchiveDirectory:
         base = self.uri if self.is_local else without_credentials(self.uri)
         return f"{base}/{name}" if name else base
 
-    def text_of(self, error: Exception) -> str:
+    def text_of(self, error: BaseException) -> str:
         """Return the text of a library's error without credentials, as messages show it."""
         return text_without_credentials(str(error), "" if self.is_local else self.uri)
 
@@ -136,6 +136,15 @@ class ArchiveDirectory:
         }
         return dict(sorted(sizes.items()))
 
+    def directories(self, directory: str) -> list[str]:
+        """Return the names of the directories in a directory, or none if it does not exist."""
+        from pyarrow import fs
+
+        with _told(self, directory):
+            selector = fs.FileSelector(self.path(directory), allow_not_found=True)
+            found = self.filesystem.get_file_info(selector)
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes, or None if it does not exist."""
         from pyarrow import fs
@@ -177,17 +186,52 @@ class ArchiveDirectory:
         """
         with _told(self, name):
             if not self.is_local:
-                with self.filesystem.open_output_stream(self.path(name)) as stream:
-                    stream.write(data)
+                self._write_remote(name, data)
                 return
             directory, _, base = self.path(name).rpartition("/")
             partial = f"{directory}/{PARTIAL}{uuid.uuid4().hex}-{base}"
-            with open(partial, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(partial, self.path(name))
+            try:
+                with open(partial, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.rename(partial, self.path(name))
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(partial)
+                raise
             _sync(directory)
+
+    def _write_remote(self, name: str, data: bytes) -> None:
+        """Write a file to a store in which it appears when its stream is closed.
+
+        A stream has no other end than `close`. After an error of `write` it may publish a part of
+        the data, so such a file is removed. If the store does not answer then, the error says so.
+        """
+        path = self.path(name)
+        try:
+            with self.filesystem.open_output_stream(path) as stream:
+                stream.write(data)
+        except BaseException as error:
+            self._remove_partial(name, path, len(data), error)
+            raise
+
+    def _remove_partial(self, name: str, path: str, size_bytes: int, cause: BaseException) -> None:
+        """Remove what a failed write has left of a file, unless it is complete."""
+        from pyarrow import fs
+
+        try:
+            [info] = self.filesystem.get_file_info([path])
+            if info.type == fs.FileType.File and info.size != size_bytes:
+                self.filesystem.delete_file(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise HistoryError(
+                f"the file {self.location(name)} was not written ({self.text_of(cause)}), and it "
+                f"is not known whether an incomplete one exists: {self.text_of(error)}",
+                remedy="If the file exists, delete it. Then run the job again",
+            ) from None
 
     def settle(self, name: str) -> None:
         """Make a file that was written and closed durable.
@@ -205,6 +249,14 @@ class ArchiveDirectory:
             finally:
                 os.close(descriptor)
             _sync(os.path.dirname(self.path(name)))
+
+    def remove_directory(self, name: str) -> None:
+        """Delete a directory with all that is in it. It may be gone already."""
+        with _told(self, name):
+            try:
+                self.filesystem.delete_dir(self.path(name))
+            except FileNotFoundError:
+                pass
 
     def remove(self, name: str) -> None:
         """Delete a file. Deleting one that does not exist succeeds."""

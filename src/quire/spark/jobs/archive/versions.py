@@ -19,6 +19,7 @@ not count.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import uuid
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ MANIFESTS, DATA = "manifest", "data"
 _NAME = re.compile(r"(\d{8})-([0-9a-f]{12})(?:\.claim|-(\d)\.json)", re.ASCII)
 _DIRECTORY = re.compile(r"(\d{8})-([0-9a-f]{12})", re.ASCII)
 """The form of the name of a version's directory: the claim under which it was written."""
+
+logger = logging.getLogger("quire.spark")
 
 Name = tuple[int, str, int]
 """The decoded name of a claim or a manifest: number and owner of the claim, number of the manifest.
@@ -101,7 +104,7 @@ class Versions:
         Raises HistoryError and HistoryDamagedError.
         """
         for _ in range(READ_ATTEMPTS):
-            names = [name for name in self.names() if name[2]]
+            names = self.names_of_manifests()
             if not names:
                 return None
             file = f"{MANIFESTS}/{_text(names[-1])}"
@@ -131,6 +134,10 @@ class Versions:
         owner = uuid.uuid4().hex[:12]
         self.store.write(f"{MANIFESTS}/{_text((number, owner, 0))}", b"")
         return VersionClaim(self, number, owner)
+
+    def names_of_manifests(self) -> list[Name]:
+        """Return the decoded names of all manifests, in ascending order."""
+        return [name for name in self.names() if name[2]]
 
     def names(self) -> list[Name]:
         """Return the decoded names of all claims and manifests, in ascending order."""
@@ -162,12 +169,18 @@ class VersionClaim:
         """The path to which Spark writes the files of the new version."""
         return self._store.spark_path(f"{DATA}/{self._directory}", pattern=False)
 
+    @property
+    def input(self) -> str:
+        """The path from which Spark reads the files of the new version."""
+        return self._store.spark_path(f"{DATA}/{self._directory}")
+
     def commit(self, state: dict[str, Any]) -> Version:
         """Make the files the newest version, durably.
 
-        Raises HistoryError if another job has claimed the directory. This version does not count
-        then. Raises HistoryError also if the store fails, and then this version may or may not
-        count.
+        Raises HistoryError if another job has claimed the directory, unless that job continues
+        after this version. The error says whether this version counts. Raises HistoryError also if
+        the store fails, and then this version may or may not count. What is no longer needed is
+        then removed, and an error of that is only logged.
         """
         directory = f"{DATA}/{self._directory}"
         self._check()
@@ -180,8 +193,15 @@ class VersionClaim:
         former = (*found.former, found.name) if found.name is not None else ()
         made = Version(self._directory, state, former[-(KEPT - 1) :])
         self._write(2, made)
-        self._check()
-        self._sweep(made)
+        if self._is_outranked() and not self._is_base_of_later():
+            raise self._outranked("this job ends without a new version")
+        try:
+            self._sweep(made)
+        except HistoryError as error:
+            logger.warning(
+                "version %s is complete, but the next job has to remove former ones: %s",
+                self._directory, error,
+            )  # fmt: skip
         return made
 
     def _write(self, number: int, version: Version) -> None:
@@ -189,29 +209,44 @@ class VersionClaim:
         self._store.write(f"{MANIFESTS}/{name}", version.to_bytes())
 
     def _check(self) -> None:
-        if self._versions.names()[-1][:2] > (self._number, self._owner):
-            raise HistoryError(
-                f"another job has begun to compact to {self._store.location()}, so this job ends "
-                "without a new version",
-                remedy="Run only one job at a time",
+        if self._is_outranked():
+            raise self._outranked("this job ends without a new version")
+
+    def _is_outranked(self) -> bool:
+        """Return whether another job has claimed the directory."""
+        return self._versions.names()[-1][:2] > (self._number, self._owner)
+
+    def _is_base_of_later(self) -> bool:
+        """Return whether the later job has found this version, and continues after it.
+
+        Raises HistoryError if the later job has not yet said what it has found.
+        """
+        newest = self._versions.names_of_manifests()[-1]
+        if newest[:2] == (self._number, self._owner):
+            raise self._outranked(
+                f"it is not known whether the new version {self._directory} counts: it does if "
+                "that job continues after it"
             )
+        found = self._versions.newest()
+        return found is not None and self._directory in (found.name, *found.former)
+
+    def _outranked(self, outcome: str) -> HistoryError:
+        return HistoryError(
+            f"another job has begun to compact to {self._store.location()}, so {outcome}",
+            remedy="Run only one job at a time",
+        )
 
     def _sweep(self, version: Version) -> None:
         """Remove what is needed neither by this version nor by those that it keeps.
 
         Directories of later claims are left alone: a job that was taken for dead may continue here
-        while the next one writes there.
+        while the next one writes there. Raises HistoryError.
         """
-        from pyarrow import fs
-
         kept, mine = {version.name, *version.former}, (self._number, self._owner)
-        selector = fs.FileSelector(self._store.path(DATA), allow_not_found=True)
-        for info in self._store.filesystem.get_file_info(selector):
-            claim = _DIRECTORY.fullmatch(info.base_name)
-            if info.type != fs.FileType.Directory or claim is None or info.base_name in kept:
-                continue
-            if (int(claim[1]), claim[2]) < mine:
-                self._store.filesystem.delete_dir(info.path)
+        for directory in self._store.directories(DATA):
+            claim = _DIRECTORY.fullmatch(directory)
+            if claim is not None and directory not in kept and (int(claim[1]), claim[2]) < mine:
+                self._store.remove_directory(f"{DATA}/{directory}")
         for name in self._versions.names():
             if name[:2] < mine:
                 self._store.remove(f"{MANIFESTS}/{_text(name)}")
