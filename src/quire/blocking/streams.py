@@ -198,8 +198,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
-                segments), or it is a topic or a partition of one. The error is also raised if the
-                new name is that of a partition that a topic does not have. Nothing was changed.
+                segments and subscriptions), or it is a topic or a partition of one. The error is
+                also raised if the new name is that of a partition that a topic does not have.
+                Nothing was changed.
         """
         call(self.aio.rename_stream(name, new_name))
 

@@ -15,6 +15,7 @@ from quire.cli.common.options import flag, json_option
 from quire.cli.common.output import print_json
 
 if TYPE_CHECKING:
+    from quire.configuration.fields import ConfigKey
     from quire.configuration.layers import Configuration
 
 
@@ -53,29 +54,49 @@ def show(origin: bool, changed: bool, as_json: bool) -> None:
 
 def toml_lines(found: Configuration, *, changed: bool, origin: bool) -> Iterator[str]:
     """Yield the lines of a TOML file with the configured values."""
-    from quire.configuration.values import as_toml
+    from quire.configuration.fields import keys
+    from quire.configuration.layers import DEFAULT
 
     table = ""
     for name, value in found.values.items():
-        here, _, last = name.rpartition(".")
-        if not _wanted(found, name, changed):
-            continue
-        if here != table:
+        here = name.rpartition(".")[0]
+        present = here in found.tables and _is_optional(here)
+        wanted = _wanted(found, name, changed)
+        if here != table and (wanted or present):
             table = here
-            yield f"\n[{here}]"
-        source = f"  # {found.origins[name]}" if origin else ""
-        yield (
-            f"# {last}: not set{source}" if value is None else f"{last} = {as_toml(value)}{source}"
-        )
+            # An optional table differs from a missing one even if it is empty.
+            yield f"\n[{here}]" + (f"  # {found.tables[here]}" if origin and present else "")
+        if wanted:
+            text = _as_line(keys()[name], value, given=found.origins[name] != DEFAULT)
+            yield f"{text}  # {found.origins[name]}" if origin else text
+
+
+def _as_line(key: ConfigKey, value: object, *, given: bool) -> str:
+    """Return the line of a key. `given` says whether a source set the value, even to nothing."""
+    from quire.configuration.values import NONE, as_toml
+
+    last = key.name.rpartition(".")[2]
+    if value is not None:
+        return f"{last} = {as_toml(value)}"
+    if not given:
+        return f"# {last}: not set"
+    return f"{last} = {as_toml(NONE if key.kind in ('boolean', 'integer', 'number') else '')}"
+
+
+def _is_optional(table: str) -> bool:
+    """Return whether this is a table that differs from an empty one if it is missing."""
+    from quire.configuration.fields import inner_tables
+
+    inner = inner_tables().get(table)
+    return inner is not None and inner.optional
 
 
 def _wanted(found: Configuration, name: str, changed: bool) -> bool:
     """Return whether a key is shown. Keys of an optional table are shown only if it is present."""
-    from quire.configuration.fields import inner_tables
     from quire.configuration.layers import DEFAULT
 
-    table = inner_tables().get(name.rpartition(".")[0])
-    if table is not None and table.optional and table.name not in found.tables:
+    table = name.rpartition(".")[0]
+    if _is_optional(table) and table not in found.tables:
         return False
     return not changed or found.origins[name] != DEFAULT
 

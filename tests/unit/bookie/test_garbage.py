@@ -21,10 +21,12 @@ from quire.errors import (
     ClusterNotInitialisedError,
     CollectionOffError,
     CookieError,
+    MetadataDeniedError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     QuireError,
+    UnreadableMetadataError,
 )
 from quire.metadata.interface import KnownRanges, LedgerRange
 from quire.storage.segment.segment import segment_name
@@ -66,12 +68,14 @@ class Metadata:
         alive: set[int] | None = None,
         error: Callable[[], QuireError] | None = None,
         read_error: Callable[[], QuireError] | None = None,
+        unreadable: dict[int, QuireError] | None = None,
     ) -> None:
         self.ranges = ranges
         self.instance = instance
         self.alive = alive or set()
         self.error = error
         self.read_error = read_error
+        self.unreadable = unreadable or {}
 
     async def instance_id(self) -> str:
         return self.instance
@@ -88,6 +92,8 @@ class Metadata:
     async def read_ledger(self, ledger_id: int) -> object:
         if self.read_error is not None:
             raise self.read_error()
+        if ledger_id in self.unreadable:
+            raise self.unreadable[ledger_id]
         if ledger_id not in self.alive:
             raise NoSuchLedgerError(f"no ledger {ledger_id}")
         return object()
@@ -159,6 +165,19 @@ async def test_each_ledger_is_asked_for_again_before_it_is_dropped() -> None:
     with pytest.raises(MetadataUnavailableError):
         await collect(store, metadata)
     assert store.dropped == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UnreadableMetadataError("damaged", ledger_id=2), MetadataDeniedError("denied")],
+    ids=["unreadable", "denied"],
+)
+async def test_a_ledger_whose_metadata_cannot_be_read_is_not_dropped(error: QuireError) -> None:
+    """It counts as existing, and the pass goes on."""
+    store = Store(1, 2, 3)
+    metadata = Metadata([LedgerRange(0, LAST, [])], unreadable={2: error})
+    assert await collect(store, metadata) == [1, 3]
+    assert store.dropped == [1, 3]
 
 
 async def test_a_store_that_is_replaced_while_it_is_listed_deletes_nothing() -> None:

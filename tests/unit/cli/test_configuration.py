@@ -381,6 +381,28 @@ def test_show_says_what_is_in_force(file: Any, monkeypatch: pytest.MonkeyPatch) 
     assert found["origins"]["bookie.tls.certificate"] == f"{path}:3"
 
 
+@pytest.mark.parametrize("more", [(), ("--changed",), ("--changed", "--origin")])
+def test_what_show_prints_is_a_file_with_the_same_configuration(
+    more: tuple[str, ...], file: Any
+) -> None:
+    """Also a limit that is switched off, and an empty table of TLS."""
+    path = file(
+        "[client.tls]\n[client.placement]\nlocal_reads = 'none'\n"
+        "[autorecovery]\nbytes_per_s = 'none'\nhttp_token_file = ''\n"
+    )
+    first = merged([file_layer(path)])
+    shown = quire("--config", str(path), "config", "show", *more).stdout
+    again = merged([toml_layer(tomllib.loads(shown), "shown", {})])
+    assert again.problems == first.problems == []
+    assert again.values == first.values
+    assert again.autorecovery().bytes_per_s is None
+    assert again.client().tls == TlsClientConfig()
+    assert again.bookie().tls is None
+    if "--origin" in more:
+        assert f"[client.tls]  # {path}:1\n" in shown
+        assert f'bytes_per_s = "none"  # {path}:5\n' in shown
+
+
 def test_check_lists_all_problems(file: Any) -> None:
     good = quire("config", "check", str(file("[bookie]\nport = 1\n")))
     assert (good.exit_code, good.stderr) == (0, "")

@@ -70,12 +70,20 @@ def test_the_table_is_written_and_listed(uri: str, capsys: pytest.CaptureFixture
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "words", [("list",), ("set", "b1:3181", "/a"), ("remove", "b1:3181")], ids=lambda words: words[0]
+)
 def test_a_table_that_is_not_one_is_left_alone(
-    uri: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wait(node(uri, b"[1]"))
-    assert run("cluster", "locations", "set", "b1:3181", "/a") == 2
-    assert "not a table of groups" in capsys.readouterr().err
+    capsys.readouterr()
+    assert run("cluster", "locations", *words) == 1
+    assert capsys.readouterr().err == (
+        "error: the table of locations at /bookies cannot be read: its content is not a table of "
+        "groups of bookies, {group: {bookie: {...}}}. Nothing was changed. Correct the JSON in "
+        "this node, or write {} into it for an empty table\n"
+    )
     assert wait(node(uri)) == [1]
 
 

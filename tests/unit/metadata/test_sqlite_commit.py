@@ -1,8 +1,9 @@
-"""A SQLite metadata file that cannot be examined after a commit."""
+"""A SQLite metadata file that is gone, or cannot be examined, after a commit."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -41,4 +42,31 @@ async def test_writes_end_if_the_file_cannot_be_examined_after_their_commit(
     committed = False
     query = "SELECT next_ledger_id FROM cluster"
     assert await file.read(lambda connection: connection.execute(query).fetchone()) == (1,)
+    await file.close()
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
+async def test_what_is_logged_about_a_file_that_is_gone_agrees_with_the_outcome(
+    committed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, away = tmp_path / "cluster.db", tmp_path / "away.db"
+    file, _ = await SqliteFile.open(path, "an-id")
+
+    def work(connection: Any) -> int:
+        connection.execute("UPDATE cluster SET next_ledger_id = 1")
+        path.rename(away)
+        return 1
+
+    if not committed:
+        path.rename(away)
+    with caplog.at_level(logging.ERROR), pytest.raises(MetadataUnavailableError) as failed:
+        await file.write(work)
+    assert failed.value.outcome_known is not committed
+    [record] = caplog.records
+    assert f"{path} was deleted or moved away while the metadata file" in record.getMessage()
+    assert ("Nothing was changed" in record.getMessage()) is not committed
+    assert ("The outcome of the last change is unknown" in record.getMessage()) is committed
+    away.rename(path)
+    query = "SELECT next_ledger_id FROM cluster"
+    assert await file.read(lambda connection: connection.execute(query).fetchone()) == (committed,)
     await file.close()

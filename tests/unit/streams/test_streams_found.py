@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -230,8 +231,11 @@ def test_a_stream_that_is_just_too_large_to_be_renamed_keeps_its_writer(
             metadata, target = b.streams.metadata("s"), b.streams.metadata("t")
             moved = await b.streams._moves(metadata.paths, target.paths.root)
             monkeypatch.setattr(namespace, "COMMIT_OPERATIONS_MAX", sum(map(len, moved)))
-            with pytest.raises(UsageError, match="stream s was not renamed"):
+            with pytest.raises(UsageError, match="stream s was not renamed") as refused:
                 await b.streams.rename_stream("s", "t")
+            [limit, needed] = re.findall(r"(\d+) operations", str(refused.value))
+            assert int(needed) > int(limit)
+            assert "or delete subscriptions that nobody uses" in str(refused.value.remedy)
             monkeypatch.undo()
             await writer.append(b"2")
         assert [r.payload for r in await b.read("s")] == [b"1", b"2"]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from quire.codec.distributedlog.control_record import CreationTime, encode_control
+from quire.codec.distributedlog.control_record import MARK, CreationTime, encode_control
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import control_record, encode_record
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.metadata.ledger_metadata import LedgerState
+from quire.errors import StreamDamagedError
+from quire.streams.read.positions import AtTime, find
 from quire.streams.write.producers import ControlState, encode_mark, read_marks
 from quire.streams.write.takeover import last_record
 from tests.support.bookies.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
 
 SEGMENT = StreamSegment(1, LEDGER, 0, layout=2)
 """A segment whose entries have no envelopes."""
+ONE_RECORD = encode_mark("p", 5, 1)
+NO_RECORDS = ONE_RECORD.replace(MARK.pack(5, 1), MARK.pack(5, 0))
+"""A producer mark that no writer of Quire can have written."""
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 8, 11, 12, 19])
@@ -85,5 +90,43 @@ def test_an_empty_ledger_has_no_last_record() -> None:
         async with cluster.client() as client:
             reader = await client.open_ledger(LEDGER, password=PASSWORD)
             assert await last_record(reader, SEGMENT) is None
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("snapshot", [False, True], ids=["marks", "snapshot"])
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (NO_RECORDS, "has an invalid producer mark: 0 records from sequence number 5"),
+        (ONE_RECORD[:-1], "ends within its item"),
+        (encode_mark("p", 5, 3), "marks 3 records, but fewer follow it"),
+    ],
+    ids=["invalid", "short", "too many"],
+)
+def test_a_control_record_that_cannot_be_decoded_is_named(
+    payload: bytes, why: str, *, snapshot: bool
+) -> None:
+    """Else nobody knows in which entry of the stream the damage is."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(3), state=LedgerState.CLOSED)
+        state = ControlState()
+        state.sent("earlier", 4, DLSN(1, 0, 0))
+        for bookie in cluster.bookies.values():
+            first = control_record(0, 0, state.snapshot() or b"") if snapshot else b""
+            bookie.entries[0] = cluster.entry(0, first)
+            body = control_record(1, 0, payload) + encode_record(1, 0, b"x")
+            bookie.entries[1] = cluster.entry(1, body)
+            bookie.entries[2] = cluster.entry(2, encode_record(2, 0, b"y"))
+        place = rf"entry 1 of segment 1 \(ledger {LEDGER}\) cannot be decoded: a control record "
+        async with cluster.client() as client:
+            with pytest.raises(StreamDamagedError, match=place + f"in the entry {why}"):
+                await read_marks(client, [SEGMENT], PASSWORD)
+            if why.startswith("marks"):
+                return
+            with pytest.raises(StreamDamagedError, match=place + f"in the entry {why}"):
+                await find(client, [SEGMENT], AtTime(1), PASSWORD)
 
     simulated(main)

@@ -281,8 +281,9 @@ class AnswerBudget:
     def run(self, account: Account, size: int, start: Start, *, first: bool = False) -> None:
         """Reserve `size` bytes of memory and call `start`, now or when there is room.
 
-        If the connection ends before, `start` is never called. With `first`, the request comes
-        before the other waiting requests of its connection, because it has waited already.
+        If the connection ends, or the budget is closed, before that, `start` is never called. With
+        `first`, the request comes before the other waiting requests of its connection, because it
+        has waited already.
         """
         if account.gone or self._closed:
             return
@@ -327,7 +328,10 @@ class AnswerBudget:
         task.add_done_callback(lambda ended: self._ended(account, ended))
 
     def wait(self, account: Account, start: Start) -> None:
-        """Call `start` once one more answer may be built (see `has_room`)."""
+        """Queue `start`, and call it in a later callback, when one more answer may be built.
+
+        It is never called if the connection ends, or the budget is closed, before that.
+        """
         if not account.gone and not self._closed:
             self._wait(account, 0, start, first=False)
 

@@ -24,7 +24,7 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import connect, tls_options
-from quire.errors import MetadataError, NoSuchKeyError, UsageError
+from quire.errors import MetadataError, NoSuchKeyError, UsageError, nothing_done
 
 if TYPE_CHECKING:
     from quire.metadata.interface import Bookies, MetadataStore
@@ -227,16 +227,22 @@ async def _list(
     try:
         groups = read_groups(data)
     except UsageError as error:
-        raise MetadataError(
-            f"the table of locations at {node} cannot be read: {error}",
-            remedy="Correct the JSON in this node, or write {} into it for an empty table",
-        ) from None
+        raise _unreadable(node, str(error)) from None
     found = {
         bookie: (group, facts)
         for group, members in groups.items()
         for bookie, facts in members.items()
     }
     return found, registered
+
+
+def _unreadable(node: str, why: str) -> MetadataError:
+    return nothing_done(
+        MetadataError(
+            f"the table of locations at {node} cannot be read: {why}. Nothing was changed",
+            remedy="Correct the JSON in this node, or write {} into it for an empty table",
+        )
+    )
 
 
 async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None:
@@ -249,7 +255,10 @@ async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None
         except NoSuchKeyError:
             await store.tree.make_path(node)
             found = await store.tree.read(node)
-        changed = change(found.value)
+        try:
+            changed = change(found.value)
+        except UsageError as error:
+            raise _unreadable(node, str(error)) from None
         if changed != found.value:
             await store.tree.commit(Put(node, changed, found.version))
 

@@ -118,7 +118,8 @@ def _legacy(bookie_id: str) -> BookieServiceInfo:
         raise MetadataError(
             f"bookie {bookie_id} cannot be reached: its registration has no address, and its id is "
             "not of the form host:port",
-            remedy="Start the bookie with --advertise HOST, or give it an id of the form host:port",
+            remedy="Another program registered it. Upgrade that bookie to a version that "
+            "registers its address, or give it an id of the form host:port",
         )
     return BookieServiceInfo((Endpoint(bookie_id, host, int(port)),))
 

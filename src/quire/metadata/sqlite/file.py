@@ -341,7 +341,7 @@ class SqliteFile:
         if not self._presence.opened(before):
             return None
         self._transaction("BEGIN", self._recognise)
-        self._presence.check()
+        self._presence.check(after_commit=created)
         return created
 
     def _refuse_nothing(self, instance_id: str | None) -> None:
@@ -545,7 +545,7 @@ class SqliteFile:
         The same if that is not known, because the file cannot be examined.
         """
         try:
-            self._presence.check()
+            self._presence.check(after_commit=True)
         except MetadataUnavailableError as error:
             why, remedy = "was deleted or replaced during a commit", error.remedy
         except OSError as error:

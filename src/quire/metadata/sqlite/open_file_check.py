@@ -59,12 +59,16 @@ class OpenFileCheck:
             )
         return True
 
-    def check(self) -> None:
-        """Check that each name still refers to the open file, in about 3 us.
+    def check(self, *, after_commit: bool = False) -> None:
+        """Check that each name still refers to the open file.
+
+        Args:
+            after_commit: Whether a commit came before, which the file may or may not have now.
 
         Raises:
-            MetadataUnavailableError: A file was deleted or replaced. The outcome is known: nothing
-                was changed.
+            MetadataUnavailableError: A file was deleted or replaced. Nothing was changed, unless
+                this is a check after a commit: the outcome of the commit is then unknown.
+            OSError: A file cannot be examined.
         """
         for name in (self._path, *(self._path + side for side in SIDE_FILES)):
             known = self._known.get(name)
@@ -72,25 +76,29 @@ class OpenFileCheck:
                 stat = os.stat(name)
             except FileNotFoundError:
                 if known is not None:
-                    raise self._gone(f"{name} was deleted or moved away") from None
+                    raise self._gone(f"{name} was deleted or moved away", after_commit) from None
                 continue
             found = (stat.st_dev, stat.st_ino)
             if self._known.setdefault(name, found) != found:
-                raise self._gone(f"{name} was replaced by another file")
+                raise self._gone(f"{name} was replaced by another file", after_commit)
         if self._told:
             self._told = False
             logger.warning("the metadata file %s is back and is used again", self._path)
 
-    def _gone(self, what: str) -> MetadataUnavailableError:
-        error = nothing_done(
-            MetadataUnavailableError(
-                f"{what} while the metadata file {self._path} was in use. Nothing was changed, and "
-                "nothing is known about its content",
-                remedy="Move the same file back to its path, with its -wal and -shm files, and it "
-                "is used again. To use another file, such as a backup, stop all processes of the "
-                "cluster first (docs/guides/disaster-recovery.md)",
-            )
+    def _gone(self, what: str, after_commit: bool) -> MetadataUnavailableError:
+        outcome = (
+            "The outcome of the last change is unknown"
+            if after_commit
+            else "Nothing was changed, and nothing is known about its content"
         )
+        error = MetadataUnavailableError(
+            f"{what} while the metadata file {self._path} was in use. {outcome}",
+            remedy="Move the same file back to its path, with its -wal and -shm files, and it "
+            "is used again. To use another file, such as a backup, stop all processes of the "
+            "cluster first (docs/guides/disaster-recovery.md)",
+        )
+        if not after_commit:
+            nothing_done(error)
         if not self._told and self._known:
             self._told = True
             logger.error("%s", error)

@@ -212,7 +212,8 @@ class _Walk:
     ) -> AsyncIterator[str]:
         """Yield the parents of leaves below `names`, in order, that can have ids in this range.
 
-        The range contains `first`, and ends before `before`. With `down` the order descends.
+        `names` are nodes of the tree, by path. `digits` is the number of digits of an id in this
+        tree. The range contains `first`, and ends before `before`. With `down` the order descends.
         """
         for name in sorted(names, reverse=down):
             number = int(name.replace("/", ""))

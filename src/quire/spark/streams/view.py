@@ -342,7 +342,7 @@ class StreamView:
             for at, slot in enumerate(everything.slots):
                 if everything.flags[at] or DLSN(segment.lssn, entry_id, slot) < position:
                     continue
-                told = creation_time_ms(everything, at)
+                told = creation_time_ms(segment, entry_id, everything, at)
                 if told is None and self.txid_is_time:
                     told = everything.txids[at]
                 next_ms = None if told is None or told > TIME_MAX_MS else told
@@ -455,7 +455,7 @@ class StreamView:
                 found = await search_segment(
                     await self._reader(segment),
                     segment,
-                    lambda _, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
+                    lambda _, __, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
                 )
             except NoSuchLedgerError:  # the ledger is gone: reading reports the loss
                 behind = segment.first_dlsn.next_segment()

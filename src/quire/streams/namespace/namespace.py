@@ -417,8 +417,9 @@ class Namespace:
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
-                segments), or it is a topic or a partition of one. The error is also raised if the
-                new name is that of a partition that a topic does not have. Nothing was changed.
+                segments and subscriptions), or it is a topic or a partition of one. The error is
+                also raised if the new name is that of a partition that a topic does not have.
+                Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         remedy = "Create another topic, and copy the records"
@@ -474,7 +475,7 @@ class Namespace:
         The plans of jobs do not count, because they are deleted before the rename.
         """
         operations = [one for one in operations if not is_job_plan(one.path)]
-        reason = f"it has {len(operations):,} operations"
+        reason = f"it may need {len(operations) + FENCED_OPERATIONS:,} operations"
         if len(operations) + FENCED_OPERATIONS <= COMMIT_OPERATIONS_MAX:
             try:
                 check_operations(operations)
@@ -486,7 +487,8 @@ class Namespace:
             f"stream {name} was not renamed: the nodes of a stream move in one transaction, "
             f"which has at most {COMMIT_OPERATIONS_MAX:,} operations and {COMMIT_BYTES_MAX:,} "
             f"bytes, and this one is too large ({reason})",
-            remedy="Truncate the stream, so that it has fewer segments, and try again",
+            remedy="Truncate the stream, so that it has fewer segments, or delete subscriptions "
+            "that nobody uses, and try again",
         )
 
     async def _moves(

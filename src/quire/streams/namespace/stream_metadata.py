@@ -601,9 +601,11 @@ class StreamMetadata:
         removes an empty one (`drop`), whose ledger becomes the allocated one. The caller must have
         deleted the ledger that was allocated before. With `insist`, the transaction is repeated for
         `LOST_REPLY_LIMIT_S` while all replies are lost. Callers that keep the claim need that,
-        because their next change would be another one. Raises StreamFencedError if another
-        writer has claimed the stream. Nothing was changed then, unless an earlier attempt was done
-        whose reply was lost.
+        because their next change would be another one.
+
+        Raises StreamFencedError if another writer has claimed the stream. Nothing was changed then,
+        unless an earlier attempt was done whose reply was lost. Raises MetadataUnavailableError if
+        the outcome stays unknown.
         """
         assert drop is None or begin is None  # both change the allocation
         async with self._committing:
@@ -656,9 +658,12 @@ class StreamMetadata:
     ) -> None:
         """Add completed segments after the newest one, together with the operations in `more`.
 
-        All of this is one transaction. `after` has the values that some nodes have after it, or
-        None for a node that it deletes. They prove later that it was done. Raises
-        StreamFencedError as `change` does.
+        All of this is one transaction. `after` maps paths of nodes to the values that they have
+        after the transaction, or to None if it deletes them. If the reply is lost, these values
+        show whether the transaction was done.
+
+        Raises StreamFencedError as `change` does, and MetadataUnavailableError if the outcome stays
+        unknown.
         """
         async with self._committing:
             newest = max([claim.newest, *[segment.lssn for segment in segments]])

@@ -68,6 +68,10 @@ Start = DLSN | AtTxid | AtTime | AtSequence | str
 A DLSN is inclusive: pass `position.next_slot()` to continue after a record.
 """
 
+IsBefore = Callable[[StreamSegment, int, Records, int], bool]
+"""Whether a record is before a place. Its arguments are the segment of the record, the id and the
+records of its entry, and the index of the record in them."""
+
 _STARTS = f"Use {EARLIEST!r}, {LATEST!r}, a DLSN, AtTxid, AtTime or AtSequence"
 PLACES = "earliest, latest, a position (5:12:3), txid:N, time:ISO or seq:N"
 """The forms that `parse_start` accepts, for messages."""
@@ -141,21 +145,21 @@ async def find(
         return await _search(
             client, segments, oldest, password,
             lambda segment: segment.last_txid < wanted,
-            lambda segment, records, at: records.txids[at] < wanted,
+            lambda _, __, records, at: records.txids[at] < wanted,
         )  # fmt: skip
     if isinstance(start, AtTime):
         time_ms = start.time_ms
         return await _search(
             client, segments, oldest, password,
             lambda segment: _is_before_time(segment, time_ms),
-            lambda segment, records, at: _time_ms(records, at) < time_ms,
+            lambda *place: _time_ms(*place) < time_ms,
         )  # fmt: skip
     if isinstance(start, AtSequence):
         number = start.sequence
         return await _search(
             client, segments, oldest, password,
             lambda segment: segment.following_sequence_id <= number,
-            lambda segment, records, at: segment.sequence_id(records.positions[at]) < number,
+            lambda segment, _, records, at: segment.sequence_id(records.positions[at]) < number,
         )  # fmt: skip
     raise AssertionError("unreachable: `check_start` has refused it")  # pragma: no cover
 
@@ -304,7 +308,7 @@ async def _search(
     oldest: DLSN,
     password: bytes,
     segment_is_before: Callable[[StreamSegment], bool],
-    record_is_before: Callable[[StreamSegment, Records, int], bool],
+    record_is_before: IsBefore,
 ) -> DLSN:
     end = oldest
     # The beginning of the first segment whose ledger is gone and may have held the record.
@@ -334,14 +338,14 @@ async def _search(
 async def search_segment(
     reader: LedgerReader,
     segment: StreamSegment,
-    is_before: Callable[[StreamSegment, Records, int], bool],
+    is_before: IsBefore,
 ) -> DLSN | None:
     """Find the first record of a segment that is not before the place where a reader is to begin.
 
     Args:
         reader: A reader of the segment's ledger.
         segment: The segment.
-        is_before: Returns whether the record with this index in its entry is before that place.
+        is_before: Returns whether a record is before that place.
 
     Returns:
         The position of the record, or None if there is no such record yet.
@@ -362,29 +366,37 @@ async def search_segment(
             high = middle
             continue
         users = [k for k, flags in enumerate(records.flags) if not flags]
-        if is_before(segment, records, users[-1]):
+        if is_before(segment, at, records, users[-1]):
             low = at + 1
         else:
-            first = next(k for k in users if not is_before(segment, records, k))
+            first = next(k for k in users if not is_before(segment, at, records, k))
             best = DLSN(segment.lssn, at, records.slots[first])
             high = middle
     return best
 
 
-def creation_time_ms(records: Records, at: int) -> int | None:
+def creation_time_ms(
+    segment: StreamSegment, entry_id: int, records: Records, at: int
+) -> int | None:
     """Return the time at which a record was appended, if its entry contains it.
 
     Args:
+        segment: The segment of the record.
+        entry_id: The id of the record's entry.
         records: The records of the entry.
         at: The index of the record.
 
     Returns:
         The time in milliseconds, or None if the entry does not contain it.
+
+    Raises:
+        LaterStreamError: A later version wrote a control record of the entry.
+        StreamDamagedError: A control record of the entry cannot be decoded.
     """
     time_ms: int | None = None
     for index, payload in records.controls():
         if index < at:
-            for item in control_items(payload):
+            for item in control_items(segment, entry_id, payload):
                 if isinstance(item, CreationTime):
                     time_ms = item.time_ms
     return time_ms
@@ -401,6 +413,6 @@ def _is_before_time(segment: StreamSegment, time_ms: int) -> bool:
     return segment.completion_time_ms < time_ms and not perhaps
 
 
-def _time_ms(records: Records, at: int) -> int:
-    told = creation_time_ms(records, at)
+def _time_ms(segment: StreamSegment, entry_id: int, records: Records, at: int) -> int:
+    told = creation_time_ms(segment, entry_id, records, at)
     return records.txids[at] if told is None else told

@@ -219,8 +219,12 @@ def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:
     try:
         return decode_entry(payload, segment.enveloped)
     except StreamFormatError as error:
-        where = f"entry {entry_id} of segment {segment.lssn} (ledger {segment.ledger_id})"
-        raise undecodable(where, error) from error
+        raise undecodable(place_of(segment, entry_id), error) from error
+
+
+def place_of(segment: StreamSegment, entry_id: int) -> str:
+    """Return an entry of a stream as a noun phrase, for messages."""
+    return f"entry {entry_id} of segment {segment.lssn} (ledger {segment.ledger_id})"
 
 
 def envelope_of(position: DLSN, data: bytes, start: int, end: int) -> RecordEnvelope:
@@ -252,17 +256,22 @@ def undecodable(where: str, error: Exception) -> StreamError:
     return StreamDamagedError(f"{where} cannot be decoded: {error}")
 
 
-def control_items(payload: bytes) -> list[ControlItem]:
+def control_items(segment: StreamSegment, entry_id: int, payload: bytes) -> list[ControlItem]:
     """Return the items of a control record.
 
+    Args:
+        segment: The segment that holds the entry of the record.
+        entry_id: The id of the entry.
+        payload: The payload of the record.
+
     Raises:
-        LaterStreamError: A later version wrote the record.
-        StreamDamagedError: The record cannot be decoded.
+        LaterStreamError: A later version wrote the record. The error names its place.
+        StreamDamagedError: The record cannot be decoded. The error names its place.
     """
     try:
         return decode_control(payload)
     except StreamFormatError as error:
-        raise undecodable("a control record of the stream", error) from error
+        raise undecodable(place_of(segment, entry_id), error) from error
 
 
 async def read_entries(

@@ -179,5 +179,5 @@ async def _numbered(
     """Return the position of a segment's `number`-th record, counted from 1."""
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
         return await search_segment(
-            reader, segment, lambda _, records, at: records.positions[at] < number
+            reader, segment, lambda _, __, records, at: records.positions[at] < number
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from quire._runtime.units import counted
 from quire.client import Client
 from quire.codec.distributedlog.control_record import (
     FencingToken,
@@ -20,10 +21,11 @@ from quire.codec.distributedlog.control_record import (
     encode_control,
 )
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import StreamFormatError
 from quire.codec.distributedlog.record import RecordFlag, Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError, UsageError
-from quire.streams.read.records import control_items, read_entries
+from quire.streams.read.records import control_items, place_of, read_entries, undecodable
 
 PRODUCERS_MAX = 1_000
 """The largest number of producers that a stream remembers.
@@ -79,9 +81,14 @@ class ControlState:
         return ControlState(dict(self.producers), self.token)
 
     def read(self, segment: StreamSegment, entry_id: int, records: Records) -> None:
-        """Update the state with the control records of one entry."""
+        """Update the state with the control records of one entry.
+
+        Raises:
+            LaterStreamError: A later version wrote one of them.
+            StreamDamagedError: One of them cannot be decoded, or marks more records than follow.
+        """
         for at, payload in records.controls():
-            for item in control_items(payload):
+            for item in control_items(segment, entry_id, payload):
                 if isinstance(item, Producers):
                     self.producers = dict(
                         sorted(item.states.items(), key=lambda known: known[1].last_dlsn)
@@ -90,24 +97,41 @@ class ControlState:
                     self.token = item.token
                 elif isinstance(item, ProducerMark):
                     last = _last_marked(records, at, item.count)
+                    if last is None:
+                        raise undecodable(
+                            place_of(segment, entry_id),
+                            StreamFormatError(
+                                "a control record in the entry marks "
+                                f"{counted(item.count, 'record')}, but fewer follow it"
+                            ),
+                        )
                     position = DLSN(segment.lssn, entry_id, records.slots[last])
                     self.sent(item.producer_id, item.first_sequence + item.count - 1, position)
 
 
-def _last_marked(records: Records, at: int, count: int) -> int:
-    """Return the index of the last of `count` user records after index `at`."""
-    while count:
-        at += 1
-        count -= records.flags[at] == RecordFlag.NONE
-    return at
+def _last_marked(records: Records, at: int, count: int) -> int | None:
+    """Return the index of the last of `count` user records after index `at`.
+
+    Returns None if there are fewer.
+    """
+    for index in range(at + 1, len(records)):
+        count -= records.flags[index] == RecordFlag.NONE
+        if not count:
+            return index
+    return None
 
 
-def has_snapshot(records: Records) -> bool:
-    """Return whether an entry holds the state of all producers."""
+def has_snapshot(segment: StreamSegment, entry_id: int, records: Records) -> bool:
+    """Return whether an entry holds the state of all producers.
+
+    Raises:
+        LaterStreamError: A later version wrote one of its control records.
+        StreamDamagedError: One of its control records cannot be decoded.
+    """
     return any(
         isinstance(item, Producers)
         for _, payload in records.controls()
-        for item in control_items(payload)
+        for item in control_items(segment, entry_id, payload)
     )
 
 
@@ -153,7 +177,7 @@ async def _read_back(
             found = False
             for entry_id, records in await read_entries(reader, segment, first, end - 1):
                 if not records.only_users:
-                    if has_snapshot(records):
+                    if has_snapshot(segment, entry_id, records):
                         chunk, found = [], True
                     chunk.append((segment, entry_id, records))
             behind.append(chunk)
