@@ -60,7 +60,7 @@ from quire.spark.streams.view import StreamView
 from quire.streams import DLSN, Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.tree_search import namespaces
-from quire.streams.read.arrow import TIME_MAX_MS
+from quire.streams.read.positions import TIME_MAX_MS
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
 LEDGERS_PER_TASK = 20_000

@@ -15,7 +15,7 @@ import pytest
 from quire.codec.distributedlog.control_record import CreationTime, encode_control
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import control_record, decode_entry, encode_record
-from quire.codec.distributedlog.segment import Truncation
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
     ClientClosedError,
     MetadataUnavailableError,
@@ -519,7 +519,8 @@ def test_the_time_of_a_record_is_that_of_the_last_control_record_before_it() -> 
         control(9, 2), encode_record(2, 0, b"c"),
     ])  # fmt: skip
     records = decode_entry(body, enveloped=False)
-    assert [creation_time_ms(records, at) for at in range(5)] == [None, None, 5, 5, 9]
+    times_ms = [creation_time_ms(StreamSegment(1, 7, 0), 0, records, at) for at in range(5)]
+    assert times_ms == [None, None, 5, 5, 9]
 
 
 @pytest.mark.parametrize("ended", [False, True])
