@@ -771,7 +771,7 @@ NAMES_ONLY = {
     "cli/cluster/metadata.py erase_now": "it deletes nodes by name, and reads none",
     "cli/shell/cluster.py list_bookies": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
-    "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",
+    "bookie/background/garbage.py _find_unnamed": "a listed ledger is alive, readable or not",
     "blocking/client.py Client.list_ledgers": "ids",
     "http/views/bookie_list.py bookie_facts": "names of cookies",
     "cli/bookie/space.py _uncollected": "ids",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -54,10 +55,14 @@ class RealFile:
         self._fd = fd
         self._path = path
         self._nowait = getattr(os, "RWF_NOWAIT", 0)
+        self._growing = threading.Lock()
+        """Held while data is written or space is preallocated. If the file system cannot
+        preallocate, zeros are written after the end of the file, and must not overwrite data."""
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
-        for at in range(0, len(buffers), _IOV_MAX):
-            offset = self._write_some(buffers[at : at + _IOV_MAX], offset)
+        with self._growing:
+            for at in range(0, len(buffers), _IOV_MAX):
+                offset = self._write_some(buffers[at : at + _IOV_MAX], offset)
 
     def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
         size = sum(map(len, buffers))
@@ -151,6 +156,10 @@ class RealFile:
                 os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
     def preallocate(self, size: int) -> None:
+        with self._growing:
+            self._preallocate(size)
+
+    def _preallocate(self, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
             try:
                 os.posix_fallocate(self._fd, 0, size)

@@ -190,9 +190,9 @@ def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
         garbage,
-        "unnamed_ledgers",
+        "_find_unnamed",
         (
-            "local = sorted(store.ledger_ids())\n    if not local:\n        return []\n    await",
+            "local = sorted(store.ledger_ids())\n    if not local:\n        return {}\n    await",
             "await",
         ),
         (
@@ -203,7 +203,7 @@ def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
             "unchanged.known(local)",
             "unchanged.known(sorted(store.ledger_ids()))",
         ),
-        ("if await _is_gone(metadata, ledger)", ""),
+        ("if await _is_gone(metadata, ledger):", "if True:"),
     )
 
 

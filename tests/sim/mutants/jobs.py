@@ -70,7 +70,7 @@ def a_copy_too_many_is_dropped_without_a_lock(patch: pytest.MonkeyPatch) -> None
         "_drop",
         ("lock = await self._take_lock(ledger_id)", "lock = ''"),
         ("if not await self._renew(ledger_id, version):", "if False:"),
-        ("if self._copies(ledger_id) != copies:", "if False:"),
+        ("if copies_of(self._store, ledger_id) != copies:", "if False:"),
         ("await self._give_back(lock)", "pass"),
     )
 

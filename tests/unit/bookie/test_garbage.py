@@ -16,7 +16,10 @@ from quire.bookie.background.garbage import (
     UnchangedRanges,
     collect_garbage,
 )
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.wire.v2 import add_request, add_response, read_request, read_response
 from quire.errors import (
     ClusterNotInitialisedError,
     CollectionOffError,
@@ -28,13 +31,14 @@ from quire.errors import (
     QuireError,
     UnreadableMetadataError,
 )
-from quire.metadata.interface import KnownRanges, LedgerRange
+from quire.metadata.interface import KnownRanges, LedgerRange, Versioned
 from quire.storage.segment.segment import segment_name
 from tests.support.bookies.bookie import (
     SMALL,
     Unguarded,
     free_port,
     memory_metadata,
+    peer_of,
     running_bookie,
 )
 from tests.support.waiting import until
@@ -43,11 +47,26 @@ LAST = 2**63 - 1
 METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("one",)),))
 
 
+KEY = master_key(b"")
+
+
+def entry(ledger_id: int, entry_id: int) -> bytes:
+    codec = EntryCodec(ledger_id, DigestType.CRC32C, b"")
+    return codec.pack(entry_id, entry_id - 1, 0, b"payload")
+
+
+class Ids(set[int]):
+    """The ids of a store's ledgers, of which nothing else is known."""
+
+    def get(self, ledger_id: int) -> None:
+        return None
+
+
 class Store:
     """The bookie's side: which ledgers it has, and what was dropped."""
 
     def __init__(self, *ledgers: int) -> None:
-        self.ledgers = set(ledgers)
+        self.ledgers = Ids(ledgers)
         self.dropped: list[int] = []
 
     def ledger_ids(self) -> list[int]:
@@ -226,6 +245,51 @@ async def test_a_bookie_without_an_instance_id_deletes_nothing() -> None:
     assert store.dropped == []
 
 
+@pytest.mark.parametrize("when", ["reads", "checks"])
+async def test_what_is_added_after_a_ledger_was_missing_is_not_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The id of the ledger is used again while the pass still looks for others."""
+    metadata = memory_metadata()
+    async with running_bookie(tmp_path, SMALL, metadata) as bookie, peer_of(bookie) as peer:
+        for ledger_id in (5, 7):
+            answer = await peer.ask(add_request(KEY, entry(ledger_id, 0)))
+            assert answer == add_response(0, ledger_id, 0)
+
+        async def use_again() -> None:
+            if 5 not in made:
+                made.append(5)
+                await metadata.create_ledger(METADATA, 5)
+                assert await peer.ask(add_request(KEY, entry(5, 0))) == add_response(0, 5, 0)
+
+        made: list[int] = []
+        read_ledger = metadata.read_ledger
+        assert bookie.collection is not None
+        check, checks = bookie.collection.check, 0
+
+        async def reading(ledger_id: int) -> Versioned[LedgerMetadata]:
+            if when == "reads" and ledger_id == 7:
+                await use_again()
+            return await read_ledger(ledger_id)
+
+        async def checking() -> None:
+            nonlocal checks
+            checks += 1
+            if when == "checks" and checks == 2:
+                await use_again()
+            await check()
+
+        monkeypatch.setattr(metadata, "read_ledger", reading)
+        monkeypatch.setattr(bookie.collection, "check", checking)
+        assert await bookie.collect_garbage() == ""
+        assert made == [5]
+        assert 7 not in bookie.store.ledgers
+        assert await peer.ask(read_request(5, 0)) == read_response(0, 5, 0, entry(5, 0))
+        await metadata.delete_ledger(5)
+        assert await bookie.collect_garbage() == ""
+        assert 5 not in bookie.store.ledgers
+
+
 async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
     events: list[str] = []
 
@@ -251,7 +315,7 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
     assert events == ["garbage_waits"]
     now_s += 0.4
     assert await one_pass() == list(range(10, 2 * MASS_LEDGERS_MIN))
-    store.ledgers = {5, *range(10)}
+    store.ledgers = Ids({5, *range(10)})
     assert await one_pass() == [0, 1, 2, 3, 4, 6, 7, 8, 9]  # a few go at once
 
 

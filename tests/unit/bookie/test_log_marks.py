@@ -160,6 +160,36 @@ async def test_a_store_that_fails_is_told_once_and_asked_again(
     assert (await s.stored()).marks[OWN].end_group == 25
 
 
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_report_that_is_cancelled_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    """The last report of a bookie that stopped meanwhile found that nothing had moved."""
+    s = Scene()
+    reports = await s.begun()
+    s.grow(8, 25)
+    asked = asyncio.Event()
+
+    async def slow(*arguments: Any) -> int:
+        if written:
+            await write_directories(*arguments)
+        asked.set()
+        await asyncio.Event().wait()
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rollback, "write_directories", slow)
+        report = asyncio.create_task(reports.report())
+        await asked.wait()
+        report.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await report
+    await reports.last()
+    assert (await s.stored()).marks[OWN] == replace(MARK, newest_file=8, end_group=25)
+    assert reports.unreported_s == 0.0
+    assert s.events == []
+
+
 async def test_a_record_that_keeps_changing_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     s = Scene()
     reports = await s.begun()

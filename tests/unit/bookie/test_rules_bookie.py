@@ -180,11 +180,18 @@ async def test_rule_31_nor_one_whose_directory_is_of_another() -> None:
 # -- garbage ----------------------------------------------------------------------------------
 
 
+class Ids(set[int]):
+    """The ids of a store's ledgers, of which nothing else is known."""
+
+    def get(self, ledger_id: int) -> None:
+        return None
+
+
 class Made:
     """A store and a metadata store: a ledger is made while the list of ledgers is read."""
 
     def __init__(self) -> None:
-        self.ledgers = {1, 2}
+        self.ledgers = Ids({1, 2})
         self.alive = {1}
         self.dropped: list[int] = []
 

@@ -259,6 +259,34 @@ def test_a_ledger_fenced_and_deleted_stays_refused_for_a_week() -> None:
     assert box.read(1, 0) == [box.written[1, 0]]
 
 
+def test_refusals_that_are_over_are_forgotten() -> None:
+    """Each took memory until the ledger was asked for, and the metric counted it."""
+    box = opened()
+    for ledger_id in (1, 2, 3):
+        box.append(entries(ledger_id, 0, 1))
+        box.fence(ledger_id)
+        box.idle()
+        box.drop([ledger_id])
+        box.idle()
+        box.clock.ms += 1_000
+    box.store.refuse_ledger(99)
+    box.idle()
+    for restart in (False, True):
+        if restart:
+            disk_of(box).crash()
+            box.open()
+        box.store.check_space()
+        assert box.store.stats().tombstones == 4
+    box.clock.ms += TOMBSTONE_TTL_MS - 2_000
+    box.store.check_space()
+    assert box.store.stats().tombstones == 2
+    assert not box.store.is_refused(2)
+    assert box.store.is_refused(3)
+    box.clock.ms += 2_000
+    box.store.check_space()
+    assert box.store.stats().tombstones == 0
+
+
 def test_a_ledger_that_is_created_again_for_copies_is_fenced_after_a_start() -> None:
     box = opened()
     box.append(entries(1, 0, 2))

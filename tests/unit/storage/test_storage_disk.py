@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quire.storage.disk import RealDisk
+from quire.storage.disk import RealDisk, RealFile
+
+WAIT_S = 0.2
+"""Seconds that a preallocation gives a write that may run beside it."""
 
 
 @pytest.fixture
@@ -159,6 +163,52 @@ def test_preallocated_parts_read_as_zeros(file: Any) -> None:
     assert file.size() == 100_000
     file.truncate(2)
     assert bytes(file.read(0, 10)) == b"ab"
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+def test_a_preallocation_does_not_overwrite_what_is_written_meanwhile(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch, emulated: bool
+) -> None:
+    """The log may write to the segment whose file is being extended on another thread.
+
+    If the file system cannot preallocate, zeros are written after the end of the file, by the C
+    library (`emulated`) or by `preallocate` itself. They hit what was written there meanwhile.
+    """
+    looked, written = threading.Event(), threading.Event()
+    block, data = 4096, b"x" * 4096
+
+    def wait() -> None:
+        looked.set()
+        written.wait(WAIT_S)  # The write waits for the preallocation, or does not have to.
+
+    def posix_fallocate(fd: int, offset: int, size: int) -> None:
+        if not emulated:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        end = os.fstat(fd).st_size
+        wait()
+        for at in range(end, offset + size, block):
+            os.pwrite(fd, b"\0", at + block - 1)
+
+    class Watched(RealFile):
+        def size(self) -> int:
+            found = super().size()
+            if threading.current_thread() is not threading.main_thread():
+                wait()
+            return found
+
+    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
+    path = f"{disk.path}/segment"
+    file = Watched(os.open(path, os.O_RDWR | os.O_CREAT), path)
+    file.write([data], 0)
+    extending = threading.Thread(target=file.preallocate, args=(4 * block,))
+    extending.start()
+    assert looked.wait(20)
+    file.write([data], block)
+    written.set()
+    extending.join()
+    assert file.size() == 4 * block
+    assert bytes(file.read(0, 4 * block) or b"") == 2 * data + bytes(2 * block)
+    file.close()
 
 
 def test_preallocation_reports_a_full_disk(file: Any) -> None:

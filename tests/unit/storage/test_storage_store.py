@@ -579,6 +579,41 @@ def test_a_failed_group_fails_all_that_is_queued_and_all_that_comes(operation: s
     assert box.read(1, 0, 2) == [box.written[1, 0], box.written[1, 1]]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_callback_that_raises_keeps_nothing_from_the_others(fails: bool) -> None:
+    """All batches and barriers after it waited for ever, and a failed disk was not reported."""
+    box = opened()
+    failures: list[StorageError] = []
+    box.store.on_failure = failures.append
+
+    def bad(*_: object) -> None:
+        raise RuntimeError("a callback that raises")
+
+    answered: list[StorageError | None] = []
+    box.append(entries(1, 0, 1))
+    box.store.append(make_batch(entries(1, 1, 1)), bad)
+    box.append(entries(1, 2, 1))
+    box.store.barrier(bad)
+    box.store.barrier(answered.append)
+    if fails:
+        disk_of(box).fail_sync_once()
+    box.log.step()
+    with pytest.raises(RuntimeError, match="a callback that raises"):
+        box.log.deliver()
+    assert len(box.acknowledged_order) == 2
+    assert len(answered) == 1
+    assert [error is not None for error in answered] == [fails]
+    assert len(failures) == fails
+    assert box.store.queued_bytes == 0
+    if not fails:
+        box.append(entries(1, 3, 1))
+        box.pump()
+        box.close()
+        box.open()
+        assert box.report.clean
+        assert len(box.read(1, 0, 10)) == 4
+
+
 def test_a_disk_that_fails_at_sealing_is_not_trusted_either() -> None:
     box = opened()
     failures: list[StorageError] = []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
+from quire.storage.log.job_queue import JobQueue
 from quire.storage.worker import ThreadReader, ThreadWorker
 
 LIMIT_S = 20
@@ -200,3 +202,45 @@ async def test_an_error_goes_to_who_waits_for_the_read() -> None:
     with pytest.raises(IndexError):
         await reader.run(lambda: [][1])
     reader.close()
+
+
+@pytest.mark.parametrize("draining", [False, True])
+async def test_a_job_that_fails_unexpectedly_does_not_delay_the_others(draining: bool) -> None:
+    """They ran only when another job was queued, and not at all at a stop."""
+    loop = asyncio.get_running_loop()
+    reported: list[object] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    worker = ThreadWorker(loop, "test")
+    jobs = JobQueue(worker)
+    go_on = threading.Event()
+    ended: list[tuple[str, object]] = []
+    all_ended = asyncio.Event()
+
+    def bad() -> str:
+        assert go_on.wait(LIMIT_S)
+        raise RuntimeError("an error that no job should raise")
+
+    def done(name: str, result: object, error: Exception | None) -> None:
+        ended.append((name, result if error is None else str(error)))
+        if len(ended) == 3:
+            all_ended.set()
+
+    jobs.start()
+    jobs.run(bad, partial(done, "bad"))
+    for name in ("first", "second"):
+        jobs.run(lambda: "a result", partial(done, name))
+    if draining:
+        jobs.draining = True
+        go_on.set()
+        await worker.stop()
+    else:
+        go_on.set()
+        async with asyncio.timeout(LIMIT_S):
+            await all_ended.wait()
+        await worker.stop()
+    assert ended == [
+        ("bad", "an error that no job should raise"),
+        ("first", "a result"),
+        ("second", "a result"),
+    ]
+    assert [str(error) for error in reported] == ["an error that no job should raise"]

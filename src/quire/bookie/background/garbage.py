@@ -10,6 +10,8 @@ docs/internals/replication-rules.md):
 - It requires a complete list without a gap, and reads every ledger that is not listed once more.
 - It skips a range of ledgers that has not changed since an earlier pass found that all of this
   bookie's ledgers in it exist (`UnchangedRanges`). Nothing is dropped in a skipped range.
+- It drops no ledger to which anything was added since the pass asked for it. If the id of a deleted
+  ledger is used again, entries of the new ledger may arrive before the pass ends.
 - It aborts on any error, with nothing dropped. Only a ledger whose own metadata cannot be read
   does not end it, and counts as existing.
 - If it would drop most of the bookie's ledgers at once, a pass one interval later must find the
@@ -26,6 +28,7 @@ from hashlib import blake2b
 
 from quire._runtime.event_log import EventLog
 from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
+from quire.bookie.background.copies import Copies, copies_of
 from quire.errors import MetadataError, NoSuchLedgerError
 from quire.metadata.interface import KnownRanges, LedgerRange, MetadataStore, RangeStamp
 from quire.metadata.ledgers.unreadable import UNREADABLE
@@ -151,7 +154,8 @@ async def collect_garbage(
     """
     await guard.check()
     local = store.ledger_ids()
-    dead = await unnamed_ledgers(store, metadata, instance_id, unchanged)
+    found = await _find_unnamed(store, metadata, instance_id, unchanged)
+    dead = list(found)
     if not dead:
         if mass_deletion is not None:
             mass_deletion.forget()
@@ -161,6 +165,7 @@ async def collect_garbage(
     await guard.check()
     if mass_deletion is not None:
         dead = mass_deletion.confirmed(dead, len(local), log)
+    dead = [ledger for ledger in dead if copies_of(store, ledger) == found[ledger]]
     if dead:
         store.drop_ledgers(dead)
         log("ledgers_dropped", count=len(dead), first=dead[0], last=dead[-1])
@@ -178,10 +183,20 @@ async def unnamed_ledgers(
     This does not decide whether the ledgers may be dropped. Raises MetadataError, and CookieError
     if the metadata store belongs to another cluster.
     """
+    return list(await _find_unnamed(store, metadata, instance_id, unchanged))
+
+
+async def _find_unnamed(
+    store: Store, metadata: MetadataStore, instance_id: str, unchanged: UnchangedRanges | None
+) -> dict[int, Copies | None]:
+    """Do the same as `unnamed_ledgers`, and return the state of each ledger's copies by its id.
+
+    The state is that from before the metadata store was asked for the ledger.
+    """
     # Take this list before the metadata is read, so that no newer ledger is in it.
     local = sorted(store.ledger_ids())
     if not local:
-        return []
+        return {}
     await check_cluster(metadata, instance_id, "nothing was deleted", named=True)
     gone: list[int] = []
     known = None if unchanged is None else unchanged.known(local)
@@ -209,7 +224,13 @@ async def unnamed_ledgers(
         )
     if unchanged is not None:
         unchanged.complete()
-    return [ledger for ledger in gone if await _is_gone(metadata, ledger)]
+    found: dict[int, Copies | None] = {}
+    shared: dict[Copies | None, Copies | None] = {}  # There may be a million equal ones.
+    for ledger in gone:
+        copies = copies_of(store, ledger)
+        if await _is_gone(metadata, ledger):
+            found[ledger] = shared.setdefault(copies, copies)
+    return found
 
 
 async def _is_gone(metadata: MetadataStore, ledger_id: int) -> bool:

@@ -26,6 +26,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import each
 from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
+from quire.bookie.background.copies import Copies, copies_of
 from quire.codec.metadata.underreplication import LockHolder, lock_path
 from quire.errors import (
     KeyExistsError,
@@ -43,10 +44,6 @@ from quire.storage.directories import Store
 
 READS_MAX = 1_000
 """The most ledgers whose metadata a pass reads before it drops the superfluous ones among them."""
-
-Copies = tuple[int, int, int]
-"""The state of a ledger's copies here. It has the number of runs in segments that are not sealed,
-the number of sealed segments with entries, and the number of the newest of them, or 0."""
 
 
 class OverReplicated:
@@ -135,7 +132,7 @@ class OverReplicated:
         The result is also None for a ledger that does not exist, which `garbage` drops. It is None
         for a ledger whose metadata cannot be read, which may need the copies here.
         """
-        copies = self._copies(ledger_id)
+        copies = copies_of(self._store, ledger_id)
         if copies is None:
             return None
         stored = await read_or_skip(self._metadata, ledger_id, self.unread)
@@ -146,14 +143,6 @@ class OverReplicated:
             return None
         return stored.version, copies
 
-    def _copies(self, ledger_id: int) -> Copies | None:
-        info = self._store.ledgers.get(ledger_id)
-        if info is None:
-            return None
-        sealed = info.sealed_numbers
-        runs = sum(len(part.runs) for part in info.open_parts)
-        return runs, len(sealed), sealed[-1] if len(sealed) else 0
-
     async def _drop(self, ledger_id: int, found: tuple[int, Copies]) -> bool:
         lock = await self._take_lock(ledger_id)
         if lock is None:
@@ -162,7 +151,7 @@ class OverReplicated:
             version, copies = found
             if not await self._renew(ledger_id, version):
                 return False
-            if self._copies(ledger_id) != copies:  # added while the metadata was written
+            if copies_of(self._store, ledger_id) != copies:  # added while the metadata was written
                 return False
             self._store.drop_ledgers([ledger_id])
             return True

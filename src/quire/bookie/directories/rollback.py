@@ -350,9 +350,11 @@ class Rollbacks:
                     f"processes changed the record of its directories {REPORT_ATTEMPTS} times in "
                     "a row"
                 )
+        except asyncio.CancelledError:
+            self._take_back(before)
+            raise
         except QuireError as error:
-            for path, old in before.items():
-                self._known[path].mark = old
+            self._take_back(before)
             if not self._failing:
                 self._log(
                     "log_position_not_reported", bookie=self._bookie_id, error=str(error),
@@ -365,6 +367,11 @@ class Rollbacks:
         self._failing = False
         self.reported_s = began_s
         return True
+
+    def _take_back(self, before: Mapping[str, LogMark | None]) -> None:
+        """Forget marks whose write has failed, or may have, so that they are reported again."""
+        for path, old in before.items():
+            self._known[path].mark = old
 
     async def _reload(self, before: Mapping[str, LogMark | None]) -> bool:
         """Read the record of the directories again. Return False if another process owns it now."""

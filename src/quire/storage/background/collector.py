@@ -105,9 +105,23 @@ class Collector(BackgroundJob):
         return not self._unlogged and not self._on_the_way
 
     def retry(self) -> None:
-        """Log the deletions again for which the log had no space, and remove segments."""
+        """Log the deletions again for which the log had no space, and remove segments.
+
+        Refusals of ledgers that are over are forgotten.
+        """
+        self._forget_refusals()
         self.drop(())
         self.collect()
+
+    def _forget_refusals(self) -> None:
+        """Forget the oldest refusals that are over. After a start, a few may be behind others."""
+        now, refused, over = self._now_ms(), self._catalogue.tombstones, list[int]()
+        for ledger_id, expires_ms in refused.items():
+            if expires_ms > now:
+                break
+            over.append(ledger_id)
+        for ledger_id in over:
+            del refused[ledger_id]
 
     def collect(self) -> None:
         """Start to remove every sealed segment that has no live ledgers.

@@ -85,6 +85,9 @@ class Appender:
         self._pending: list[StateRecord] = []
         """The state records that will be written with the next batch."""
         self._barriers: deque[tuple[int, Done]] = deque()
+        self._raised: list[Exception] = []
+        """The errors of callbacks of the group that is being completed. They must not keep the
+        other callbacks from being called."""
         self._resting: list[tuple[LogBatch, LogSegment]] = []
         """The patient batches that were not handed to the worker of the log yet, each with its
         segment. They are newer than all batches that were handed over."""
@@ -380,7 +383,10 @@ class Appender:
             done = batch.done
             if done is not None:
                 batch.done = None
-                done(batch, None)
+                try:
+                    done(batch, None)
+                except Exception as raised:  # noqa: BLE001 - raised by `_raise_first`
+                    self._raised.append(raised)
             batch.forget_runs()
         self._times.on_written(group)
         self._completed = group.batches[-1].sequence
@@ -390,6 +396,7 @@ class Appender:
         if self._unmarked:
             self._arm()
         self._check_drained()
+        self._raise_first()
 
     @property
     def taken(self) -> tuple[int, int]:
@@ -416,7 +423,16 @@ class Appender:
     def _release_barriers(self, error: StorageError | None) -> None:
         barriers = self._barriers
         while barriers and (error is not None or barriers[0][0] <= self._completed):
-            barriers.popleft()[1](error)
+            try:
+                barriers.popleft()[1](error)
+            except Exception as raised:  # noqa: BLE001 - raised by `_raise_first`
+                self._raised.append(raised)
+
+    def _raise_first(self) -> None:
+        """Raise the first error of the callbacks of a group, now that all of them were called."""
+        raised, self._raised = self._raised, []
+        if raised:
+            raise raised[0]
 
     def on_failed(self, batches: Sequence[LogBatch], error: StorageError) -> None:
         """Fail `batches` and every queued batch with the error, and accept no more.
@@ -431,9 +447,13 @@ class Appender:
             done = batch.done
             if done is not None:
                 batch.done = None
-                done(batch, error)
+                try:
+                    done(batch, error)
+                except Exception as raised:  # noqa: BLE001 - raised by `_raise_first`
+                    self._raised.append(raised)
         self._release_barriers(error)
         self.on_failure(error)
+        self._raise_first()
 
     # -- the end mark -----------------------------------------------------------------------------
 

@@ -65,6 +65,8 @@ class JobQueue:
                 self._worker.post(partial(job.done, None, error))
             except Exception as error:
                 self._worker.post(partial(job.done, None, error))
+                if self._urgent or self._jobs:
+                    self._worker.wake()
                 raise
             else:
                 self._worker.post(partial(job.done, result, None))
