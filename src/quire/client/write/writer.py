@@ -613,8 +613,10 @@ class LedgerWriter(WriteHandle):
                 sent. After any other error all, none or only the first of the entries may be in the
                 ledger, without a gap.
         """
+        payloads = payload_list(payloads)
+        any_payload = bool(payloads)  # the caller may change the list while this call waits
         last = await self.submit_many(payloads)
-        return await self._session.wait_for(last) if len(payloads) else last
+        return await self._session.wait_for(last) if any_payload else last
 
     async def submit_many(self, payloads: Sequence[Buffer]) -> int:
         """Hand over entries with consecutive ids, without waiting until they are acknowledged.
