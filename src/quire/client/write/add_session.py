@@ -765,7 +765,11 @@ class AddTimeouts:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for session in self._left[-self._step :]:
-            session.check_timeouts(now)
+            try:
+                session.check_timeouts(now)
+            except Exception as error:  # noqa: BLE001 - one session must not end the others' checks
+                message = "checking the time-outs of a writer failed"
+                loop.call_exception_handler({"message": message, "exception": error})
         del self._left[-self._step :]
         if not self._sessions:
             self._timer = None
