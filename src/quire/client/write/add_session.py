@@ -141,6 +141,8 @@ class AddSession:
         self.tasks = how["tasks"]
         self.ensemble = ensemble
         self.failure: QuireError | None = None
+        """The error that ended the session, or None. Each call that raises it drops the traceback
+        of earlier calls. Otherwise the traceback would grow with each, and keep their payloads."""
         self.on_end: Callable[[], None] | None = None
         """A function to call once when the session has ended, or None."""
         shape = len(ensemble), write_quorum, ack_quorum, last_confirmed, length
@@ -218,7 +220,7 @@ class AddSession:
                 self.hears_every_ack = True
             await asyncio.shield(self._room)
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
 
     def _end_wait_for_room(self) -> None:
         if self._room is not None:
@@ -368,7 +370,7 @@ class AddSession:
         In this class accepted entries are durable already.
         """
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         return self.pipeline.last_confirmed
 
     async def reached(self) -> None:
