@@ -27,7 +27,7 @@ KNOBS = (
     *limits("client.write.explicit_lac", TICKS=1, APPEND_ITERATIONS=1, RETRY_DELAY_S=0.001),
     # -- reading: windows, hedges, tails, followers
     # A window takes up to 0.8 s over the slowest route, and a ledger has some hundred entries.
-    *limits("client.read.engine", FIRST_WINDOW_ENTRIES=1, FIRST_SINGLE_READS=1),
+    *limits("client.read.engine", FIRST_WINDOW_ENTRIES=1, FIRST_SINGLE_READS=1, MOVES_MAX=1),
     Knob("client.read.engine", "MAX_WINDOW_ENTRIES", 8, also=("quire.client.read.tail",)),
     *limits("client.read.follow", KEPT_RUNS_MAX=1, READ_ATTEMPTS=1, READ_BACKOFF=0.005),
     *limits("client.read.hedge", PATIENCE_ROUNDS=1),

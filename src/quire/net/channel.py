@@ -328,7 +328,7 @@ class BookieChannel(Link):
 
     def _new_future(self) -> asyncio.Future[bytes]:
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.with_traceback(None)
         return asyncio.get_running_loop().create_future()
 
     def _take_outstanding(self) -> list[asyncio.Future[bytes]]:

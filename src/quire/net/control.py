@@ -165,7 +165,7 @@ class ControlChannel(Link):
     async def _call(self, request: Callable[[int], bytes]) -> Response:
         await self._writable.wait()
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.with_traceback(None)
         if len(self._calls) >= MAX_OUTSTANDING_CALLS:
             raise nothing_done(
                 BookieBusyError(

@@ -45,6 +45,33 @@ def test_each_is_looked_at_once_in_every_interval(count: int) -> None:
     simulated(main)
 
 
+def test_a_check_that_fails_unexpectedly_ends_no_other() -> None:
+    """A program's log handler or tracer may raise. Nobody would notice a silent bookie any more."""
+
+    class Broken(Watched):
+        def check_timeouts(self, now: float) -> None:
+            super().check_timeouts(now)
+            raise RuntimeError("a handler of the program")
+
+    async def main() -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+        timeouts = AddTimeouts(LIMIT_S)
+        looks: list[tuple[float, Watched]] = []
+        watched = [cast(Any, kind(looks)) for kind in (Watched, Broken, Watched)]
+        for one in watched:
+            timeouts.watch(one)
+        await asyncio.sleep(INTERVAL_S * 3.5)
+        # The first one was watched when the first round began, and the others from the second on.
+        assert Counter(one for _, one in looks) == dict(zip(watched, (3, 2, 2)))
+        assert [str(what["exception"]) for what in reported] == ["a handler of the program"] * 2
+        for one in watched:
+            timeouts.forget(one)
+        assert timeouts._timer is None
+
+    simulated(main)
+
+
 def test_who_is_forgotten_is_not_looked_at_and_the_timer_ends() -> None:
     async def main() -> None:
         timeouts = AddTimeouts(LIMIT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import dataclasses
 from typing import Any
 from unittest import mock
 
@@ -12,7 +13,7 @@ import pytest
 from quire.client import LedgerWriter
 from quire.client.write.add_session import AddSession
 from quire.errors import UsageError, WriteError
-from tests.support.bookies.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
+from tests.support.bookies.fake_bookies import CONFIG, LEDGER, PASSWORD, FakeCluster, simulated
 
 WIDE = memoryview(array.array("I", [1, 2, 3]))
 
@@ -131,3 +132,35 @@ async def test_what_could_not_be_sent_fails_who_waits() -> None:
         assert not no.value.outcome_known
         with pytest.raises(WriteError):
             await writer.append(b"other")
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_list_that_changes_while_the_call_waits_is_waited_for_as_it_was(empty: bool) -> None:
+    """An empty list needs no acknowledgement, and this one was not empty."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        config = dataclasses.replace(CONFIG, max_unacked_bytes=10)
+        async with cluster.client(config) as client:
+            writer = await made(client)
+            await writer.append(b"first")
+            for bookie in cluster.bookies.values():
+                bookie.holds_acks = True
+            writer.submit(bytes(10))
+            await asyncio.sleep(0.1)
+            payloads = [] if empty else [b"one", b"two"]
+            appended = asyncio.ensure_future(writer.append_many(payloads))
+            await asyncio.sleep(0.1)
+            assert appended.done() is empty
+            payloads.clear()
+            for bookie in cluster.bookies.values():
+                bookie.release()
+                bookie.holds_acks = True
+            await asyncio.sleep(0.1)
+            assert appended.done() is empty  # the entries were sent, and nobody has answered
+            for bookie in cluster.bookies.values():
+                bookie.release()
+            assert await appended == (1 if empty else 3)
+            await writer.close()
+
+    simulated(main)

@@ -145,6 +145,38 @@ def test_rule_38_a_reader_finds_replicas_that_have_moved(shape: tuple[int, int, 
     simulated(main)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+@pytest.mark.parametrize("windows", [False, True], ids=["entries", "windows"])
+def test_reads_at_the_same_time_all_find_replicas_that_have_moved(
+    shape: tuple[int, int, int], windows: bool
+) -> None:
+    """Each of them failed with the old metadata, but only one was the first to read the new one."""
+
+    async def main() -> None:
+        size = shape[0]
+        cluster = await FakeCluster.made(2 * size)
+        await cluster.ledger(shape, range(200), state=CLOSED)
+        config = dataclasses.replace(CONFIG, read_window_bytes=16 * ENTRY_BYTES)
+        async with cluster.client(config) as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            await reader.read_entry(0)
+            moved = tuple(f"b{index + size}" for index in range(size))
+            for old, new in zip(list(cluster.bookies), moved):
+                cluster[new].entries = dict(cluster[old].entries)
+                cluster[old].entries.clear()
+            stored = await cluster.store.read_ledger(LEDGER)
+            await update_ledger(cluster.store, LEDGER, stored, lambda now: _moved(now, moved))
+            if windows:
+                found = [entry.payload async for entry in reader.read()]
+                assert found == [payload(entry) for entry in range(200)]
+            else:
+                reads = [reader.read_entry(entry) for entry in range(20)]
+                found = [one.payload for one in await asyncio.gather(*reads)]
+                assert found == [payload(entry) for entry in range(20)]
+
+    simulated(main)
+
+
 def _moved(metadata: LedgerMetadata, ensemble: tuple[str, ...]) -> LedgerMetadata | None:
     if metadata.segments[0].ensemble == ensemble:
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import traceback
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -756,6 +758,37 @@ def test_the_watch_of_a_writer_ends_with_it(end: str) -> None:
             else:
                 await writer.close()
             assert watch.closed
+
+    simulated(main)
+
+
+def test_calls_of_a_failed_writer_keep_nothing_of_earlier_ones() -> None:
+    """All of them raise one error, whose traceback grew with each and kept the payloads."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            for bookie in members:
+                bookie.fenced = True
+            calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: writer.append(payload(1)),
+                lambda: writer.append_many([payload(1)]),
+                lambda: writer.wait(1),
+                lambda: writer.wait(99),
+                writer.flush,
+                writer.force,
+                writer.room,
+            ]
+            lengths = []
+            for _ in range(20):
+                for call in calls:
+                    with pytest.raises(LedgerFencedError) as caught:
+                        await call()
+                    lengths.append(len(list(traceback.walk_tb(caught.value.__traceback__))))
+            assert max(lengths[-len(calls) :]) < 10
+            with pytest.raises(LedgerFencedError):
+                await writer.close()
 
     simulated(main)
 

@@ -374,6 +374,38 @@ def test_a_change_of_another_client_is_kept_and_the_bookie_is_replaced_after_it(
     simulated(main)
 
 
+def test_a_finding_that_only_the_next_attempt_repairs_is_not_left() -> None:
+    """The other client's change brings a bookie that has the entry."""
+    segments = (Segment(0, ("b0", "b1", "b2")), Segment(6, ("b0", "b1", "b3")))
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        await cluster.ledger((3, 3, 2), range(10), state=CLOSED, segments=segments)
+        cluster["b4"].entries = dict(cluster["b0"].entries)
+        cluster["b1"].down = True
+        for name in ("b0", "b2"):
+            lose(cluster[name], [2])
+
+        async def moved() -> None:
+            await update_ledger(
+                cluster.store, LEDGER, await cluster.store.read_ledger(LEDGER),
+                lambda now: dataclasses.replace(
+                    now, segments=(Segment(0, ("b4", "b1", "b2")), *now.segments[1:])
+                ) if now.segments[0].ensemble[0] != "b4" else None,
+            )  # fmt: skip
+
+        async with cluster.client() as client:
+            await while_naming(client, moved)
+            done = await repaired(client, missing(0, 9, kind=Kind.UNREACHABLE))
+            assert (done.moved, done.left) == (2, [])
+            for bookie in cluster.bookies.values():
+                lose(bookie, [2])
+            [left] = (await repaired(client, missing(2, 2, "b4"))).left
+            assert "no replica of entry 2" in left.detail
+
+    simulated(main)
+
+
 def test_a_ledger_that_is_deleted_during_a_repair_is_done() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)

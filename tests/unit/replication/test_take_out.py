@@ -26,6 +26,7 @@ from quire.errors import (
 from quire.metadata.ledgers.update import update_ledger
 from quire.net.answer_codes import error_of
 from quire.replication import ReplicationLocks
+from quire.replication.audit.pieces import look
 from quire.replication.repair.bookie_removal import (
     CONFLICTS_MAX,
     TARGET_ATTEMPTS,
@@ -230,6 +231,31 @@ def test_a_bookie_that_refuses_this_client_does_not_keep_others_from_being_the_s
                 )  # fmt: skip
             [found] = await _scans(client)
         assert [(bad.kind, bad.first, bad.last) for bad in found.bad] == [(Kind.UNREACHABLE, 0, 19)]
+
+    simulated(main)
+
+
+@shapes
+def test_a_bookie_that_refuses_this_client_ends_no_repair_of_an_open_ledger(
+    shape: tuple[int, int, int],
+) -> None:
+    """The error ended the process of autorecovery, and an audit of all ledgers."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        await cluster.ledger(shape, range(20), state=OPEN)
+        cluster["b1"].down = True
+        cluster["b0"].says = lambda ask: error_of(Code.UNAUTHORIZED, LEDGER, ask.entry, "b0")
+        async with cluster.client() as client:
+            done = await out(cluster, client, "b1")
+            assert (done.work, done.reason) == (LedgerOutcome.OPEN, "")
+            assert done.seen is not None
+            done = await out(cluster, client, "b1", before=done.seen)
+            assert done.work is LedgerOutcome.FAILED
+            assert "the bookie requires TLS" in done.reason
+            found = await look(client, {"ledgers": [LEDGER]})
+            assert [one["ledger"] for one in found["ledgers"]] == [LEDGER]
+            assert found["unreadable"] == []
 
     simulated(main)
 

@@ -13,14 +13,16 @@ import pytest
 from quire.codec.metadata.ledger_metadata import Segment
 from quire.codec.metadata.underreplication import LEDGERS
 from quire.codec.wire.v2 import Code
-from quire.errors import MetadataUnavailableError
+from quire.errors import MetadataUnavailableError, UsageError
 from quire.metadata.tree import Delete, Operation, Result
 from quire.net.answer_codes import error_of
 from quire.net.control import ControlChannel
 from quire.replication import Autorecovery, AutorecoverySettings
+from quire.replication.autorecovery import worker
 from quire.replication.autorecovery.worker import POLL_JITTER
 from quire.replication.marks.marks import MALFORMED_MAX, ReplicationMarks
 from quire.replication.marks.notes import LastFailure, last_failure, note_failure
+from quire.replication.repair.bookie_removal import take_out_locked
 from quire_simulator.world.world import World
 from tests.support.sim.autorecovery import Scene, has_all
 from tests.support.sim.replication import audited, name_of, simulated, start, write
@@ -219,6 +221,40 @@ def test_a_failure_is_noted_and_tried_again_when_a_bookie_joins() -> None:
         assert await last_failure(store, ledger_id) is None
 
     scene(work, bookies=3)
+
+
+def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A placement policy of another package fails, for example."""
+
+    async def work(there: Scene) -> None:
+        ledgers = [(await there.ledger(entries=ENTRIES)).ledger_id for _ in range(2)]
+        broken, other = ledgers
+        lost = (await there.ensemble(broken))[0]
+        there.world.crash(name_of(lost))
+        await asyncio.sleep(30)
+        failures = 1
+
+        async def taken_out(client: Any, locks: Any, lock: Any, *more: Any, **how: Any) -> Any:
+            nonlocal failures
+            if lock.ledger_id == broken and failures:
+                failures -= 1
+                raise UsageError("the placement policy failed")
+            return await take_out_locked(client, locks, lock, *more, **how)
+
+        monkeypatch.setattr(worker, "take_out_locked", taken_out)
+        for ledger_id in ledgers:
+            await there.locks.mark(ledger_id, [lost])
+        running = there.begin("worker", backoff_s=100.0, backoff_max_s=100.0)
+        await there.unmarked(other)
+        note = await last_failure(there.client.metadata, broken)
+        assert note is not None
+        assert note.reason == "the placement policy failed"
+        await there.unmarked(broken)
+        assert running.stats.ledgers_failed == 1
+
+    scene(work)
 
 
 def test_a_failure_of_another_worker_is_waited_for_once() -> None:

@@ -42,6 +42,8 @@ FIRST_WINDOW_ENTRIES = 256
 FIRST_SINGLE_READS = 32
 """The number of entries in the first window of single reads. A single read has no limit in bytes,
 so this number alone limits the size of the answers."""
+MOVES_MAX = 10
+"""The number of times that one read follows replicas which have moved while it was in progress."""
 MAX_WINDOW_ENTRIES = 16_384
 """The largest number of entries in one window of batch reads."""
 
@@ -54,14 +56,14 @@ class ReadEngine:
     """A reader of ranges of entries of one ledger, which verifies every entry.
 
     `metadata` is a function that returns the newest known metadata. `refresh` is one that reads it
-    again from the store, because replicas may have moved, and returns whether it changed (rule 38).
+    again from the store, because replicas may have moved (rule 38).
     """
 
     def __init__(
         self,
         codec: EntryCodec,
         metadata: Callable[[], LedgerMetadata],
-        refresh: Callable[[], Awaitable[bool]],
+        refresh: Callable[[], Awaitable[object]],
         pool: BookiePool,
         config: ClientConfig,
         trust: TrustModel = HONEST_BOOKIES,
@@ -171,12 +173,19 @@ class ReadEngine:
         return runs, None
 
     async def _fetch_moved(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
-        """Return entries as `_fetch` does. If replicas have moved, try again with new metadata."""
-        try:
-            return await self._fetch(first, last, turn, near)
-        except ReadError:
-            if not await self._refresh():
-                raise
+        """Return entries as `_fetch` does. If replicas have moved, try again with new metadata.
+
+        The old metadata is compared with the new one, because another read may have read the new
+        one first.
+        """
+        for _ in range(MOVES_MAX):
+            asked = self._metadata().segment_of(first)
+            try:
+                return await self._fetch(first, last, turn, near)
+            except ReadError:
+                await self._refresh()
+                if self._metadata().segment_of(first) == asked:
+                    raise
         return await self._fetch(first, last, turn, near)
 
     async def _fetch(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:

@@ -141,6 +141,8 @@ class AddSession:
         self.tasks = how["tasks"]
         self.ensemble = ensemble
         self.failure: QuireError | None = None
+        """The error that ended the session, or None. Each call that raises it drops the traceback
+        of earlier calls. Otherwise the traceback would grow with each, and keep their payloads."""
         self.on_end: Callable[[], None] | None = None
         """A function to call once when the session has ended, or None."""
         shape = len(ensemble), write_quorum, ack_quorum, last_confirmed, length
@@ -218,7 +220,7 @@ class AddSession:
                 self.hears_every_ack = True
             await asyncio.shield(self._room)
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
 
     def _end_wait_for_room(self) -> None:
         if self._room is not None:
@@ -368,7 +370,7 @@ class AddSession:
         In this class accepted entries are durable already.
         """
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         return self.pipeline.last_confirmed
 
     async def reached(self) -> None:
@@ -765,7 +767,11 @@ class AddTimeouts:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for session in self._left[-self._step :]:
-            session.check_timeouts(now)
+            try:
+                session.check_timeouts(now)
+            except Exception as error:  # noqa: BLE001 - one session must not end the others' checks
+                message = "checking the time-outs of a writer failed"
+                loop.call_exception_handler({"message": message, "exception": error})
         del self._left[-self._step :]
         if not self._sessions:
             self._timer = None

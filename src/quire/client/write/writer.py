@@ -317,7 +317,7 @@ class WriteHandle:
     async def _close(self) -> int:
         session = self._session
         if session.failure is not None:
-            raise session.failure
+            raise session.failure.with_traceback(None)
         last = -1
         if self.last_add_pushed >= 0:
             await self.flush()
@@ -406,7 +406,7 @@ class WriteHandle:
             check_type("an entry id", entry_id, int)
         if not self._handed_over(entry_id):
             if self._session.failure is not None:  # the failure may have dropped held entries
-                raise self._session.failure
+                raise self._session.failure.with_traceback(None)
             raise UsageError(
                 f"entry {entry_id} of ledger {self.ledger_id} cannot be waited for, because it "
                 "has not been appended yet",
@@ -428,7 +428,7 @@ class WriteHandle:
     def _check_open(self) -> None:
         """Raise an error if this writer has failed or is closed."""
         if self._session.failure is not None:
-            raise self._session.failure
+            raise self._session.failure.with_traceback(None)
         if self._closing is not None:
             raise self._closed_error()
 
@@ -613,8 +613,10 @@ class LedgerWriter(WriteHandle):
                 sent. After any other error all, none or only the first of the entries may be in the
                 ledger, without a gap.
         """
+        payloads = payload_list(payloads)
+        any_payload = bool(payloads)  # the caller may change the list while this call waits
         last = await self.submit_many(payloads)
-        return await self._session.wait_for(last) if len(payloads) else last
+        return await self._session.wait_for(last) if any_payload else last
 
     async def submit_many(self, payloads: Sequence[Buffer]) -> int:
         """Hand over entries with consecutive ids, without waiting until they are acknowledged.

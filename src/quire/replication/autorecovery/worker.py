@@ -33,7 +33,13 @@ from quire.client.client import pool_of
 from quire.codec.metadata.underreplication import Underreplicated
 from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
-from quire.errors import LedgerError, MetadataError, NoSuchLedgerError, QuireError
+from quire.errors import (
+    ClientClosedError,
+    LedgerError,
+    MetadataError,
+    NoSuchLedgerError,
+    QuireError,
+)
 from quire.metadata.interface import Bookies, Versioned
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
@@ -428,7 +434,8 @@ class ReplicationWorker:
     ) -> LedgerResult:
         """Repair the ledger under its lock, and return the result.
 
-        The result is FAILED if its metadata or its mark cannot be read, and GONE if it has no mark.
+        The result is FAILED if its metadata or its mark cannot be read, or after an error that is
+        not expected here, and GONE if it has no mark.
         """
         failed = LedgerResult(lock.ledger_id, LedgerOutcome.FAILED)
         if lock.unreadable:
@@ -442,6 +449,10 @@ class ReplicationWorker:
             return await self._heal(lock, lock.mark.value, seen)
         except UNREADABLE as error:
             return replace(failed, reason=reason_of(error))
+        except (MetadataError, ClientClosedError):
+            raise
+        except QuireError as error:  # one ledger must not end the repair of all others
+            return replace(failed, reason=str(error)[:REASON_CHARS_MAX])
 
     async def _heal(
         self, lock: ReplicationLock, mark: Underreplicated, seen: OpenLedgerState | None

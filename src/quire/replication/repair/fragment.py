@@ -346,8 +346,6 @@ async def _name(
         # The conflict may be with this client's own write, if the answer to that was lost.
         stored = await client.metadata.read_ledger(ledger_id)
         return same_creation(known, stored) and stored.value == wanted
-    except LedgerRecreatedError as error:
-        if not error.outcome_known:
-            raise
-        return False
+    except LedgerRecreatedError:
+        return False  # even if this write was done before, the ledger is another one now
     return True

@@ -11,7 +11,7 @@ from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments
-from quire.errors import ReadError
+from quire.errors import ReadError, UnauthorizedError
 from quire.metadata.interface import Versioned
 
 
@@ -41,9 +41,9 @@ async def open_for_repair(
     """Open a ledger for repair, without changing it.
 
     `password` is used if the metadata does not contain one. With `ask`, the bookies of an open
-    ledger are asked for its last confirmed entry. If too few of them answer, or without `ask`, only
-    the entries before its last segment are known. Raises NoSuchLedgerError and MetadataError.
-    Cancel-safe.
+    ledger are asked for its last confirmed entry. If too few of them answer, if one refuses this
+    client, or without `ask`, only the entries before its last segment are known. Raises
+    NoSuchLedgerError and MetadataError. Cancel-safe.
     """
     stored = await client.metadata.read_ledger(ledger_id)
     value = stored.value
@@ -57,6 +57,6 @@ async def open_for_repair(
                 timeout_s = client.config.read_timeout_s
                 known = await read_last_confirmed(value, codec, pool_of(client), timeout_s)
                 lac = max(lac, known.lac)
-            except ReadError:
+            except (ReadError, UnauthorizedError):
                 pass
     return OpenedLedger(ledger_id, stored, secret, codec, lac)

@@ -151,7 +151,7 @@ class RecoveryAdds:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     # -- AddSink ------------------------------------------------------------------------------
 

@@ -121,7 +121,10 @@ class _Repair:
         for one in self._found:
             todo.setdefault(one.bookie, []).append(one)
         for bookie, findings in todo.items():
+            left = self._done.left
             for _ in range(CONFLICTS_MAX):
+                # The next attempt tries again what the one before has left.
+                self._done = replace(self._done, left=left)
                 try:
                     ledger = await open_for_repair(
                         self._client, self._done.ledger, password=self._password

@@ -108,7 +108,7 @@ class StreamLock:
                 self._joining = self._tasks.start(self._join())
                 await asyncio.shield(self._joining)
                 if self._failure is not None:
-                    raise self._failure
+                    raise self._failure.with_traceback(None)
             own, members = self._own, await self._members()
             if own not in members:
                 self._member = None  # the session has ended: join again in the new one
@@ -122,7 +122,7 @@ class StreamLock:
             except TimeoutError:
                 return before[0]
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.with_traceback(None)
 
     @property
     def _own(self) -> LockMember:

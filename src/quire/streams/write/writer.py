@@ -544,7 +544,7 @@ class StreamWriter:
                 remedy="Write to another stream",
             )
         if failure is not None:
-            raise failure
+            raise failure.with_traceback(None)
         if self._writer_task.closing:
             raise nothing_done(
                 StreamClosedError(

@@ -204,7 +204,7 @@ class WriterTask:
             if self.segments.open is not segment:
                 return
             if self.failure is not None:
-                raise self.failure
+                raise self.failure.with_traceback(None)
         if self._rolled is None:
             if not self._queue and self.segments.open is None:
                 return
@@ -220,7 +220,7 @@ class WriterTask:
             self._work.set()
         await asyncio.wait([self._task])
         if self.failure is not None and not isinstance(self.failure, StreamClosedError):
-            raise self.failure
+            raise self.failure.with_traceback(None)
 
     def abandon(self, error: QuireError | None = None) -> None:
         """End at once. Appends raise `error`, or report that the writer was abandoned."""
