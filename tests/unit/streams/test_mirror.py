@@ -21,6 +21,7 @@ from quire.errors import (
     BookieUnavailableError,
     LaterMetadataError,
     MetadataError,
+    MetadataUnavailableError,
     NoSuchLedgerError,
     NoSuchStreamError,
     QuireError,
@@ -31,7 +32,7 @@ from quire.errors import (
     StreamGapError,
     UnauthorizedError,
 )
-from quire.metadata.tree import Put
+from quire.metadata.tree import Operation, Put
 from quire.spark.streams.view import StreamView
 from quire.streams.mirror import lag as lag_module
 from quire.streams.mirror import mirror as mirrors
@@ -585,6 +586,42 @@ def test_another_writer_of_the_copy_ends_the_replication() -> None:
         await other.close()
         with pytest.raises(StreamDivergedError):
             await s.once()
+
+    scene(play)
+
+
+def test_a_claim_whose_answer_was_lost_is_not_that_of_another_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The replication ended for good, and said that another writer had taken the copy over."""
+
+    async def play(s: Scene) -> None:
+        await s.write(1)
+        stop = asyncio.Event()
+        stop.set()
+        mirror = s.mirror(stop=stop)
+        failures = [BookieUnavailableError("gone") for _ in range(4)]
+        copy, commit, lost = mirror._copy, mirror._to.tree.commit, list[str]()
+
+        async def failing(pieces: Sequence[Piece]) -> list[Piece]:
+            if failures:
+                raise failures.pop()
+            return await copy(pieces)
+
+        async def committed(*operations: Operation) -> list[Any]:
+            done = await commit(*operations)
+            claims = operations[-1].path == mirror._to.paths.segments and len(operations) == 2
+            if claims and len(failures) < 4 and len(lost) < 3:
+                lost.append(operations[0].path)
+                raise MetadataUnavailableError("the answer was lost")
+            return done
+
+        mirror._copy = failing
+        monkeypatch.setattr(mirror._to.tree, "commit", committed)
+        await mirror.run()
+        await mirror.close()
+        assert len(lost) == 3
+        assert await s.numbers(s.target) == [1]
 
     scene(play)
 

@@ -219,8 +219,10 @@ class Mirror:
             own = {**await self.source.own_stream_settings(self.name), **self._overrides}
             await prepare_target(self.target, self.name, self._origin, own)
             await self._to.ensure_writable()
-        elif (await self._to.life()).value != former.stamp.encode("ascii"):
-            raise self._fenced()
+        else:
+            ours = {former.stamp.encode("ascii"), *self._to.doubted_stamps}
+            if (await self._to.life()).value not in ours:
+                raise self._fenced()
         await self._look_at_copy()
         self._claim = await self._to.claim()
         await check_origin(self._to, self._origin)
