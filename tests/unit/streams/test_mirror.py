@@ -51,6 +51,7 @@ from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import FollowedLedger, Mirror
 from quire.streams.namespace.namespace import Namespace, open_namespace
+from quire.streams.namespace.stored_settings import inherited_settings
 from quire.streams.publish.segment_builder import JOB_KEY, LIFE_KEY
 from quire.streams.read.records import Record
 from quire.streams.write.writer import StreamWriter
@@ -364,6 +365,36 @@ def test_settings_are_carried_and_overridden() -> None:
         await carry_settings(s.target, NAME, {"ack_quorum": 1})  # No change.
         assert await s.target.own_stream_settings(NAME) == {"ack_quorum": 1}
         assert await metadata.exists()
+
+    scene(play)
+
+
+def test_settings_of_a_nearer_namespace_of_the_source_are_carried() -> None:
+    """The copy had the retention of the replicated namespace, which would delete its records."""
+
+    async def play(s: Scene) -> None:
+        client = s.bench.client
+        assert await inherited_settings(client, "/acme/test", below="/acme/test") == {}
+        await s.source.configure({"retention_s": 5.0, "write_quorum": 2})
+        near = await open_namespace(
+            client, "/acme/test/near", create=True, settings={"retention_s": 0.0, "ack_quorum": 1}
+        )
+        async with near.open_writer("s", create=True) as writer:
+            await writer.append(b"1")
+        await near.configure_stream("s", {"compression": "lz4"})
+        stop = asyncio.Event()
+        stop.set()
+        mirror = Mirror(
+            s.source, s.target, "near/s", s.mirror()._copy, Leftovers(client),
+            overrides={"txids": "given"}, truncation=False, on_gap="raise", stop=stop,
+            patience_s=PATIENCE_S,
+        )  # fmt: skip
+        await mirror.run()
+        await mirror.close()
+        assert await s.target.own_stream_settings("near/s") == {
+            "retention_s": 0.0, "ack_quorum": 1, "compression": "lz4", "txids": "given",
+        }  # fmt: skip
+        await near.close()
 
     scene(play)
 
