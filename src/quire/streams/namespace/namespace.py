@@ -268,7 +268,7 @@ class Namespace:
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
-        if (topic := await self._topics.find(metadata.paths.name)) is not None:
+        if (topic := await self._topics.find_in_any(metadata.paths.name)) is not None:
             raise topic_exists(topic)
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
@@ -431,7 +431,7 @@ class Namespace:
         if not await metadata.exists() and await self._topics.find(metadata.paths.name) is not None:
             raise UsageError(f"{name} was not renamed: it is a topic", remedy=remedy)
         for _ in range(RENAME_ATTEMPTS):
-            if (topic := await self._topics.find(target.paths.name)) is not None:
+            if (topic := await self._topics.find_in_any(target.paths.name)) is not None:
                 raise topic_exists(topic)
             if await target.exists():
                 raise StreamExistsError(

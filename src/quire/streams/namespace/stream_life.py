@@ -179,12 +179,17 @@ class StreamLives:
         return f"{directory}/{unique(self._tree)}"
 
 
-def _directories(stream: str) -> Iterator[tuple[str, str]]:
-    """Yield each namespace that the stream at this path may be in, with the directory of its lives.
+def names_of(stream: str) -> Iterator[tuple[str, str]]:
+    """Yield each namespace that the stream at this path may be in, with its name there.
 
     The nearest namespace comes first.
     """
     parts = stream.strip("/").split("/")
     for length in range(len(parts) - 1, 0, -1):
-        namespace, name = "/" + "/".join(parts[:length]), "/".join(parts[length:])
+        yield "/" + "/".join(parts[:length]), "/".join(parts[length:])
+
+
+def _directories(stream: str) -> Iterator[tuple[str, str]]:
+    """Yield these namespaces, each with the directory in which it has the life of the stream."""
+    for namespace, name in names_of(stream):
         yield namespace, f"{namespace}/{LIVES}/{quote(name, safe='')}"
