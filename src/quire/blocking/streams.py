@@ -130,6 +130,14 @@ class Namespace(ContextHandle[AsyncNamespace]):
         """Return all settings of a stream: its own settings and those that it inherits."""
         return call(self.aio.stream_settings(name))
 
+    def inherited_stream_settings(self, name: str) -> dict[str, Any]:
+        """Return the settings that were given to a path above the stream.
+
+        If the name has several parts, another namespace may be nearer to the stream than this one,
+        such as "/team/orders" to the stream "orders/eu" of "/team". Its settings come first.
+        """
+        return call(self.aio.inherited_stream_settings(name))
+
     def own_stream_settings(self, name: str) -> dict[str, Any]:
         """Return the settings that were given to the stream itself."""
         return call(self.aio.own_stream_settings(name))

@@ -21,6 +21,7 @@ from quire.errors import (
     BookieUnavailableError,
     LaterMetadataError,
     MetadataError,
+    MetadataUnavailableError,
     NoSuchLedgerError,
     NoSuchStreamError,
     QuireError,
@@ -31,7 +32,7 @@ from quire.errors import (
     StreamGapError,
     UnauthorizedError,
 )
-from quire.metadata.tree import Put
+from quire.metadata.tree import Operation, Put
 from quire.spark.streams.view import StreamView
 from quire.streams.mirror import lag as lag_module
 from quire.streams.mirror import mirror as mirrors
@@ -50,6 +51,7 @@ from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import FollowedLedger, Mirror
 from quire.streams.namespace.namespace import Namespace, open_namespace
+from quire.streams.namespace.stored_settings import inherited_settings
 from quire.streams.publish.segment_builder import JOB_KEY, LIFE_KEY
 from quire.streams.read.records import Record
 from quire.streams.write.writer import StreamWriter
@@ -367,6 +369,36 @@ def test_settings_are_carried_and_overridden() -> None:
     scene(play)
 
 
+def test_settings_of_a_nearer_namespace_of_the_source_are_carried() -> None:
+    """The copy had the retention of the replicated namespace, which would delete its records."""
+
+    async def play(s: Scene) -> None:
+        client = s.bench.client
+        assert await inherited_settings(client, "/acme/test", below="/acme/test") == {}
+        await s.source.configure({"retention_s": 5.0, "write_quorum": 2})
+        near = await open_namespace(
+            client, "/acme/test/near", create=True, settings={"retention_s": 0.0, "ack_quorum": 1}
+        )
+        async with near.open_writer("s", create=True) as writer:
+            await writer.append(b"1")
+        await near.configure_stream("s", {"compression": "lz4"})
+        stop = asyncio.Event()
+        stop.set()
+        mirror = Mirror(
+            s.source, s.target, "near/s", s.mirror()._copy, Leftovers(client),
+            overrides={"txids": "given"}, truncation=False, on_gap="raise", stop=stop,
+            patience_s=PATIENCE_S,
+        )  # fmt: skip
+        await mirror.run()
+        await mirror.close()
+        assert await s.target.own_stream_settings("near/s") == {
+            "retention_s": 0.0, "ack_quorum": 1, "compression": "lz4", "txids": "given",
+        }  # fmt: skip
+        await near.close()
+
+    scene(play)
+
+
 def test_marks_of_producers_are_carried_before_the_entries() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
@@ -585,6 +617,42 @@ def test_another_writer_of_the_copy_ends_the_replication() -> None:
         await other.close()
         with pytest.raises(StreamDivergedError):
             await s.once()
+
+    scene(play)
+
+
+def test_a_claim_whose_answer_was_lost_is_not_that_of_another_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The replication ended for good, and said that another writer had taken the copy over."""
+
+    async def play(s: Scene) -> None:
+        await s.write(1)
+        stop = asyncio.Event()
+        stop.set()
+        mirror = s.mirror(stop=stop)
+        failures = [BookieUnavailableError("gone") for _ in range(4)]
+        copy, commit, lost = mirror._copy, mirror._to.tree.commit, list[str]()
+
+        async def failing(pieces: Sequence[Piece]) -> list[Piece]:
+            if failures:
+                raise failures.pop()
+            return await copy(pieces)
+
+        async def committed(*operations: Operation) -> list[Any]:
+            done = await commit(*operations)
+            claims = operations[-1].path == mirror._to.paths.segments and len(operations) == 2
+            if claims and len(failures) < 4 and len(lost) < 3:
+                lost.append(operations[0].path)
+                raise MetadataUnavailableError("the answer was lost")
+            return done
+
+        mirror._copy = failing
+        monkeypatch.setattr(mirror._to.tree, "commit", committed)
+        await mirror.run()
+        await mirror.close()
+        assert len(lost) == 3
+        assert await s.numbers(s.target) == [1]
 
     scene(play)
 

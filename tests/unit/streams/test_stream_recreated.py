@@ -9,8 +9,9 @@ from contextlib import aclosing
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.errors import NoSuchStreamError
+from quire.errors import NoSuchStreamError, StreamFencedError
 from quire.metadata.tree import Delete, Operation, Result
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.removal import delete_stream
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import free, truncate
@@ -46,6 +47,71 @@ def test_a_reader_that_follows_does_not_go_on_in_another_stream() -> None:
         with pytest.raises(NoSuchStreamError, match=REPLACED):
             await read()
         assert got == [b"1", b"2"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_former_writer_changes_nothing_if_another_namespace_created_the_stream_again(
+    deep: bool,
+) -> None:
+    """The stream was one of two namespaces, and each of them had a life for it.
+
+    The former writer then found its own life, and versions like those that it knew: it replaced
+    the segment of the present writer with its own lost one.
+    """
+
+    async def scene(b: Bench) -> None:
+        near = await open_namespace(b.client, "/acme/test/near", create=True)
+        former, later = (near, b.streams) if deep else (b.streams, near)
+        names = {near: "s", b.streams: "near/s"}
+        old = await former.open_writer(names[former], create=True)
+        await old.append(b"old")
+        reader = await former.open_reader(names[former], follow=True)
+        async with aclosing(aiter(reader)) as records:
+            await anext(records)
+            upcoming = asyncio.ensure_future(anext(records))
+            await asyncio.sleep(1)
+            await later.delete_stream(names[later])
+            new = await later.open_writer(names[later], create=True)
+            await new.append(b"new")
+            with pytest.raises(StreamFencedError):
+                await old.append(b"late")
+            await new.append(b"more")
+            await new.close()
+            for streams in (near, b.streams):
+                found = [r.payload async for r in streams.open_reader(names[streams])]
+                assert found == [b"new", b"more"]
+                assert await streams.metadata(names[streams]).life_id() == new._claim.life_id
+            with pytest.raises(NoSuchStreamError, match="another stream has its name now"):
+                await upcoming
+        await near.close()
+
+    run(scene)
+
+
+def test_a_stream_keeps_its_life_when_a_nearer_namespace_comes() -> None:
+    async def scene(b: Bench) -> None:
+        tree = b.client.metadata.tree
+        far = b.streams.metadata("near/s")
+        await b.streams.create_stream("near/s")
+        life = await far.life_id()
+        near = await open_namespace(b.client, "/acme/test/near", create=True)
+        for _ in range(2):
+            assert await near.metadata("s").life_id() == life
+            async with near.open_writer("s") as writer:
+                await writer.append(b"0")
+            assert await far.life_id() == await b.streams.metadata("near/s").life_id() == life
+        # Through either namespace, the life ends with the stream, and another one begins.
+        await near.rename_stream("s", "t")
+        renamed = await b.streams.metadata("near/t").life_id()
+        assert await near.metadata("t").life_id() == renamed != life
+        await b.streams.delete_stream("near/t")
+        for namespace in ("/acme/test", "/acme/test/near"):
+            assert await tree.children(f"{namespace}/.quire/lives") == []
+        await near.create_stream("s")
+        assert await far.life_id() == await near.metadata("s").life_id() not in (life, renamed)
+        await near.close()
 
     run(scene)
 

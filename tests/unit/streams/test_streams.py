@@ -1103,6 +1103,38 @@ def test_settings_of_a_namespace_that_another_client_changed_apply() -> None:
     run(scene)
 
 
+def test_a_stream_has_the_settings_of_the_nearest_namespace_however_it_is_named() -> None:
+    """Through a namespace further up, the retention of that one deleted its records."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.configure({"retention_s": 60.0, "compression": "lz4"})
+        near = await open_namespace(
+            b.client, "/acme/test/near", create=True,
+            settings={"retention_s": 0.0, "write_quorum": 2},
+        )  # fmt: skip
+        for number in range(3):
+            async with near.open_writer("a/s", create=True) as writer:
+                await writer.append(b"%d" % number)
+        await asyncio.sleep(600)
+        assert await b.streams.retain("near/a/s", dry_run=True) == []
+        assert await b.streams.retain("near/a/s") == []
+        assert len(await b.read("near/a/s")) == 3
+        for streams, name in ((near, "a/s"), (b.streams, "near/a/s")):
+            found = await streams.stream_settings(name)
+            assert (found.retention_s, found.write_quorum, found.compression) == (0, 2, "lz4")
+        async with b.streams.open_writer("near/a/s") as writer:
+            assert writer.settings.write_quorum == 2
+        with pytest.raises(UsageError, match="write_quorum >= ack_quorum"):
+            await b.streams.configure_stream("near/a/s", {"ack_quorum": 3})
+        with pytest.raises(UsageError, match="write_quorum >= ack_quorum"):
+            await b.streams.create_stream("near/t", settings={"ack_quorum": 3})
+        with pytest.raises(UsageError, match="write_quorum >= ack_quorum"):
+            await b.streams.create_topic("near/t", 2, settings={"ack_quorum": 3})
+        await near.close()
+
+    run(scene)
+
+
 def test_subscriptions_only_move_forward() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")

@@ -28,6 +28,7 @@ from quire.metadata.tree import Operation, Put
 from quire.streams import EARLIEST, LATEST, AtSequence
 from quire.streams.namespace import namespace as namespace_module
 from quire.streams.namespace import removal
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.records import Gap
 from quire.streams.topics.partitioner import murmur2, partition_of
@@ -64,6 +65,34 @@ PARTITIONS_OF_1000 = {
 @pytest.mark.parametrize(("key", "value"), KAFKAS.items())
 def test_the_hash_is_kafkas(key: bytes, value: int) -> None:
     assert murmur2(key) == value % 2**32
+
+
+def test_a_topic_is_one_in_all_namespaces_that_its_streams_are_in() -> None:
+    """Through a namespace further up, a partition could be deleted, or a record be written that no
+    reader of the topic reads.
+    """
+
+    async def scene(b: Bench) -> None:
+        near = await open_namespace(b.client, "/acme/test/near", create=True)
+        await near.create_topic("t", 2)
+        await b.streams.create_topic("near/u", 2)
+        for streams, above in ((b.streams, "near/t"), (near, "u")):
+            with pytest.raises(UsageError, match=f"a partition of topic {above}"):
+                await streams.delete_stream(f"{above}/0")
+            with pytest.raises(UsageError, match=f"a partition of topic {above}"):
+                await streams.rename_stream(f"{above}/0", "elsewhere")
+            with pytest.raises(UsageError, match="has the partitions 0 to 1"):
+                await streams.create_stream(f"{above}/2")
+            with pytest.raises(StreamExistsError, match=f"topic {above} already exists"):
+                await streams.create_stream(above)
+            await streams.create_stream("s")
+            for taken in (above, f"{above}/2"):
+                with pytest.raises((StreamExistsError, UsageError)):
+                    await streams.rename_stream("s", taken)
+        assert await near.streams() == ["s", "t/0", "t/1", "u/0", "u/1"]
+        await near.close()
+
+    run(scene)
 
 
 def test_the_partition_of_a_key_is_kafkas() -> None:

@@ -269,6 +269,7 @@ async def _described(opened: Namespace, path: str, name: str, password: bytes) -
 
     found = await stream_statistics(opened, name, password)
     own = await opened.own_stream_settings(name)
+    inherited = await opened.inherited_stream_settings(name)
     subscriptions: list[Values] = []
     for subscriber in await opened.subscriptions(name):
         try:
@@ -287,7 +288,7 @@ async def _described(opened: Namespace, path: str, name: str, password: bytes) -
         **found.as_json(),
         "segments": [segment_as_json(fact) for fact in found.facts],
         "lost": found.lost_as_json(),
-        "settings": sources(found.settings.as_json(), own, opened.given_settings, "stream"),
+        "settings": sources(found.settings.as_json(), own, inherited, "stream"),
         "subscriptions": subscriptions,
     }
 

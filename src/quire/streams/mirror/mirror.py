@@ -57,6 +57,7 @@ from quire.streams.mirror.check import (
 from quire.streams.mirror.copy import Piece, copy_ledger, create
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.stored_settings import inherited_settings
 from quire.streams.namespace.stream_metadata import NO_LEDGER, WriterClaim
 from quire.streams.namespace.truncation import free, stored_bytes, truncate
 from quire.streams.read.positions import oldest_position
@@ -216,21 +217,32 @@ class Mirror:
         former = self._claim
         if former is None:
             self._origin = await origin_of(self.source, self.name)
-            own = {**await self.source.own_stream_settings(self.name), **self._overrides}
-            await prepare_target(self.target, self.name, self._origin, own)
+            await prepare_target(self.target, self.name, self._origin, await self._own_settings())
             await self._to.ensure_writable()
-        elif (await self._to.life()).value != former.stamp.encode("ascii"):
-            raise self._fenced()
+        else:
+            ours = {former.stamp.encode("ascii"), *self._to.doubted_stamps}
+            if (await self._to.life()).value not in ours:
+                raise self._fenced()
         await self._look_at_copy()
         self._claim = await self._to.claim()
         await check_origin(self._to, self._origin)
         await self._look_at_copy()
-        own = {**await self.source.own_stream_settings(self.name), **self._overrides}
-        await carry_settings(self.target, self.name, own)
+        await carry_settings(self.target, self.name, await self._own_settings())
         settings = await self.target.stream_settings(self.name)
         self._settings = settings.as_dict()
         await free_allocated(self.target.client, self._to, self._claim)
         await self._leftovers.sweep(self._to, self._claim)
+
+    async def _own_settings(self) -> dict[str, Any]:
+        """Return the settings that the copy itself has.
+
+        They include those of namespaces in the source that are nearer to the stream than the
+        replicated one, because the target may lack these namespaces.
+        """
+        source = self.source
+        above = self._from.paths.stream.rpartition("/")[0]
+        nearer = await inherited_settings(source.client, above, below=source.path)
+        return {**nearer, **await source.own_stream_settings(self.name), **self._overrides}
 
     async def _look_at_copy(self) -> None:
         self.last, self.partial = await look_at_copy(self.target.client, self._to, self._from)

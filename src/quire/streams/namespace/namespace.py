@@ -263,21 +263,19 @@ class Namespace:
                 a topic does not have.
         """
         metadata = self.metadata(name)
-        inherited = await self._inherited()
+        inherited = await self.inherited_stream_settings(name)
         await self._check_quota(1, f"stream {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
-        if (topic := await self._topics.find(metadata.paths.name)) is not None:
+        if (topic := await self._topics.find_in_any(metadata.paths.name)) is not None:
             raise topic_exists(topic)
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
     async def _check_quota(self, more: int, what: str) -> None:
-        """Raise StreamQuotaError if the namespace may not have `more` streams in addition.
-
-        The caller has just read the settings.
-        """
+        """Raise StreamQuotaError if the namespace may not have `more` streams in addition."""
+        await self._inherited()
         limit = self.settings.streams_max
         if limit and len(await self.streams()) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
@@ -322,10 +320,17 @@ class Namespace:
 
     async def stream_settings(self, name: str) -> StreamSettings:
         """Return all settings of a stream: its own settings and those that it inherits."""
-        paths = self.metadata(name).paths
-        inherited = await self._inherited()
-        own = await stored_settings(self.client, f"{paths.root}/{STREAM_SETTINGS_NODE}")
-        return DEFAULTS.with_values({**inherited, **own})
+        inherited = await self.inherited_stream_settings(name)
+        return DEFAULTS.with_values({**inherited, **await self.own_stream_settings(name)})
+
+    async def inherited_stream_settings(self, name: str) -> dict[str, Any]:
+        """Return the settings that were given to a path above the stream.
+
+        If the name has several parts, another namespace may be nearer to the stream than this one,
+        such as "/team/orders" to the stream "orders/eu" of "/team". Its settings come first.
+        """
+        above = self.metadata(name).paths.stream.rpartition("/")[0]
+        return await inherited_settings(self.client, above)
 
     async def own_stream_settings(self, name: str) -> dict[str, Any]:
         """Return the settings that were given to the stream itself."""
@@ -350,7 +355,7 @@ class Namespace:
         metadata = self.metadata(name)
         node = f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}"
         await metadata.make_below(node)
-        await add_settings(self.client, node, settings, await self._inherited())
+        await add_settings(self.client, node, settings, await self.inherited_stream_settings(name))
 
     async def segments(self, name: str) -> list[StreamSegment]:
         """Return the segments of a stream, from the oldest to the newest.
@@ -427,7 +432,7 @@ class Namespace:
         if not await metadata.exists() and await self._topics.find(metadata.paths.name) is not None:
             raise UsageError(f"{name} was not renamed: it is a topic", remedy=remedy)
         for _ in range(RENAME_ATTEMPTS):
-            if (topic := await self._topics.find(target.paths.name)) is not None:
+            if (topic := await self._topics.find_in_any(target.paths.name)) is not None:
                 raise topic_exists(topic)
             if await target.exists():
                 raise StreamExistsError(
@@ -548,7 +553,7 @@ class Namespace:
                 )
             await self._topics.adopt(name, partitions)
             return
-        inherited = await self._inherited()
+        inherited = await self.inherited_stream_settings(name)
         if isinstance(partitions, int):
             await self._check_quota(partitions, f"topic {name}")
         settings = current_names(settings or {})

@@ -33,11 +33,14 @@ async def stored_settings(client: Client, path: str) -> dict[str, Any]:
         return {}
 
 
-async def inherited_settings(client: Client, path: str) -> dict[str, Any]:
-    """Return the settings given to the namespace and to the paths above it, by name."""
+async def inherited_settings(client: Client, path: str, below: str = "") -> dict[str, Any]:
+    """Return the settings given to the namespace and to the paths above it, by name.
+
+    With `below`, which is one of these paths, only those of the paths below that one count.
+    """
     values: dict[str, Any] = {}
     parts = path.split("/")
-    for depth in range(2, len(parts) + 1):
+    for depth in range(below.count("/") + 2, len(parts) + 1):
         values |= await stored_settings(client, "/".join(parts[:depth]) + f"/{SETTINGS_NODE}")
     return values
 

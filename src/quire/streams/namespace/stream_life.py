@@ -10,16 +10,22 @@ name,
 and every change by a writer checks that this node exists. Its value identifies the newest claim,
 and its version changes with each claim and each truncation. The node is outside the stream, because
 Java renames a stream only if it knows every node in it.
+
+The stream "eu" of the namespace "/team/orders" is the stream "orders/eu" of "/team", too. It has
+one life, whichever of its names a client uses: in the nearest namespace that Quire knows when the
+life begins. A life is looked for in all namespaces that the stream may be in.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from quire.codec.distributedlog.name import StreamPaths
 from quire.errors import (
+    MetadataDeniedError,
     MetadataUnavailableError,
     NoSuchKeyError,
     NotEmptyError,
@@ -28,7 +34,9 @@ from quire.errors import (
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 
-LIVES = ".quire/lives"
+HIDDEN = ".quire"
+"""The node that each namespace has that Quire created or in which it has written a stream."""
+LIVES = f"{HIDDEN}/lives"
 """The path below a namespace that holds the lives of its streams."""
 FIND_ATTEMPTS = 10
 
@@ -55,12 +63,15 @@ def unique(tree: Tree) -> str:
 
 
 class StreamLives:
-    """The lives of the streams that have one name."""
+    """The lives of the streams that have one path."""
 
     def __init__(self, tree: Tree, paths: StreamPaths) -> None:
         self._tree = tree
         self._paths = paths
-        self._directory = f"{paths.namespace}/{LIVES}/{quote(paths.name, safe='')}"
+        self._directories = dict(_directories(paths.stream))
+        """The directories in which the life may be, by their namespaces, the nearest first."""
+        self._found_in: str | None = None
+        """The directory in which a life was last found, or None. There is rarely another one."""
 
     async def begin(self) -> list[Operation]:
         """Return the operations that begin another life.
@@ -68,10 +79,14 @@ class StreamLives:
         They belong in the transaction that creates the stream. If it fails because a node is
         missing, call this again.
         """
-        await self._tree.make_path(self._directory)
+        home = await self._home()
         # Java does not know these nodes, and leaves them when it deletes a stream.
-        former: list[Operation] = [Delete(path) for path in await self._paths_known()]
-        return [*former, Put(self._directory, b""), Create(self._new())]
+        former: list[Operation] = [
+            Delete(path)
+            for directory in self._directories.values()
+            for path in await self._paths_in(directory)
+        ]
+        return [*former, Put(home, b""), Create(self._new(home))]
 
     async def find(self) -> StreamLife:
         """Return the current life of the stream.
@@ -88,18 +103,18 @@ class StreamLives:
                 except NoSuchKeyError:
                     continue  # this life has just ended
                 return StreamLife(path, found.value, found.version)
-            await self._tree.make_path(self._directory)
+            home = await self._home()
             try:
-                before = (await self._tree.read(self._directory)).version
+                before = (await self._tree.read(home)).version
             except NoSuchKeyError:
                 continue  # the directory was deleted just now
             if await self._paths_known():
                 continue
             there = Check(self._paths.segments, ANY_VERSION)
             # Two clients that find no life at the same time must not begin two of them.
-            alone = Put(self._directory, b"", before)
+            alone = Put(home, b"", before)
             try:
-                await self._tree.commit(there, alone, Create(self._new()))
+                await self._tree.commit(there, alone, Create(self._new(home)))
             except VersionConflictError:
                 continue
             except NoSuchKeyError:
@@ -112,22 +127,69 @@ class StreamLives:
         )
 
     async def clear(self) -> None:
-        """Delete the directory of the lives of this name if no life is left in it.
+        """Delete the directories of the lives of this stream in which no life is left.
 
-        A life that is in it may be that of another stream, which has the name by now. What another
+        A life that is in one may be that of another stream, which has the path by now. What another
         program left there is deleted when the next life begins.
         """
-        try:
-            await self._tree.commit(Delete(self._directory))
-        except (NoSuchKeyError, NotEmptyError):
-            pass
+        for directory in self._directories.values():
+            try:
+                await self._tree.commit(Delete(directory))
+            except (NoSuchKeyError, NotEmptyError, MetadataDeniedError):
+                pass
+
+    async def _home(self) -> str:
+        """Return the directory for a life that begins now, which this call creates.
+
+        The node `.quire` of this client's namespace is created as well.
+        """
+        own = self._directories[self._paths.namespace]
+        await self._tree.make_path(own.rpartition("/")[0])
+        home = own
+        for namespace, directory in self._directories.items():
+            if directory == own or await self._tree.exists(f"{namespace}/{HIDDEN}"):
+                home = directory
+                break
+        await self._tree.make_path(home)
+        return home
 
     async def _paths_known(self) -> list[str]:
+        """Return the paths of the lives in the first directory that has any."""
+        first = self._found_in
+        order = [directory for directory in self._directories.values() if directory != first]
+        for directory in order if first is None else [first, *order]:
+            found = await self._paths_in(directory)
+            if found:
+                self._found_in = directory
+                return found
+        return []
+
+    async def _paths_in(self, directory: str) -> list[str]:
         try:
-            names = await self._tree.children(self._directory)
+            names = await self._tree.children(directory)
         except NoSuchKeyError:
             return []
-        return [f"{self._directory}/{name}" for name in names]
+        except MetadataDeniedError:
+            if directory == self._directories[self._paths.namespace]:
+                raise
+            return []  # the namespace belongs to others
+        return [f"{directory}/{name}" for name in names]
 
-    def _new(self) -> str:
-        return f"{self._directory}/{unique(self._tree)}"
+    def _new(self, directory: str) -> str:
+        return f"{directory}/{unique(self._tree)}"
+
+
+def names_of(stream: str) -> Iterator[tuple[str, str]]:
+    """Yield each namespace that the stream at this path may be in, with its name there.
+
+    The nearest namespace comes first.
+    """
+    parts = stream.strip("/").split("/")
+    for length in range(len(parts) - 1, 0, -1):
+        yield "/" + "/".join(parts[:length]), "/".join(parts[length:])
+
+
+def _directories(stream: str) -> Iterator[tuple[str, str]]:
+    """Yield these namespaces, each with the directory in which it has the life of the stream."""
+    for namespace, name in names_of(stream):
+        yield namespace, f"{namespace}/{LIVES}/{quote(name, safe='')}"

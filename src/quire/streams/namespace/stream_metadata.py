@@ -129,6 +129,11 @@ class StreamMetadata:
 
         The versions that the claim holds may then be too low.
         """
+        self.doubted_stamps: set[bytes] = set()
+        """The stamps of claims that this object began after its last one that it knows of.
+
+        Such a claim was made, or not: its answer was lost.
+        """
         self._committing = asyncio.Lock()
         """A lock that is held during each transaction under a claim.
 
@@ -509,6 +514,7 @@ class StreamMetadata:
         if sink:
             stamp = sink_stamp(stamp, sink)
         stamped = Put(life, stamp.encode("ascii"))
+        self.doubted_stamps.add(stamped.value)
         for _ in range(LIST_ATTEMPTS):
             ledgers = await self.tree.read(self.paths.segments)
             if expected not in (None, ledgers.version):
@@ -520,6 +526,7 @@ class StreamMetadata:
                 continue
             max_txid = await self.tree.read(self.paths.max_txid)
             allocation = await self.tree.read(self.paths.allocation)
+            self.doubted_stamps.clear()
             return WriterClaim(
                 ledgers_version=ledgers.version + 1,
                 newest=decode_number(ledgers.value, self.paths.segments),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from quire._runtime.tasks import each
@@ -23,6 +23,7 @@ from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream
 from quire.errors import (
     KeyExistsError,
     LaterMetadataError,
+    MetadataDeniedError,
     MetadataError,
     NoSuchKeyError,
     NoSuchStreamError,
@@ -36,7 +37,7 @@ from quire.errors import (
 from quire.metadata.common import check_operations
 from quire.metadata.tree import Check, Create, Delete, Operation, Put
 from quire.metadata.values import ANY_VERSION
-from quire.streams.namespace.stream_life import unique
+from quire.streams.namespace.stream_life import names_of, unique
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.topic_nodes import no_topic, topic_path, topics_path
 from quire.streams.topics.partitioner import PARTITIONER
@@ -217,6 +218,22 @@ class TopicMetadata:
             return None
         return decode_topic(name, path, node.value, node.version)
 
+    async def find_in_any(self, name: str) -> StoredTopic | None:
+        """Return the topic with this name, also if it is that of another namespace.
+
+        The topic "clicks" of "/team/orders" has the name "orders/clicks" in "/team". Raises
+        MetadataError.
+        """
+        found = await self.find(name)
+        stream = self.stream(name).paths.stream
+        for namespace, other in names_of(stream):
+            if found is None and namespace != self._namespace:
+                try:
+                    found = await TopicMetadata(self._client, namespace).find(other)
+                except MetadataDeniedError:
+                    continue  # the namespace belongs to others
+        return None if found is None else replace(found, name=name)
+
     async def read(self, name: str) -> StoredTopic:
         """Return the topic with this name. Raises NoSuchStreamError and MetadataError."""
         name = stream_name(name)
@@ -271,7 +288,7 @@ class TopicMetadata:
         parts = partition_number(stream)
         if parts is None:
             return None
-        found = await self.find(parts[0])
+        found = await self.find_in_any(parts[0])
         return found if found is not None and parts[1] < found.partitions else None
 
     async def not_beside(self, stream: str) -> list[Operation]:
@@ -285,7 +302,7 @@ class TopicMetadata:
         above, _, number = stream.rpartition("/")
         if not above or not number.isdecimal():
             return []
-        topic = await self.find(above)
+        topic = await self.find_in_any(above)
         if topic is None:
             if not await self._tree.exists(self._directory):
                 return []  # then `no_topic` fails as soon as there is any topic
@@ -299,6 +316,8 @@ class TopicMetadata:
             )
         if topic.deleting:
             raise topic_exists(topic)  # the rest of the deletion would delete the stream
+        if await self.find(above) is None:
+            return []  # a topic of another namespace, which is only looked at
         return [Check(self._path(above), topic.version)]
 
     async def delete(
