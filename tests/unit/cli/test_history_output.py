@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from quire.errors import JobError
 
 
 def write(output: Path, *, complete: bool) -> None:
-    with new_directory(str(output)):
+    with new_directory(str(output)) as begin:
+        begin()
         (output / "_temporary").mkdir(parents=True)
         if not complete:
             raise KeyboardInterrupt
@@ -41,3 +43,35 @@ def test_a_directory_with_files_stays(tmp_path: Path) -> None:
 def test_other_file_systems_are_left_to_spark() -> None:
     with new_directory("s3a://bucket/copy"), new_directory(None):
         pass
+
+
+def fails_before_it_writes(output: Path) -> None:
+    with new_directory(str(output)):
+        write(output, complete=True)
+        raise JobError("Spark could not start")
+
+
+def test_what_somebody_else_has_created_meanwhile_stays(tmp_path: Path) -> None:
+    """The same command ran twice, and the one that failed removed the result of the other."""
+    output = tmp_path / "copy"
+
+    def fails(error: Exception, *, first: bool) -> None:
+        with new_directory(str(output)) as begin:
+            if first:
+                begin()
+            write(output, complete=True)
+            if not first:
+                begin()
+            raise error
+
+    with pytest.raises(JobError, match="already exists"):
+        fails(JobError("never raised"), first=False)
+    assert (output / "_temporary").exists()
+    shutil.rmtree(output)
+    with pytest.raises(JobError, match="PATH_ALREADY_EXISTS"):
+        fails(JobError("[PATH_ALREADY_EXISTS] Path file:/copy already exists."), first=True)
+    assert (output / "_temporary").exists()
+    shutil.rmtree(output)
+    with pytest.raises(JobError, match="could not start"):
+        fails_before_it_writes(output)
+    assert (output / "_temporary").exists()

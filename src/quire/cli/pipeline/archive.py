@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ FORMATS = ("parquet", "delta", "iceberg")
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 PARTITIONS = ("date",)
 WAIT = "30s"
+PATH_EXISTS = "PATH_ALREADY_EXISTS"
+"""The class of Spark's error for an output directory that exists."""
 
 
 # -- offload ----------------------------------------------------------------------------------
@@ -256,26 +258,47 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
 
 
 @contextmanager
-def new_directory(output: str | None) -> Iterator[None]:
-    """Raise JobError if the output directory exists already, and remove it if the block fails.
+def new_directory(output: str | None) -> Iterator[Callable[[], None]]:
+    """Raise JobError if the output directory exists already, and remove it if its writing fails.
 
-    It is removed so that the command can be run again after an interruption. An empty directory is
-    removed and not refused, because a Spark server may create it while it cancels a job. Only
-    directories of this machine are checked; Spark itself checks URIs of other file systems.
+    The block calls the function that this yields just before it writes the directory. It raises
+    JobError if somebody else has created the directory meanwhile, for example the same command.
+
+    The directory is removed so that the command can be run again after an interruption. That of
+    somebody else is not removed: the block fails before it writes, or Spark refuses the path. An
+    empty directory is removed and not refused, because a Spark server may create it while it
+    cancels a job. Only directories of this machine are checked; Spark itself checks URIs of other
+    file systems.
     """
-    if output is None:
-        yield
-        return
+    begun = False
+
+    def begin() -> None:
+        nonlocal begun
+        if output is not None:
+            _refuse_existing(output)
+            begun = True
+
+    if output is not None:
+        _refuse_existing(output)
+    try:
+        yield begin
+    except BaseException as error:
+        if output is not None and begun and not _is_refusal(error):
+            shutil.rmtree(output, ignore_errors=True)
+        raise
+
+
+def _refuse_existing(output: str) -> None:
     if os.path.exists(output) and not _removed_empty(output):
         raise JobError(
             f"{output} already exists, and --output writes a new directory",
             remedy="Name another directory",
         )
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(output, ignore_errors=True)
-        raise
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Return whether Spark has written nothing, because the path exists."""
+    return any(PATH_EXISTS in str(one) for one in (error, error.__cause__))
 
 
 def _removed_empty(directory: str) -> bool:
@@ -294,7 +317,7 @@ def _read(
 
     name = what[1]
     with (
-        new_directory(output),
+        new_directory(output) as begin,
         job.session(f"{what[0]}/{name}") as (spark, progress),
     ):
         frame = jobs.history(spark, job.cluster, *what, **bounds)
@@ -302,6 +325,7 @@ def _read(
             frame = frame.select("sequence")
         else:
             progress("write", 0, None)
+            begin()
             frame.write.mode("error").parquet(output)
             frame = spark.read.parquet(output)
         records = int(frame.count())
