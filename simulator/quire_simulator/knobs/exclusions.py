@@ -194,7 +194,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "bookie.background.damage": "RECOVERIES_END_S SOON_S",
         "replication.autorecovery.autorecovery": "SETTLE_S",
         "storage.segment.catalogue": "TOMBSTONE_TTL_MS",
-        "streams.ownership.orphans": "OLDER_THAN_S",
+        "streams.ownership.orphans": "CLOCK_SKEW_S OLDER_THAN_S",
         "streams.publish.plans": "OPEN_JOBS_MAX",
         "streams.publish.published": "JOBS_MAX FORMER_MAX",
         "streams.publish.publishing": "SWEEP_BEFORE SWEEP_LEDGERS_MAX",
