@@ -190,6 +190,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "bookie.directories.rollback": "LAST_REPORT_S",
         "client.datasets.format": "TRANSACTIONS_MAX",
         "metadata.bookies.directories": "GIVEN_UP_MAX",
+        "net.link": "SPENT_KEPT_S",
         "replication.moves.decommission": "SETTLE_S",
         "bookie.background.damage": "RECOVERIES_END_S SOON_S",
         "replication.autorecovery.autorecovery": "SETTLE_S",
