@@ -70,6 +70,7 @@ _WARNINGS = frozenset(
         "ledgers_misplaced",
         "ledgers_unreadable",
         "list_of_entries_too_long",
+        "log_interrupted",  # Earlier events could not be written.
         "log_position_not_mine",
         "log_position_not_reported",
         "mark_malformed",
@@ -122,6 +123,11 @@ def level_of(event: str, fields: Mapping[str, object] | None = None) -> str:
 class EventWriter:
     """An event log that writes one line for each event.
 
+    An event that cannot be written, because the disk is full or nobody reads the pipe any more, is
+    only counted. The server must go on: an error here would end whatever wanted to log, such as the
+    garbage collection that frees the disk. The next event that is written is followed by
+    `log_interrupted` with their number.
+
     Args:
         level: The lowest level that is written: a key of `LEVELS`.
         format: `json` (one JSON object a line), or `console` (text for people).
@@ -140,6 +146,8 @@ class EventWriter:
         self._format = format
         self._to = to
         self._labels = labels or {}
+        self.unwritten = 0
+        """The number of events in a row that could not be written."""
 
     def __call__(self, event: str, **fields: object) -> None:
         self.write(level_of(event, fields), event, fields)
@@ -154,9 +162,18 @@ class EventWriter:
             line = json.dumps({"time": now, "level": level, "event": event, **fields}, default=str)
         else:
             line = f"{now} {level.upper():7} {event} {key_values(fields)}".rstrip()
-        to = self._to or sys.stderr
-        to.write(line + "\n")
-        to.flush()
+        to: TextIO | None = self._to or sys.stderr
+        if to is None:
+            return  # the process was started without standard error
+        try:
+            to.write(line + "\n")
+            to.flush()
+        except (OSError, ValueError):  # a ValueError means that the stream is closed
+            self.unwritten += 1
+            return
+        if self.unwritten:
+            count, self.unwritten = self.unwritten, 0
+            self.write(level_of("log_interrupted"), "log_interrupted", {"count": count})
 
 
 def timestamp(seconds: float) -> str:

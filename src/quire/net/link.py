@@ -37,6 +37,11 @@ DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREAC
 """The `errno` values with which the system reports that the other side of a connection stopped
 acknowledging."""
 
+SPENT_KEPT_S = 3_600.0
+"""The seconds for which a connection remembers a ledger whose adds were not all answered when its
+handle left. A bookie that does not answer for so long has lost the connection. A client of a month
+creates very many ledgers, and every third is left while one of its bookies has yet to answer."""
+
 PROBE_LEDGER = 2**63 - 1
 """The ledger that a probe asks for: the largest id, which no ledger gets."""
 
@@ -131,9 +136,9 @@ class Link(asyncio.Protocol):
         """The expected answers, in the order in which the adds were sent, each with the place of
         this connection in its group. The senders limit their number: adds that wait too long for an
         answer are taken back."""
-        self._spent: set[int] = set()
-        """The ids of the ledgers whose sink was detached while answers to its adds were
-        outstanding."""
+        self._spent: dict[int, float] = {}
+        """The loop time at which the sink of a ledger was detached while answers to its adds were
+        outstanding, by ledger id, the longest ago first."""
         self._ended = asyncio.Event()
         self._ending = False
         """Whether `end` was called, after which nothing can be sent."""
@@ -209,7 +214,11 @@ class Link(asyncio.Protocol):
         if self._sinks.get(ledger_id) is sink:
             del self._sinks[ledger_id]
             if unanswered:
-                self._spent.add(ledger_id)
+                now_s = asyncio.get_running_loop().time()
+                while self._spent and next(iter(self._spent.values())) <= now_s - SPENT_KEPT_S:
+                    del self._spent[next(iter(self._spent))]
+                self._spent.pop(ledger_id, None)
+                self._spent[ledger_id] = now_s
 
     def expect(self, expected: ExpectedAnswers, place: int) -> None:
         """Expect the answers to the frames that were just passed to `send`.

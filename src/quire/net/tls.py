@@ -272,6 +272,12 @@ def _load_own(
 
     try:
         context.load_cert_chain(certificate, key, password)
+    except ValueError as error:
+        # OpenSSL takes up to 1,024 bytes. Another file, such as the key, was named by mistake.
+        raise TlsConfigError(
+            f"the password file {password_file} cannot be used: {error}",
+            remedy="Name the file that has nothing but the password of the private key",
+        ) from None
     except OSError as error:  # an ssl.SSLError is one
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             problem = f"the private key {key} does not belong to the certificate {certificate}"

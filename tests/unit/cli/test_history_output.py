@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,34 +45,33 @@ def test_other_file_systems_are_left_to_spark() -> None:
         pass
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_what_another_job_has_written_meanwhile_stays(tmp_path: Path, begun: bool) -> None:
-    """It began after the first look, or even after the second one, which only Spark notices."""
+def fails_before_it_writes(output: Path) -> None:
+    with new_directory(str(output)):
+        write(output, complete=True)
+        raise JobError("Spark could not start")
+
+
+def test_what_somebody_else_has_created_meanwhile_stays(tmp_path: Path) -> None:
+    """The same command ran twice, and the one that failed removed the result of the other."""
     output = tmp_path / "copy"
 
-    def late() -> None:
+    def fails(error: Exception, *, first: bool) -> None:
         with new_directory(str(output)) as begin:
-            if begun:
+            if first:
                 begin()
-            output.mkdir()
-            (output / "part-0").touch()
-            if not begun:
+            write(output, complete=True)
+            if not first:
                 begin()
-            raise JobError("failed: [PATH_ALREADY_EXISTS] Path copy already exists", remedy="")
+            raise error
 
     with pytest.raises(JobError, match="already exists"):
-        late()
-    assert (output / "part-0").exists()
-
-
-def test_what_was_not_written_by_this_job_stays(tmp_path: Path) -> None:
-    output = tmp_path / "copy"
-
-    def interrupted() -> None:
-        with new_directory(str(output)):
-            (output / "part-0").mkdir(parents=True)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert output.exists()
+        fails(JobError("never raised"), first=False)
+    assert (output / "_temporary").exists()
+    shutil.rmtree(output)
+    with pytest.raises(JobError, match="PATH_ALREADY_EXISTS"):
+        fails(JobError("[PATH_ALREADY_EXISTS] Path file:/copy already exists."), first=True)
+    assert (output / "_temporary").exists()
+    shutil.rmtree(output)
+    with pytest.raises(JobError, match="could not start"):
+        fails_before_it_writes(output)
+    assert (output / "_temporary").exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -233,7 +235,8 @@ def test_the_guide_lists_the_level_of_each_event() -> None:
     elsewhere = "".join(
         text for name, text in SOURCES.items() if not name.endswith("_runtime/event_log.py")
     )
-    assert {one for one in listed if f'"{one}"' not in elsewhere} == MADE_OF_A_STATE
+    made_here = {*MADE_OF_A_STATE, "log_interrupted"}  # the log itself writes that event
+    assert {one for one in listed if f'"{one}"' not in elsewhere} == made_here
     named = set(
         re.findall(r"^        \"(\w+)\",", SOURCES["src/quire/_runtime/event_log.py"], re.M)
     )
@@ -305,3 +308,38 @@ def test_requests_to_zookeeper_are_logged_without_their_content() -> None:
         ("DEBUG", "Cannot connect to zk1:2181"),
         ("ERROR", "Unhandled"),
     ]
+
+
+class Disk(io.StringIO):
+    """A file whose disk is full until it is not."""
+
+    full = True
+
+    def flush(self) -> None:
+        if self.full:
+            self.seek(0)
+            self.truncate()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_log_that_cannot_be_written_does_not_end_what_is_logged() -> None:
+    """The error ended the garbage collection of a bookie for ever, which would free the disk."""
+    disk = Disk()
+    log = EventWriter(to=disk)
+    log("one")
+    log("two")
+    assert log.unwritten == 2
+    disk.full = False
+    log("three")
+    log("four")
+    written = [json.loads(line) for line in disk.getvalue().splitlines()]
+    assert [one["event"] for one in written] == ["three", "log_interrupted", "four"]
+    assert (written[1]["count"], written[1]["level"]) == (2, "warning")
+    disk.close()
+    log("five")
+    assert log.unwritten == 1
+
+
+def test_a_process_without_standard_error_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    EventWriter()("one")

@@ -16,6 +16,7 @@ import uvloop
 from quire.codec.wire.v2 import ADD_RESPONSE_BYTES
 from quire.errors import BookieUnavailableError, QuireError
 from quire.net.channel import BookieChannel
+from quire.net.link import SPENT_KEPT_S
 from quire.net.network import AsyncioNetwork
 from tests.support.network.certificates import Authority
 
@@ -205,3 +206,30 @@ async def test_a_bookie_reads_all_adds_of_a_tls_connection(tmp_path: Path) -> No
         await link.drained(asyncio.get_running_loop().time() + PATIENCE_S)
         await ended.wait()
     assert len(received) == len(MUCH)
+
+
+async def test_a_connection_forgets_the_ledgers_of_long_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It remembered each ledger that was left with an unanswered add, for as long as it lived."""
+    link = BookieChannel("b")
+    loop = asyncio.get_running_loop()
+    now_s = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+
+    def left(*ledger_ids: int) -> None:
+        for ledger_id in ledger_ids:
+            sink = Sink()
+            link.attach(ledger_id, sink)
+            link.detach(ledger_id, sink, unanswered=True)
+
+    left(1, 2)
+    now_s += SPENT_KEPT_S / 2
+    left(1, 3)
+    assert not any(map(link.takes_adds_of, (1, 2, 3)))
+    now_s += SPENT_KEPT_S / 2
+    left(4)
+    assert [one for one in range(1, 5) if link.takes_adds_of(one)] == [2]
+    now_s += SPENT_KEPT_S
+    left(5)
+    assert [one for one in range(1, 6) if not link.takes_adds_of(one)] == [5]

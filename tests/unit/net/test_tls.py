@@ -154,6 +154,9 @@ def test_encrypted_keys(tmp_path: Path, own: Files) -> None:
     password.write_bytes(b"secret\n")
     password.chmod(0o600)
     server_context(server(own, key_password_file=str(password)))
+    password.write_bytes(b"x" * 1025)  # a ValueError of Python, which nobody expected
+    with pytest.raises(TlsConfigError, match=r"password file .* cannot be longer than 1024"):
+        server_context(server(own, key_password_file=str(password)))
     password.write_bytes(b"wrong")
     with pytest.raises(TlsConfigError, match=r"the password in .* does not open"):
         server_context(server(own, key_password_file=str(password)))

@@ -17,6 +17,7 @@ import pytest
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     LedgerClosedError,
+    MetadataDeniedError,
     MetadataUnavailableError,
     NoSuchStreamError,
     StreamConditionError,
@@ -44,7 +45,9 @@ from quire.streams.publish.publishing import (
     take,
     withdraw,
 )
+from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.producers import read_marks
+from quire.streams.write.segments import APPLICATION
 from quire.streams.write.takeover import take_over
 from tests.support.streams import Bench, run
 
@@ -891,4 +894,32 @@ def test_a_sweep_does_not_end_a_plan_of_later(monkeypatch: pytest.MonkeyPatch) -
         await publish(b.streams, "s", later, [built])
         assert await publish(b.streams, "s", job, []) == []
 
+    run(scene)
+
+
+def test_a_ledger_with_a_path_that_no_stream_has_ends_no_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its metadata can say anything, and the plans of a stream may be denied."""
+    end = orphans.end_old_plans
+
+    async def denied(tree: Any, root: str, until_ms: int) -> None:
+        if "/denied/" in root:
+            raise MetadataDeniedError("ZooKeeper denies access")
+        await end(tree, root, until_ms)
+
+    async def scene(b: Bench) -> None:
+        made = []
+        for stream in ("/acme/test//a", "/acme/test/denied", "/acme/test/b"):
+            custom = {**APPLICATION, "stream": stream.encode(), JOB_KEY: b"/job/0"}
+            ledger = await b.client.create_ledger(custom=custom)
+            ledger.abandon()
+            made.append(ledger.ledger_id)
+        left = await delete_orphans(b.client, await find_orphans(b.client, 0))
+        assert [(one.orphan.ledger_id, one.why) for one in left] == [
+            (made[1], "ZooKeeper denies access")
+        ]
+        assert await b.ledgers() == [made[1]]
+
+    monkeypatch.setattr(orphans, "end_old_plans", denied)
     run(scene)

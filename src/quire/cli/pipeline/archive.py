@@ -26,8 +26,8 @@ FORMATS = ("parquet", "delta", "iceberg")
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 PARTITIONS = ("date",)
 WAIT = "30s"
-EXISTS = "PATH_ALREADY_EXISTS"
-"""The part of Spark's error for a directory that another job has made. It is not removed."""
+PATH_EXISTS = "PATH_ALREADY_EXISTS"
+"""The class of Spark's error for an output directory that exists."""
 
 
 # -- offload ----------------------------------------------------------------------------------
@@ -259,37 +259,46 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
 
 @contextmanager
 def new_directory(output: str | None) -> Iterator[Callable[[], None]]:
-    """Raise JobError if the output directory exists already, and remove it if the block fails.
+    """Raise JobError if the output directory exists already, and remove it if its writing fails.
 
-    Call what is yielded just before the first write to the directory. It raises JobError as well,
-    because another job may have made the directory while Spark started. Only what is written after
-    that is removed, so that the command can be run again after an interruption. An empty directory
-    is removed and not refused, because a Spark server may create it while it cancels a job. Only
-    directories of this machine are checked; Spark itself checks URIs of other file systems.
+    The block calls the function that this yields just before it writes the directory. It raises
+    JobError if somebody else has created the directory meanwhile, for example the same command.
+
+    The directory is removed so that the command can be run again after an interruption. That of
+    somebody else is not removed: the block fails before it writes, or Spark refuses the path. An
+    empty directory is removed and not refused, because a Spark server may create it while it
+    cancels a job. Only directories of this machine are checked; Spark itself checks URIs of other
+    file systems.
     """
     begun = False
 
     def begin() -> None:
         nonlocal begun
-        _refuse_existing(output)
-        begun = True
+        if output is not None:
+            _refuse_existing(output)
+            begun = True
 
-    _refuse_existing(output)
+    if output is not None:
+        _refuse_existing(output)
     try:
         yield begin
     except BaseException as error:
-        if output is not None and begun and EXISTS not in str(error):
+        if output is not None and begun and not _is_refusal(error):
             shutil.rmtree(output, ignore_errors=True)
         raise
 
 
-def _refuse_existing(output: str | None) -> None:
-    """Raise JobError if there is such a directory, unless it is empty. Then it is removed."""
-    if output is not None and os.path.exists(output) and not _removed_empty(output):
+def _refuse_existing(output: str) -> None:
+    if os.path.exists(output) and not _removed_empty(output):
         raise JobError(
             f"{output} already exists, and --output writes a new directory",
             remedy="Name another directory",
         )
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Return whether Spark has written nothing, because the path exists."""
+    return any(PATH_EXISTS in str(one) for one in (error, error.__cause__))
 
 
 def _removed_empty(directory: str) -> bool:

@@ -100,7 +100,7 @@ async def check_seen(store: MetadataStore, seen: SeenLedger) -> None:
             f"ledger {seen.ledger_id} was deleted and created again, or its unreadable metadata "
             "was replaced, before this deletion. It was not deleted",
             ledger_id=seen.ledger_id,
-            remedy="Look at the present ledger before you delete it",
+            remedy="Look at the present ledger, and repeat the request if you mean that one",
         )
 
 

@@ -161,10 +161,13 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
             left.append(RemainingOrphan(orphan, str(error)))
         else:
             fenced.append(orphan)
-    await _end_plans(client, fenced)
+    not_ended = await _end_plans(client, fenced)
     places: dict[str, _Place] = {}
     certain = {orphan.ledger_id for orphan in await _still_unnamed(client, fenced, places)}
     for orphan in fenced:
+        if orphan.job and orphan.stream in not_ended:
+            left.append(RemainingOrphan(orphan, not_ended[orphan.stream]))
+            continue
         if orphan.ledger_id in certain:
             await client.delete_ledger(orphan.ledger_id)
             continue
@@ -174,19 +177,29 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
     return left
 
 
-async def _end_plans(client: Client, orphans: Iterable[StreamOrphan]) -> None:
+async def _end_plans(client: Client, orphans: Iterable[StreamOrphan]) -> dict[str, str]:
     """End the plans under which these ledgers could still be published.
 
     Otherwise a transaction could name a ledger between the last look at the stream and the
-    deletion. A stream that was renamed needs nothing, because it has other plans then.
+    deletion. A stream that was renamed needs nothing, because it has other plans then. Return the
+    streams whose plans could not be ended, with the reasons.
     """
     until_ms: dict[str, int] = {}
+    not_ended: dict[str, str] = {}
     for orphan in orphans:
         if orphan.job:
             until_ms[orphan.stream] = max(until_ms.get(orphan.stream, 0), orphan.ctime_ms)
     for stream, newest_ms in until_ms.items():
         until = newest_ms + round(1000 * CLOCK_SKEW_S)
-        await end_old_plans(client.metadata.tree, f"{stream}/{PARTITION}", until)
+        try:
+            await end_old_plans(client.metadata.tree, f"{stream}/{PARTITION}", until)
+        except UsageError:
+            pass  # no stream can have this path, which is what the ledger's metadata says
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            not_ended[stream] = str(error)
+    return not_ended
 
 
 async def _fence(client: Client, ledger_id: int) -> None:
