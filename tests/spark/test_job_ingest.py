@@ -329,6 +329,37 @@ def test_names_of_csv_columns_that_spark_makes_up_are_not_compared(
     assert sorted(tuple(row) for row in frame.collect()) == [("1", "2"), ("3", "4")]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"id": 1, "v": "x"}\n{"id": "one", "v": "y"}\n'),
+        ("a.json", '{"id": 1, "v": "x"}\n{"id": 2, "v": \n'),
+        ("a.csv", "id,v\n1,x\none,y\n"),
+    ],
+)
+def test_a_row_that_does_not_fit_the_schema_is_no_record_without_values(
+    name: str, text: str, spark: SparkSession, cluster: LocalCluster, options: ClusterOptions,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    directory, checkpoint = tmp_path / "in", str(tmp_path / "checkpoint")
+    directory.mkdir()
+    (directory / name).write_text(text)
+    files = Files([str(directory)], schema="id BIGINT, v STRING")
+    stream = f"strict-{tmp_path.name}"
+    with pytest.raises(Exception, match="MALFORMED_RECORD") as caught:
+        ingest(spark, options, read_listed(spark, files)[0], target(stream))
+    assert "Malformed records are detected" in str(one_error(caught.value, "ingest"))
+    with pytest.raises(Exception, match=f"reading file .*{name}"):
+        follow(spark, options, files, target(stream), checkpoint=checkpoint, available_now=True)
+    assert records(cluster, stream) == []
+    kept = Files([str(directory)], schema="id BIGINT, v STRING, _corrupt_record STRING")
+    ingest(spark, options, read_listed(spark, kept)[0], target(stream))
+    assert records(cluster, stream)[0] == {"id": 1, "v": "x"}
+    assert "_corrupt_record" in records(cluster, stream)[1]
+    loose = Files([str(directory)], options={"mode": "PERMISSIVE"}, schema=files.schema)
+    assert read_listed(spark, loose)[0].count() == 2
+
+
 def test_timestamps_keep_their_microseconds(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
 ) -> None:

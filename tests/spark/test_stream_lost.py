@@ -18,6 +18,7 @@ from quire.blocking.background import call
 from quire.errors import StreamGapError
 from quire.metadata.tree import Create, Put
 from quire.spark.jobs import ClusterOptions, preview_offload
+from quire.spark.jobs.history import LiveTail
 from quire.spark.streams import query as stream_query
 from quire.streams.mirror.check import MARKER
 from quire.testing.cluster import LocalCluster
@@ -80,7 +81,12 @@ def test_batches(cluster: LocalCluster, lost: str) -> None:
 
 @pytest.mark.parametrize("again", ["the same stream", "another stream"])
 def test_a_copy_whose_ledger_was_replaced_after_the_plan(
-    cluster: LocalCluster, client: blocking.Client, streams: Namespace, name: str, again: str
+    cluster: LocalCluster,
+    client: blocking.Client,
+    streams: Namespace,
+    name: str,
+    again: str,
+    tmp_path: Path,
 ) -> None:
     """Each run of `replicate` begins the ledger of the copy's segment in progress again."""
     name = re.sub(r"\W+", "-", name).strip("-")
@@ -105,6 +111,16 @@ def test_a_copy_whose_ledger_was_replaced_after_the_plan(
         write(streams, name, numbered(100, 110), leave_open=True)
     found = [row["value"] for b in batches(reader, planned) for row in b.to_pylist()]
     assert found == (numbered(0, 10) if again == "the same stream" else [])
+
+    # The live part of a history is read in the same way.
+    tail = LiveTail(ClusterOptions(cluster.uri), str(tmp_path), ("value",), namespace=NAMESPACE)
+    [piece] = planned[0].splits
+    if again == "another stream":
+        with pytest.raises(StreamGapError, match="truncated or deleted while they were read"):
+            list(tail.of_piece(client, piece))
+        return
+    found = [row["value"] for b in tail.of_piece(client, piece) for row in b.to_pylist()]
+    assert found == numbered(0, 10)
 
 
 def test_records_before_an_end_in_a_lost_segment_are_not_left_out(

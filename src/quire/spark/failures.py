@@ -22,8 +22,11 @@ OURS = re.compile(r"^\s*(?:[\w.]+: )*quire\.errors\.(\w+): (.+)$", re.MULTILINE)
 """The form of one of Quire's errors in a traceback, including tracebacks that the JVM repeats."""
 THROWN = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.MULTILINE)
 """The form of a JVM error in the text of an error of Py4J, Spark's bridge to the JVM."""
-CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )*+([^\[].*(?:\n(?!\s|Caused by: ).+)*)", re.MULTILINE)
-"""The form of the cause of a JVM error that is not itself one of Spark's numbered errors."""
+CAUSE = re.compile(
+    r"^Caused by: (?:[\w.$]+: )*+(?!\[FAILED_READ_FILE)(.+(?:\n(?!\s|Caused by: ).+)*)",
+    re.MULTILINE,
+)
+"""The form of the cause of a JVM error about a file. The same error may be repeated before it."""
 UNREAD = "FAILED_READ_FILE"
 """The part of Spark's error for a file that says only which file it could not read."""
 STATE = re.compile(r"\s*SQLSTATE: \w+|\[USER_RAISED_EXCEPTION\] ")

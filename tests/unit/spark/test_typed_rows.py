@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from datetime import date
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,6 +37,8 @@ from quire.client.datasets.rows import decode_rows, encode_rows
 from quire.client.datasets.schema import Partition, PartitionValue
 from quire.errors import ReadError, UsageError
 from quire.spark.ledgers import typed_rows
+from quire.spark.ledgers.reader import QuireReader
+from quire.spark.ledgers.reader import spark_schema as entry_schema
 from quire.spark.ledgers.typed_reader import TypedPushdownReader
 from quire.spark.ledgers.typed_rows import EncodedRows, RowBuffer
 from quire.spark.ledgers.typed_schema import dataset_schema, spark_schema
@@ -186,3 +190,15 @@ def test_which_partitions_a_filter_leaves(
     reader = TypedPushdownReader(options, spark_schema(known), known)
     assert list(reader.pushFilters([condition])) == [condition]  # Spark applies it to the rows.
     assert [one for one in values if reader.reads((("p", one),))] == left
+
+
+def test_entries_of_a_dataset_that_got_columns_meanwhile_are_no_rows() -> None:
+    """It was overwritten between the look at its columns and the plan."""
+    dataset = SimpleNamespace(schema=object(), ledgers=())
+    client: Any = SimpleNamespace(datasets=SimpleNamespace(read=lambda _: dataset))
+    options = ReadOptions.parse({"metadata": "m", "dataset": "d"})
+    reader = QuireReader(options, entry_schema(("value",)))
+    with pytest.raises(ReadError, match="'d' was replaced by one with other columns"):
+        list(reader._extents(client))
+    dataset.schema = None
+    assert list(reader._extents(client)) == []

@@ -164,6 +164,8 @@ def ingest(
     """
     if (table is None) == (not paths):
         raise click.UsageError("give exactly one source: PATH... or --table NAME")
+    if follow and available_now:
+        raise click.UsageError("--follow and --available-now exclude each other: give one of them")
     if (follow or available_now) != (checkpoint is not None):
         raise click.UsageError(
             "--checkpoint is needed with --follow or --available-now, and only with these two"
@@ -239,6 +241,8 @@ def _follow(
         raise click.UsageError(
             "--txn-id and --again cannot be combined with --follow and --available-now"
         )
+    if how["available_now"] and how["interval_s"] is not None:
+        raise click.UsageError("--interval requires --follow: --available-now searches only once")
     from quire.spark.jobs.ingest import follow
 
     with (

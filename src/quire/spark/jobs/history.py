@@ -21,6 +21,7 @@ from quire.spark.jobs.archive.parquet_files import DAY_US, read_file, verify_pie
 from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
+from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, RecordColumns
 from quire.streams.read.positions import Start, parse_start
@@ -181,7 +182,8 @@ def _of_stream(
     elif plan.files:
         frames.append(_select(_by_tasks(spark, found, plan, stored), columns))
     if plan.live or not frames:
-        tail = LiveTail(cluster, found.directory, stored, plan.cluster_id, plan.life)
+        path = namespace_path(namespace)
+        tail = LiveTail(cluster, found.directory, stored, plan.cluster_id, plan.life, path)
         frames.append(_select(_live(spark, tail, plan.live, partition_bytes), columns))
     return functools.reduce(lambda one, other: one.unionAll(other), frames)
 
@@ -574,6 +576,8 @@ class LiveTail:
     """The instance id of the cluster."""
     life: str = ""
     """The id of the life of the stream that is read, or "" if it is unknown."""
+    namespace: str = ""
+    """The namespace of the stream."""
     parts: tuple[StreamPartition, ...] = ()
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -588,10 +592,14 @@ class LiveTail:
                         yield from self.of_piece(client, piece)
 
     def of_piece(self, client: blocking.Client, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one split, from its ledger or, if that is gone, from the files."""
-        from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS
+        """Yield the records of one split, from its ledger or, if that is gone, from the files.
+
+        A copy that `replicate` made may have another ledger with the same entries.
+        """
+        from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS, another_ledger
 
         gathered, upcoming = RecordColumns(self.columns), piece.first
+        again: StreamSplit | None = None
         try:
             for run in self._runs(client, piece):
                 gathered.add(piece.origin, run, piece.start, piece.end)
@@ -601,9 +609,12 @@ class LiveTail:
         except (NoSuchLedgerError, ReadError) as error:
             if isinstance(error, ReadError) and _exists(client, piece):
                 raise
+            again = call(another_ledger(client.aio, self.namespace, piece))
         if gathered.rows:
             yield gathered.batch()
-        if upcoming <= piece.last:
+        if upcoming <= piece.last and again is not None:
+            yield from self.of_piece(client, replace(again, first=upcoming))
+        elif upcoming <= piece.last:
             yield from self._offloaded(replace(piece, first=upcoming))
 
     def _runs(self, client: blocking.Client, piece: StreamSplit) -> Iterator[Any]:

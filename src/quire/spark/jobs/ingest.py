@@ -66,6 +66,10 @@ CHOOSING = frozenset(
 LISTINGS_MAX = 5
 """The largest number of attempts to list and load files that do not change meanwhile."""
 EPOCH = datetime(1970, 1, 1)
+PARSED = ("csv", "json")
+"""The formats whose rows may not fit a schema."""
+CORRUPT = "_corrupt_record"
+"""The column in which Spark keeps a row that it cannot parse, if the schema has it."""
 MADE_UP = re.compile(r"_c\d+")
 """The form of the names that Spark gives to CSV columns without a name."""
 JSON_OPTIONS = {
@@ -496,7 +500,11 @@ def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame
     """
     reader = spark.read.format(format_of(files, listing)).options(**_options(files, listing))
     if files.schema is not None:
-        return reader.schema(files.schema).load(list(files.paths))
+        reader = reader.schema(files.schema)
+        frame = reader.load(list(files.paths))
+        if strict := _strict(files, listing, frame.columns):
+            frame = reader.options(**strict).load(list(files.paths))
+        return frame
     frame = reader.load(list(files.paths))
     if checked := _checked(files, listing, frame.columns):
         # Only files with these columns, in this order, have their values under the right names.
@@ -526,6 +534,19 @@ def _checked(files: Files, listing: Listing, columns: Sequence[str]) -> dict[str
     if any(map(MADE_UP.fullmatch, columns)) or len(set(numbered)) < len(numbered):
         return {}
     return {"enforceSchema": "false"}
+
+
+def _strict(files: Files, listing: Listing, columns: Sequence[str]) -> dict[str, str]:
+    """Return the options with which a row that does not fit the given schema is an error.
+
+    By default, Spark makes null of what it cannot parse, and nulls are left out of records. If the
+    schema has the column for such rows, nothing is lost.
+    """
+    given = {key.lower(): text for key, text in _options(files, listing).items()}
+    corrupt = given.get("columnnameofcorruptrecord", CORRUPT)
+    if format_of(files, listing) not in PARSED or "mode" in given or corrupt in columns:
+        return {}
+    return {"mode": "FAILFAST"}
 
 
 def read_listed(spark: SparkSession, files: Files) -> tuple[DataFrame, Listing]:
@@ -664,6 +685,9 @@ def _source(spark: SparkSession, files: Files) -> DataFrame:
     if schema is None:
         schema = read_files(spark, files, listing).schema
         checked = _checked(files, listing, schema.names)
+    else:
+        schema = spark.createDataFrame([], schema).schema
+    checked |= _strict(files, listing, schema.names)
     options = {"maxFileAge": FILE_AGE_MAX, **_options(files, listing), **checked}
     reader = spark.readStream.format(format_of(files, listing)).options(**options)
     return reader.schema(schema).load(files.paths[0])

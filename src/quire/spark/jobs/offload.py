@@ -172,6 +172,12 @@ class OffloadOptions:
             )
         if min(self.older_than_s, self.wait_s) < 0:
             raise UsageError("the offload options older_than_s and wait_s must not be negative")
+        if self.format != "iceberg" and (self.table or self.catalog):
+            raise UsageError(
+                f"the offload options table and catalog are those of an Iceberg table, but the "
+                f"format is {self.format}",
+                remedy="Set the format to iceberg, or leave them out",
+            )
         if self.format == "iceberg" and not self.table:
             raise UsageError(
                 "the format iceberg needs the name of a table",

@@ -136,7 +136,10 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
     def _extents(self, client: blocking.Client) -> Iterator[WeightedRange]:
         options, bounds = self._options, self._bounds
         if options.dataset is not None:
-            for part in client.datasets.read(options.dataset).ledgers:
+            dataset = client.datasets.read(options.dataset)
+            if dataset.schema is not None:  # Its entries would be taken for rows.
+                raise other_columns(options.dataset)
+            for part in dataset.ledgers:
                 if bounds.has_ledger(part.ledger_id):
                     yield WeightedRange(Range(part.ledger_id, part.first, part.last), part.bytes)
             return
@@ -281,6 +284,14 @@ def cut(run: EntryRun, bytes_max: int) -> Iterator[EntryRun]:
                 contents=None,
             )
             start = at
+
+
+def other_columns(dataset: str) -> ReadError:
+    """Return the error for a dataset that was overwritten after its columns were read."""
+    return ReadError(
+        f"dataset {dataset!r} was replaced by one with other columns while the query was planned",
+        remedy="Load it again",
+    )
 
 
 def _length_at_end(ledger: blocking.LedgerReader) -> int:

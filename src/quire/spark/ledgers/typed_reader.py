@@ -26,10 +26,16 @@ from pyspark.sql.types import DataType, DateType, StringType, StructType
 from quire import EntryRun, blocking
 from quire.client.datasets.rows import decode_rows
 from quire.client.datasets.schema import DatasetSchema, Partition, PartitionValue
-from quire.errors import ReadError, UsageError
+from quire.errors import UsageError
 from quire.spark import worker
 from quire.spark.ledgers.plan import Range, WeightedRange
-from quire.spark.ledgers.reader import BATCH_BYTES, BATCH_ROWS, LedgerPartition, QuireReader
+from quire.spark.ledgers.reader import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    LedgerPartition,
+    QuireReader,
+    other_columns,
+)
 from quire.spark.ledgers.typed_schema import arrow_schema, spark_schema
 from quire.spark.options import ReadOptions
 from quire.spark.schema import our_column
@@ -83,11 +89,7 @@ class TypedReader(QuireReader):
         name = str(self._options.dataset)
         dataset = client.datasets.read(name)
         if dataset.schema != self._known:
-            raise ReadError(
-                f"dataset {name!r} was replaced by one with other columns while the query was "
-                "planned",
-                remedy="Load it again",
-            )
+            raise other_columns(name)
         for part in dataset.ledgers:
             if self.reads(part.partition):
                 yield WeightedRange(Range(part.ledger_id, part.first, part.last), part.bytes)

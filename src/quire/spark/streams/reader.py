@@ -176,7 +176,7 @@ class StreamTasks:
                     first = run.last + 1
                 return
             except NoSuchLedgerError:
-                found = call(another_ledger(client.aio, self.options, split)) or split
+                found = call(another_ledger(client.aio, self.options.namespace, split)) or split
             if found is split:
                 break
             split = replace(found, first=first)
@@ -254,16 +254,14 @@ class StreamTasks:
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-async def another_ledger(
-    client: Client, options: StreamReadOptions, split: StreamSplit
-) -> StreamSplit | None:
+async def another_ledger(client: Client, namespace: str, split: StreamSplit) -> StreamSplit | None:
     """Return a split whose ledger is gone in the ledger that has taken its place, or None.
 
     Only a copy that `replicate` made has such ledgers. They have the same entries.
     """
     if not split.life_of_copy:
         return None
-    metadata = StreamMetadata(client, StreamPaths(options.namespace, split.origin.stream))
+    metadata = StreamMetadata(client, StreamPaths(namespace, split.origin.stream))
     try:
         segments = await metadata.segments()
         if await metadata.life_id() != split.life_of_copy:

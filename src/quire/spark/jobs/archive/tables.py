@@ -23,6 +23,7 @@ from quire.spark.jobs.archive.manifest import (
     Manifest,
     OffloadHistory,
 )
+from quire.streams import DLSN
 from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, schema
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ COMMIT_PROPERTY = "quire.commit"
 """The prefix of the table property with the number of the last commit that the table has.
 
 The rest of the name is the stream's life, because several streams may share a table.
+"""
+LAST_PROPERTY = "quire.last"
+"""The prefix of the table property with the position of the last record that the table has.
+
+The rest of the name is the stream's life. The numbers of commits begin again in another directory.
+Tables of earlier versions lack it.
 """
 DELTA_KEEPS = {"delta.deletedFileRetentionDuration": "interval 36500 days"}
 """The property of a Delta table that keeps VACUUM from deleting files of the archive.
@@ -156,7 +163,8 @@ def to_iceberg(
     load_catalog: Any = _import("pyiceberg.catalog", "'pyiceberg[pyarrow]'").load_catalog
     properties = dict(catalog)
     name = properties.pop("name", None)
-    mark = f"{COMMIT_PROPERTY}.{manifest.life.rpartition('/')[2]}"
+    life = manifest.life.rpartition("/")[2]
+    mark, last_mark = f"{COMMIT_PROPERTY}.{life}", f"{LAST_PROPERTY}.{life}"
     try:
         opened = load_catalog(name, **properties)
         opened.create_namespace_if_not_exists(above)
@@ -166,7 +174,11 @@ def to_iceberg(
         if not ICEBERG_KEEPS.keys() <= found.properties.keys():
             with found.transaction() as change:
                 change.set_properties(ICEBERG_KEEPS)
-        missing = _behind(manifest, int(found.properties.get(mark, -1)))
+        last = found.properties.get(last_mark)
+        if last is None:
+            missing = _behind(manifest, int(found.properties.get(mark, -1)))
+        else:
+            missing = _after(manifest, DLSN.parse(last), table)
         there = {field.name for field in found.schema().fields}
         if lacking := [name for name in _columns(missing) if name not in there]:
             with found.update_schema() as update:
@@ -179,7 +191,10 @@ def to_iceberg(
                     [_iceberg_path(history, file) for file in files],
                     snapshot_properties=positions_of(manifest.stream, files),
                 )
-                change.set_properties({mark: str(files[-1].commit)})
+                change.set_properties({mark: str(files[-1].commit), last_mark: str(files[-1].last)})
+        if last is None and manifest.files and not missing:
+            with found.transaction() as change:
+                change.set_properties({last_mark: str(manifest.files[-1].last)})
     except Exception as error:
         # The errors of pyiceberg have no common base class.
         if not (type(error).__module__.startswith("pyiceberg") or isinstance(error, OSError)):
@@ -237,6 +252,22 @@ def _columns(files: Sequence[HistoryFile]) -> tuple[str, ...]:
 def _behind(manifest: Manifest, commit: int) -> list[HistoryFile]:
     """Return the files of the manifest whose commits come after `commit`."""
     return [file for file in manifest.files if file.commit > commit]
+
+
+def _after(manifest: Manifest, last: DLSN, table: str) -> list[HistoryFile]:
+    """Return the files of the manifest whose records come after the last one that a table has.
+
+    Raises UsageError if a file has such records and others.
+    """
+    found = [file for file in manifest.files if file.last > last]
+    if found and found[0].first <= last:
+        raise UsageError(
+            f"the Iceberg table {table} has the records of stream {manifest.stream} up to position "
+            f"{last} from another directory, and one file of this directory has records before and "
+            "after it",
+            remedy="Offload to the former directory, or use another table",
+        )
+    return found
 
 
 def _in_turns(files: Sequence[HistoryFile]) -> list[list[HistoryFile]]:
