@@ -71,7 +71,9 @@ def test_the_table_is_written_and_listed(uri: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    "words", [("list",), ("set", "b1:3181", "/a"), ("remove", "b1:3181")], ids=lambda words: words[0]
+    "words",
+    [("list",), ("set", "b1:3181", "/a"), ("remove", "b1:3181")],
+    ids=lambda words: words[0],
 )
 def test_a_table_that_is_not_one_is_left_alone(
     words: tuple[str, ...], uri: str, capsys: pytest.CaptureFixture[str]
