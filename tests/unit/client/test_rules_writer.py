@@ -602,7 +602,7 @@ def test_rule_16_a_fenced_writer_is_out_for_ever() -> None:
     simulated(main)
 
 
-@pytest.mark.parametrize("how", ["fenced", "no bookies", "closed", "quorum time-out"])
+@pytest.mark.parametrize("how", ["fenced", "no bookies", "closed", "quorum time-out", "refused"])
 def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
     """A recovery finds failed entries even if only one bookie has them."""
 
@@ -623,6 +623,9 @@ def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
             elif how == "no bookies":
                 members[1].die()
                 members[2].die()
+            elif how == "refused":
+                members[1].holds_acks = True
+                members[2].add_error = Code.UNAUTHORIZED
             else:
                 members[1].holds_acks = members[2].holds_acks = True
             with pytest.raises(QuireError) as failed:
@@ -633,6 +636,7 @@ def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
                 for bookie in members:
                     bookie.down = False
                     bookie.holds_acks = False
+                    bookie.add_error = Code.OK
                 reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
                 assert reader.last_add_confirmed == 1
 
