@@ -361,6 +361,33 @@ def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() 
     simulated(main)
 
 
+def test_rule_43_a_member_that_returns_is_sent_everything_again() -> None:
+    """Only its connection was lost. What it acknowledged before does not count."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client, (3, 3, 3))
+            first, other = members[0], members[1]
+            other.holds_acks = True
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await until(lambda: 1 in first.entries)
+            await until(lambda: writer._session.pipeline.outstanding_since(0) is None)
+            first.entries.clear()
+            first.holds_acks = True
+            first.links[0].lose()
+            await until(lambda: 1 in first.entries)
+            other.release()
+            await asyncio.sleep(0.1)
+            assert not appended.done(), "its earlier acknowledgement counts"
+            first.release()
+            assert await appended == 1
+            assert writer._session.ensemble == tuple(bookie.name for bookie in members)
+            writer.abandon()
+
+    simulated(main)
+
+
 def test_several_members_fail_one_after_the_other_during_a_change() -> None:
     """Failures that occur during a change are handled by the next one.
 
