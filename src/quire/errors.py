@@ -52,7 +52,7 @@ class QuireError(Exception):
         if self.causes:
             text += " (" + "; ".join(f"{who}: {why}" for who, why in self.causes.items()) + ")"
         if self.remedy:
-            text += f". {self.remedy}"
+            text += f"{'' if text.endswith('?') else '.'} {self.remedy}"
         return text
 
 

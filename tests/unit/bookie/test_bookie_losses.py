@@ -217,6 +217,31 @@ async def test_the_writer_of_a_ledger_that_was_closed_elsewhere_is_refused(known
     assert service.may_add(LEDGER + 1, key_of(LEDGER + 1), 0) == Code.OK
 
 
+@pytest.mark.parametrize("count", [0, 3], ids=["without entries", "copied again"])
+async def test_the_writer_of_a_closed_ledger_that_names_the_bookie_is_refused(count: int) -> None:
+    """A recovery fenced this bookie, which lost the fence, and closed the ledger on it."""
+    box = with_a_ledger()
+    service = with_a_loss(box)
+    if count:
+        assert service.may_add(LEDGER, KEY, RECOVERY_ADD | HIGH_PRIORITY) == Code.OK
+        box.append(entries(LEDGER, 0, count), reserve=True)
+        box.idle()
+    closed = LedgerMetadata(
+        1, 1, 1, (Segment(0, ("me",)),), state=LedgerState.CLOSED, last_entry_id=count - 1,
+        password=b"",
+    )  # fmt: skip
+    assert await whole(box, closed)
+    box.store.mark_repaired(lambda error: None)
+    service.writable = True
+    for start in ("running", "started again"):
+        assert service.may_add(LEDGER, KEY, 0) == Code.FENCED, start
+        assert service.may_add(LEDGER, KEY, RECOVERY_ADD) == Code.OK, start
+        box.idle()
+        disk_of(box).kill()
+        box.open()
+        service.store = box.store
+
+
 async def test_a_ledger_in_recovery_may_have_entries_here_although_it_names_others() -> None:
     """The ensemble of a recovery is private until it closes the ledger.
 

@@ -131,7 +131,8 @@ async def test_rule_34_a_fence_outlives_the_bookie_and_needs_the_key(tmp_path: P
 async def test_rule_35_no_add_slips_past_a_fence(bookie: Bookie) -> None:
     """In one chunk, and over two connections, adds after the fence are refused.
 
-    The fencing client sees the adds before it.
+    The fencing client sees the adds before it. Adds of a recovery are accepted, also beside adds
+    of other ledgers.
     """
     async with peer_of(bookie) as peer, peer_of(bookie) as other:
         answers, others = Answers(peer), Answers(other)
@@ -143,6 +144,12 @@ async def test_rule_35_no_add_slips_past_a_fence(bookie: Bookie) -> None:
                 codes[entry] = code
             assert codes == {0: Code.OK, -1: Code.OK, 1: Code.FENCED}
             assert await others.of(add(ledger, 2)) == Code.FENCED
+            assert await others.of(add(ledger, 2, Flag.RECOVERY_ADD)) == Code.OK
+        assert await others.of(add(20, 3)) == Code.OK
+        for flags, fenced in ((0, Code.FENCED), (Flag.RECOVERY_ADD, Code.OK)):
+            peer.send(b"".join(add(ledger, 4, flags) for ledger in (0, 20, 1)))
+            found = dict([(await answers.next())[::2] for _ in range(3)])
+            assert found == {0: fenced, 20: Code.OK, 1: fenced}
 
 
 # -- which directory --------------------------------------------------------------------------

@@ -521,6 +521,7 @@ def test_a_program_is_told_what_is_wrong_and_where(file: Any, tmp_path: Path) ->
     with pytest.raises(UsageError, match=r"quire.toml:2: \[bookie\] has no key 'prt'") as caught:
         quire_package.load_config(file("[bookie]\nprt = 1\n"))
     assert "quire config check" in caught.value.remedy
+    assert "did you mean port? `quire config check" in str(caught.value)
     with pytest.raises(UsageError, match=r"missing\.toml cannot be read: No such file"):
         quire_package.load_config(tmp_path / "missing.toml")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from quire.cli.common.moves import planned_text
+import pytest
+
+from quire.cli.common.moves import done_text, planned_text
 from quire.replication.moves.recover import RecoverResult
 from quire.replication.repair.bookie_removal import LedgerMove
 
@@ -17,3 +19,18 @@ def test_a_plan_calls_its_bytes_an_estimate() -> None:
         "2 ledgers have replicas on b: 246 entries, about 2,169 bytes would be copied; "
         "1 of these ledgers still open",
     ]
+
+
+@pytest.mark.parametrize(
+    ("done", "all_of_them", "told"),
+    [
+        (0, 1, "0 of 1 ledger no longer uses b: "),
+        (1, 1, "1 of 1 ledger no longer uses b: "),
+        (0, 2, "0 of 2 ledgers no longer use b: "),
+        (1, 2, "1 of 2 ledgers no longer uses b: "),
+        (0, 0, "0 of 0 ledgers no longer use b: "),
+    ],
+)
+def test_the_verb_agrees_with_the_number_of_ledgers(done: int, all_of_them: int, told: str) -> None:
+    moves = tuple(LedgerMove(id_, 1, 1, 1, open=False) for id_ in range(all_of_them))
+    assert done_text(RecoverResult("b", False, moves, ledgers=done)).startswith(told)

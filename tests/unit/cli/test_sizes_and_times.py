@@ -16,6 +16,7 @@ from quire.streams.namespace.settings import parse_setting
 @click.option("--size", type=Size(1, 1 << 40), default=7)
 @click.option("--time", type=Duration(max=604_800))
 @click.option("--lac", type=Duration(plain="ms"))
+@click.option("--report", type=Duration(0, 3_600, plain="ms"), default=100, show_default=True)
 @click.option("--delay", type=Duration(whole=True))
 def show(**given: object) -> None:
     click.echo(repr(given))
@@ -30,6 +31,8 @@ def show(**given: object) -> None:
         ("time", "1d", 86_400.0),
         ("lac", "100", 0.1),
         ("lac", "1s", 1.0),
+        ("report", "3600000", 3_600.0),
+        ("report", "1h", 3_600.0),
         ("delay", "15m", 900),
     ],
 )
@@ -48,6 +51,8 @@ def test_an_option_takes_a_number_or_a_unit(option: str, text: str, value: objec
         ("time", "8d", "691200.0 is not in the range"),
         ("time", "nan", "'nan' is not a duration: use seconds, or 500ms"),
         ("lac", "soon", "'soon' is not a duration: use milliseconds, or 500ms"),
+        ("report", "3600001", "3600001.0 is not in the range 0<=x<=3600000"),
+        ("report", "2h", "7200000.0 is not in the range 0<=x<=3600000"),
         ("delay", "1.5s", "'1.5s' is not a whole number of seconds"),
     ],
 )
@@ -55,6 +60,11 @@ def test_what_an_option_cannot_be_is_refused(option: str, text: str, problem: st
     result = CliRunner().invoke(show, [f"--{option}", text])
     assert result.exit_code == 2
     assert problem in " ".join(result.stderr.split())
+
+
+def test_the_default_and_the_range_in_a_help_have_one_unit() -> None:
+    help_text = " ".join(CliRunner().invoke(show, ["--help"]).stdout.split())
+    assert "[default: 100; 0<=x<=3600000]" in help_text
 
 
 @pytest.mark.parametrize(

@@ -363,6 +363,33 @@ def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() 
     simulated(main)
 
 
+def test_rule_43_a_member_that_returns_is_sent_everything_again() -> None:
+    """Only its connection was lost. What it acknowledged before does not count."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client, (3, 3, 3))
+            first, other = members[0], members[1]
+            other.holds_acks = True
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await until(lambda: 1 in first.entries)
+            await until(lambda: writer._session.pipeline.outstanding_since(0) is None)
+            first.entries.clear()
+            first.holds_acks = True
+            first.links[0].lose()
+            await until(lambda: 1 in first.entries)
+            other.release()
+            await asyncio.sleep(0.1)
+            assert not appended.done(), "its earlier acknowledgement counts"
+            first.release()
+            assert await appended == 1
+            assert writer._session.ensemble == tuple(bookie.name for bookie in members)
+            writer.abandon()
+
+    simulated(main)
+
+
 def test_several_members_fail_one_after_the_other_during_a_change() -> None:
     """Failures that occur during a change are handled by the next one.
 
@@ -604,7 +631,7 @@ def test_rule_16_a_fenced_writer_is_out_for_ever() -> None:
     simulated(main)
 
 
-@pytest.mark.parametrize("how", ["fenced", "no bookies", "closed", "quorum time-out"])
+@pytest.mark.parametrize("how", ["fenced", "no bookies", "closed", "quorum time-out", "refused"])
 def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
     """A recovery finds failed entries even if only one bookie has them."""
 
@@ -625,6 +652,9 @@ def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
             elif how == "no bookies":
                 members[1].die()
                 members[2].die()
+            elif how == "refused":
+                members[1].holds_acks = True
+                members[2].add_error = Code.UNAUTHORIZED
             else:
                 members[1].holds_acks = members[2].holds_acks = True
             with pytest.raises(QuireError) as failed:
@@ -635,6 +665,7 @@ def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
                 for bookie in members:
                     bookie.down = False
                     bookie.holds_acks = False
+                    bookie.add_error = Code.OK
                 reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
                 assert reader.last_add_confirmed == 1
 

@@ -101,6 +101,11 @@ def test_messages_causes_and_codes_stay(kind: type[QuireError]) -> None:
     assert (type(again), str(again), again.causes) == (kind, str(error), {"b1": "why"})
 
 
+def test_a_message_that_asks_a_question_has_one_punctuation_mark() -> None:
+    error = errors.UsageError("there is no key 'prt'; did you mean port?", remedy="Correct it")
+    assert str(error) == "there is no key 'prt'; did you mean port? Correct it"
+
+
 # -- what a message says of the outcome -------------------------------------------------------
 
 OPEN = {kind.__name__ for kind in KINDS if not kind.outcome_known}

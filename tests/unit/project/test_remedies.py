@@ -76,6 +76,8 @@ LOOK_FIRST = {
     "streams/mirror/mirror.py:Mirror._mirror": "the ledger is restored",
     "streams/mirror/check.py:REMEDY": "another namespace is used",
     "streams/namespace/namespace.py:Namespace._check_quota": "the limit is raised",
+    "streams/namespace/namespace.py:Namespace._check_size_of_rename": "the subscriptions are "
+    "looked at",
 }
 """The others: by the way out that comes first."""
 

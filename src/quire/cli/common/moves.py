@@ -230,7 +230,7 @@ def done_text(result: RecoverResult) -> str:
     """Return the description of a finished job."""
     text = (
         f"{result.ledgers:,} of {counted(len(result.moves), 'ledger')} "
-        f"no longer {verb('use', result.ledgers)} {result.bookie}: "
+        f"no longer {verb('use', result.ledgers or len(result.moves))} {result.bookie}: "
         f"{counted(result.fragments, 'segment')} replaced, {counted(result.entries, 'entry')} "
         f"({counted(result.bytes, 'byte')}) copied"
     )

@@ -167,9 +167,12 @@ class Duration(click.FloatRange):
     ) -> None:
         """Accept `min` to `max` seconds; with `whole`, only whole seconds.
 
-        `plain` is the unit of a number that is given without a unit.
+        `plain` is the unit of a number that is given without a unit, and of the range that help and
+        errors show.
         """
-        super().__init__(min, max)
+        scale = 1_000 if plain == "ms" else 1
+        super().__init__(min * scale, None if max is None else max * scale)
+        self._scale = scale
         self._plain = plain
         self._whole = whole
 
@@ -184,8 +187,8 @@ class Duration(click.FloatRange):
             self.fail(str(error), param, ctx)
         if self._whole and not number.is_integer():
             self.fail(f"{value!r} is not a whole number of seconds", param, ctx)
-        number = float(super().convert(number, param, ctx))
-        return int(number) if self._whole else number
+        super().convert(number * self._scale, param, ctx)  # refuses what is out of range
+        return int(number) if self._whole else float(number)
 
 
 def check_bookie(bookie_id: str) -> None:

@@ -224,7 +224,7 @@ async def status(uri: str, as_json: bool) -> None:
     if (check := found.placement) is not None:
         click.echo(
             f"placement: {check.misplaced:,} of {counted(check.ledgers, 'ledger')} "
-            f"{verb('violate', check.misplaced)} the placement "
+            f"{verb('violate', check.misplaced or check.ledgers)} the placement "
             f"policy, as of {time_text(check.at_ms)}"
         )
 

@@ -492,8 +492,9 @@ class Namespace:
             f"stream {name} was not renamed: the nodes of a stream move in one transaction, "
             f"which has at most {COMMIT_OPERATIONS_MAX:,} operations and {COMMIT_BYTES_MAX:,} "
             f"bytes, and this one is too large ({reason})",
-            remedy="Truncate the stream, so that it has fewer segments, or delete subscriptions "
-            "that nobody uses, and try again",
+            remedy="Look at its segments and subscriptions (`quire stream show`). Truncate the "
+            "stream, so that it has fewer segments, or delete subscriptions that nobody uses, and "
+            "try again",
         )
 
     async def _moves(

@@ -57,6 +57,13 @@ def test_nothing_is_given_up_if_the_last_segment_is_lost() -> None:
 def test_an_object_that_lost_its_ledger() -> None:
     lost = (NamedLedger(4, Owner("object", "a b", "models"), "entries 0 to 9"),)
     (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"object": 1}))
+    assert found.risk == "The object cannot be read"
+
+
+def test_a_state_machine_that_lost_its_snapshot() -> None:
+    lost = (NamedLedger(4, Owner("state machine", "m", "machines"), "its snapshot"),)
+    (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"object": 1}))
     assert found.risk == (
-        "The data in missing ledgers cannot be read; the rest of the object can be read"
+        "Its snapshot cannot be read. The state machine can start without it only if its stream "
+        "still has all commands"
     )

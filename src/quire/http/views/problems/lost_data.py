@@ -77,6 +77,13 @@ def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
 
 def _lost_with(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
     """Return what is lost with the ledgers, and what becomes of its readers."""
+    if owner.kind == "object":
+        return "The object cannot be read"
+    if owner.kind == "state machine":
+        return (
+            "Its snapshot cannot be read. The state machine can start without it only if its "
+            "stream still has all commands"
+        )
     if owner.kind != "stream":
         return (
             f"The data in missing ledgers cannot be read; the rest of the {owner.kind} can be read"
