@@ -6,7 +6,7 @@ import asyncio
 
 from quire.client import Client
 from quire.errors import QuireError, UsageError
-from quire_simulator.actors import healers, operators, publishers, racks
+from quire_simulator.actors import healers, objects, operators, publishers, racks
 from quire_simulator.actors.actors import Actors
 from quire_simulator.actors.readers import take_over
 from quire_simulator.faults import byzantine, replacements
@@ -206,6 +206,7 @@ async def _heal(stage: Stage, actors: Actors) -> None:
             while actors.unfinished() or checker.unregistered() or checker.down():
                 await asyncio.sleep(RETRY_S)
             await _judge_datasets(stage)
+            await objects.judge(stage)
             await judge_streams(actors.streams, actors.tailers)
             await operators.finish(stage)
             stage.moved.set()

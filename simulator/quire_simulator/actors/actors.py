@@ -12,12 +12,14 @@ from quire.client import Client
 from quire.errors import QuireError
 from quire_simulator.actors.healers import LAST, HealInvariants, heal, is_healer
 from quire_simulator.actors.holders import hold, is_holder
+from quire_simulator.actors.objects import use_objects
 from quire_simulator.actors.operators import JobInvariants, operate
 from quire_simulator.actors.publishers import follow, publish
 from quire_simulator.actors.racks import RackInvariants
 from quire_simulator.actors.readers import delete, read, read_closed, recover, tail
 from quire_simulator.actors.writers import write
 from quire_simulator.faults.byzantine import BYZANTINE, ByzantineBookie, hear
+from quire_simulator.invariants.objects import ObjectInvariants
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.plans.plans import LedgerPlan, readers_of
 from quire_simulator.plans.workloads import WORKLOADS
@@ -55,6 +57,8 @@ class Actors:
             JobInvariants(stage)
         if stage.plan.racks:
             RackInvariants(stage)
+        if stage.plan.objects:
+            stage.objects = ObjectInvariants(stage.world, stage.checker)
         if stage.plan.liars:
             ByzantineBookie(stage.world, BYZANTINE)
         stage.begin_s = stage.world.loop.time()
@@ -74,6 +78,9 @@ class Actors:
         for one in self.stage.plan.publishers:
             self._spawn(f"publisher-{one.number}", one.begin_s, partial(publish, plan=one))
             self._spawn(f"follower-{one.number}", one.begin_s, partial(follow, plan=one))
+        for objects in self.stage.plan.objects:
+            work = partial(use_objects, plan=objects)
+            self._spawn(f"objects-{objects.number}", objects.begin_s, work)
         for healer in self.stage.plan.healers:
             self._spawn(f"healer-{healer.number}", healer.begin_s, partial(heal, plan=healer))
         for job in self.stage.plan.jobs:

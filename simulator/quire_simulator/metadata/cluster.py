@@ -140,6 +140,14 @@ class MemoryCluster:
         for watch in list(self.bookie_watches):
             watch.notify()
 
+    def value_shown(self, key: tuple[str, ...], data: bytes | None) -> None:
+        """Called when a client reads a value. `data` is None if there is none."""
+
+    def value_changed(
+        self, key: tuple[str, ...], before: bytes | None, after: bytes | None
+    ) -> None:
+        """Called when a client has changed a value. None means that there is none."""
+
     def tree_changed(self, changes: Iterable[Change]) -> None:
         for change in changes:
             for watch in list(self.tree_watches.get(change, ())):

@@ -455,7 +455,8 @@ class MemoryStore:
 
     async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
         parts = check_key(key)
-        return await self._read(self.cluster.values, parts, f"the value {'/'.join(parts)}")
+        what = f"the value {'/'.join(parts)}"
+        return await self._read(self.cluster.values, parts, what, self.cluster.value_shown)
 
     async def write_value(
         self,
@@ -467,14 +468,18 @@ class MemoryStore:
     ) -> int:
         parts = check_key(key)
         what = f"the value {'/'.join(parts)}"
-        return await self._write(self.cluster.values, parts, value, version, what, known)
+        changed = self.cluster.value_changed
+        return await self._write(
+            self.cluster.values, parts, value, version, what, known, changed=changed
+        )
 
     async def delete_value(
         self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
     ) -> None:
         parts = check_key(key)
         what = f"the value {'/'.join(parts)}"
-        await self._delete(self.cluster.values, parts, version, what, known)
+        changed = self.cluster.value_changed
+        await self._delete(self.cluster.values, parts, version, what, known, changed=changed)
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         parts = check_prefix(prefix)
@@ -487,10 +492,17 @@ class MemoryStore:
 
         return await self.call("list_values", work)
 
-    async def _read(self, nodes: dict[K, StoredItem], key: K, what: str) -> Versioned[bytes]:
+    async def _read(
+        self,
+        nodes: dict[K, StoredItem],
+        key: K,
+        what: str,
+        shown: Callable[[K, bytes | None], None] = lambda key, data: None,
+    ) -> Versioned[bytes]:
         def work() -> Versioned[bytes]:
             self.cluster.require()
             node = nodes.get(key)
+            shown(key, None if node is None else node.data)
             if node is None:
                 raise NoSuchKeyError(f"{what} does not exist")
             return Versioned(node.data, node.version)
@@ -505,6 +517,8 @@ class MemoryStore:
         version: int | None,
         what: str,
         known: bytes | None = None,
+        *,
+        changed: Callable[[K, bytes | None, bytes | None], None] = lambda key, before, after: None,
     ) -> int:
         check_size(data, what)
         if version is not None:
@@ -517,6 +531,7 @@ class MemoryStore:
                 if node is not None:
                     raise KeyExistsError(f"{what} exists already")
                 nodes[key] = StoredItem(data)
+                changed(key, None, data)
                 return 0
             if node is None:
                 raise NoSuchKeyError(f"{what} does not exist")
@@ -527,7 +542,8 @@ class MemoryStore:
                 raise conflict(what, version, node.version)
             if known not in (None, node.data):
                 raise replaced(what)
-            node.data, node.version = data, version + 1
+            before, node.data, node.version = node.data, data, version + 1
+            changed(key, before, data)
             return node.version
 
         return await self.call("write", work)
@@ -539,6 +555,8 @@ class MemoryStore:
         version: int,
         what: str,
         known: bytes | None = None,
+        *,
+        changed: Callable[[K, bytes | None, bytes | None], None] = lambda key, before, after: None,
     ) -> None:
         def work() -> None:
             self.cluster.require()
@@ -547,7 +565,8 @@ class MemoryStore:
                 raise conflict(what, version, node.version)
             if node is not None and known not in (None, node.data):
                 raise replaced(what)
-            nodes.pop(key, None)
+            if nodes.pop(key, None) is not None and node is not None:
+                changed(key, node.data, None)
 
         await self.call("delete", work)
 

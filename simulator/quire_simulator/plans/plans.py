@@ -114,6 +114,27 @@ class PublisherPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectPlan:
+    """A client that puts, gets, deletes and sweeps objects in several rounds."""
+
+    number: int
+    names: int
+    """The number of names that all these clients share."""
+    begin_s: float
+    rounds: int
+    pause_s: float
+    """The longest pause between two rounds."""
+    reads: float
+    """The share of rounds that only read."""
+    sweeps: float
+    """The share of the other rounds that sweep ledgers, also those that a slow put still writes."""
+    stalls: float
+    """The probability that one of its calls of the metadata store waits for a while, and half the
+    probability that the answer is lost.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class HealerPlan:
     """A process of autorecovery."""
 
@@ -200,6 +221,7 @@ class RunPlan:
     schedule: tuple[Fault, ...]
     knobs: tuple[DrawnKnob, ...] = ()
     """The limits of Quire that differ from their defaults in this run."""
+    objects: tuple[ObjectPlan, ...] = ()
 
     @classmethod
     def make(cls, seed: int, workload: str) -> RunPlan:
@@ -212,6 +234,7 @@ class RunPlan:
         space = random.Random(f"{seed}/space {workload}")
         index = random.Random(f"{seed}/index {workload}")
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
+        objects = _objects(random.Random(f"{seed}/objects {workload}"), mix, span_s)
         streams = make_streams(seed, workload, mix, bookies, span_s)
         jobs = _jobs(random.Random(f"{seed}/jobs {workload}"), mix, bookies, span_s)
         healers = _healers(random.Random(f"{seed}/healers {workload}"), mix, span_s)
@@ -223,7 +246,7 @@ class RunPlan:
             span_s=span_s,
             bookies=[f"bookie-{number}" for number in range(bookies)],
             clients={
-                **_clients(ledgers, publishers),
+                **_clients(ledgers, publishers, objects),
                 **stream_clients(streams),
                 **_healer_clients(healers),
                 **_job_clients(jobs),
@@ -270,6 +293,7 @@ class RunPlan:
             index_cache_segments=index.choice(INDEX_SEGMENTS),
             schedule=schedule,
             knobs=() if os.environ.get(KNOBS_VARIABLE) == "0" else draw_knobs(seed, workload),
+            objects=objects,
         )
 
     @property
@@ -279,7 +303,7 @@ class RunPlan:
         ledgers = (f"ledger-{ledger.number}" for ledger in self.ledgers)
         streams = (f"stream-{stream.number}" for stream in self.streams)
         clients = (
-            *_clients(self.ledgers, self.publishers),
+            *_clients(self.ledgers, self.publishers, self.objects),
             *stream_clients(self.streams),
             *_healer_clients(self.healers),
             *_job_clients(self.jobs),
@@ -478,6 +502,26 @@ def _publishers(chance: random.Random, mix: Mix, span_s: float) -> tuple[Publish
     )
 
 
+def _objects(chance: random.Random, mix: Mix, span_s: float) -> tuple[ObjectPlan, ...]:
+    if chance.random() >= mix.objects:
+        return ()
+    names, pause_s = chance.choice([1, 1, 2, 4]), chance.choice([0.001, 0.001, 0.05, 0.5])
+    reads = chance.choice([0.1, 0.2, 0.5])
+    return tuple(
+        ObjectPlan(
+            number=number,
+            names=names,
+            begin_s=chance.random() * span_s / 3,
+            rounds=chance.randint(20, 120),
+            pause_s=pause_s,
+            reads=reads,
+            sweeps=chance.choice([0.0, 0.0, 0.1, 0.3]),
+            stalls=chance.choice([0.0, 0.0, 0.1, 0.3]),
+        )
+        for number in range(chance.randint(3, 6))
+    )
+
+
 def _healers(chance: random.Random, mix: Mix, span_s: float) -> tuple[HealerPlan, ...]:
     if not mix.healing:
         return ()
@@ -557,10 +601,13 @@ def _job_clients(jobs: tuple[JobPlan, ...]) -> dict[str, float]:
 
 
 def _clients(
-    ledgers: tuple[LedgerPlan, ...], publishers: tuple[PublisherPlan, ...]
+    ledgers: tuple[LedgerPlan, ...],
+    publishers: tuple[PublisherPlan, ...],
+    objects: tuple[ObjectPlan, ...],
 ) -> dict[str, float]:
     """Return when each client begins."""
     begins = {f"publisher-{plan.number}": plan.begin_s for plan in publishers}
+    begins |= {f"objects-{one.number}": one.begin_s for one in objects}
     for plan in ledgers:
         begins[f"writer-{plan.number}"] = plan.begin_s
         for what, times in readers_of(plan):

@@ -79,6 +79,8 @@ class Mix:
     """The smallest number of bookies in all other runs."""
     datasets: float = 0.05
     """The share of runs in which ledgers are published as datasets, and swept."""
+    objects: float = 0.0
+    """The share of runs with objects that several clients put, get, delete and sweep."""
     streaming: float = 0.0
     """The share of runs with streams."""
     streams: tuple[int, int] = (1, 1)
@@ -157,6 +159,7 @@ WORKLOADS: dict[str, Mix] = {
     "all": Mix(
         ALL_KINDS,
         (2, 14),
+        objects=0.05,
         streaming=0.1,
         cancelling=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5),
     ),
@@ -330,6 +333,16 @@ WORKLOADS: dict[str, Mix] = {
         (2, 10),
         ledgers=(0, 1),
         datasets=1.0,
+    ),
+    "objects": Mix(
+        ("metadata fails", "metadata fails", "metadata fails", "slow metadata", "slow metadata",
+         "pause client", "kill client", "expire client", "sessions expire", "crash", "crash",
+         "crash in write", "restart", "slow disk", "cut and reset"),
+        (2, 10),
+        ledgers=(0, 1),
+        datasets=0.0,
+        objects=1.0,
+        cancelling=(0.0, 0.0, 0.0, 0.2),
     ),
     "amnesia": LOST_DATA,
     "spoiled": replace(

@@ -15,6 +15,7 @@ from quire.errors import (
 )
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import RunHistory, payload
+from quire_simulator.invariants.objects import ObjectInvariants
 from quire_simulator.invariants.recreated import RecreatedLedgers
 from quire_simulator.plans.plans import LedgerPlan, RunPlan
 from quire_simulator.world.world import World
@@ -44,6 +45,8 @@ class Stage:
     begin_s: float = 0.0
     datasets: dict[str, DatasetRecord] = field(default_factory=dict)
     """The datasets by name."""
+    objects: ObjectInvariants | None = None
+    """What is known of objects, in runs that have some."""
     healed: bool = False
     """Whether nothing is left for autorecovery to do."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)

@@ -53,6 +53,8 @@ BOOKIE_CONFIG = BookieConfig(
 )
 CLIENT_CONFIG = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
 UNEVEN_S = (0.000_2, 0.4)
+STALL_S = 1.5
+"""The longest time that a call of the metadata store waits for a connection that was lost."""
 NOWHERE = "nowhere"
 """A host that does not exist."""
 NODE_POLL_S = 0.05
@@ -87,6 +89,14 @@ class ObservedCluster(MemoryCluster):
         lambda ledger_id, found: None
     )
     """Called with each ledger that a client or a bookie reads, as the caller receives it."""
+    value_shown_observer: Callable[[tuple[str, ...], bytes | None], None] = staticmethod(
+        lambda key, data: None
+    )
+    """Called with each value that a client reads."""
+    value_observer: Callable[[tuple[str, ...], bytes | None, bytes | None], None] = staticmethod(
+        lambda key, before, after: None
+    )
+    """Called with the former and the present bytes of a value that a client has changed."""
 
     def ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         found = super().ledger(ledger_id)
@@ -105,6 +115,14 @@ class ObservedCluster(MemoryCluster):
     def ledger_rewritten(self, ledger_id: int) -> None:
         super().ledger_rewritten(ledger_id)
         self.rewrite_observer(ledger_id)
+
+    def value_shown(self, key: tuple[str, ...], data: bytes | None) -> None:
+        self.value_shown_observer(key, data)
+
+    def value_changed(
+        self, key: tuple[str, ...], before: bytes | None, after: bytes | None
+    ) -> None:
+        self.value_observer(key, before, after)
 
     def tree_changed(self, changes: Iterable[Change]) -> None:
         super().tree_changed(changes)
@@ -132,6 +150,10 @@ class World:
     """The longest time that a call of the metadata store takes."""
     slow_metadata_s: dict[str, float] = field(default_factory=dict)
     """The longest time that such a call takes for single clients."""
+    metadata_stalls: dict[str, float] = field(default_factory=dict)
+    """The probability that such a call of a single client waits for up to `STALL_S`, and half the
+    probability that its answer is lost.
+    """
     metadata_away: bool = False
     """Whether an older copy is in place of the metadata store. Clients cannot reach it then."""
     skew_ms: int = 0
@@ -567,11 +589,15 @@ class World:
         async def hook(operation: str, done: bool) -> None:
             if self.metadata_away and is_client:
                 raise MetadataUnavailableError(f"{operation} was not answered")
+            stalls = self.metadata_stalls.get(name, 0.0)
             if not done:
                 self._count_call(name, operation)
                 limit_s = self.slow_metadata_s.get(name, self.metadata_delay_s)
                 await asyncio.sleep(chance.random() * limit_s)
-            if self.metadata_failures and chance.random() < self.metadata_failures:
+                if stalls and chance.random() < stalls:
+                    await asyncio.sleep(chance.random() * STALL_S)
+            lost = self.metadata_failures or (stalls / 2 if done else 0.0)
+            if lost and chance.random() < lost:
                 what = "answer" if done else "request"
                 self.trace.record(name, "metadata lost", operation=operation, what=what)
                 raise MetadataUnavailableError(f"the {what} of {operation} was lost")

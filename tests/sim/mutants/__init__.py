@@ -17,6 +17,7 @@ from tests.sim.mutants import (
     loading,
     log_files,
     metadata,
+    objects,
     older_metadata,
     publishing,
     quorum,
@@ -39,7 +40,7 @@ ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged,
+    damaged, objects,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -38,6 +38,7 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "replication": ("autorecovery", "racks", "replaced", "decommission"),
     "replication/moves": ("decommission", "racks"),
     "streams": ("streams", "relay", "lives"),
+    "streams/objects": ("objects",),
 }
 """The simulator's workloads that exercise each folder below src/quire.
 

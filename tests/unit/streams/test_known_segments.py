@@ -155,3 +155,23 @@ def test_a_segment_that_is_completed_is_listed_once() -> None:
             assert segments == await b.streams.segments("s")
 
     run(scene)
+
+
+def test_everything_that_was_not_truncated_before_has_changed() -> None:
+    """Each look once gave up after 20 attempts, and retention did nothing any more."""
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            for number in range(SEGMENTS):
+                await writer.append(b"%d" % number)
+                await writer.roll()
+            await writer.append(b"in progress")
+            known = KnownSegments(b.streams.metadata("s"))
+            segments = (await known.look())[1]
+            await truncate(b.streams.metadata("s"), segments[4].first_dlsn)
+            assert (await known.look())[1] == await b.streams.segments("s")
+            await truncate(b.streams.metadata("s"), segments[-1].first_dlsn)
+            await writer.roll()
+            assert (await known.look())[1] == await b.streams.segments("s")
+
+    run(scene)

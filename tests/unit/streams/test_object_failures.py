@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -27,7 +27,7 @@ from quire.errors import (
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
 from quire.streams.objects.format import BUCKET_KEY, NAME_KEY, head_key
-from quire.streams.objects.objects import Objects
+from quire.streams.objects.objects import ObjectInfo, Objects, _condemned
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.objects import Bench, LateClock, content, names, some_bytes
@@ -433,3 +433,88 @@ async def test_a_put_replaces_only_the_object_that_was_shown(
         await late.put("o", b"mine", replace=lambda there: there == old)
     assert await content(objects, "o") == b"new"
     assert bench.ledgers() == [meanwhile.ledger_id]
+
+
+class After:
+    """Lets another client change an object just after the first write of its head.
+
+    With `lost`, the answer to the write is lost as well.
+    """
+
+    def __init__(self, change: Callable[[], Awaitable[object]], *, lost: bool) -> None:
+        self.change = change
+        self.lost = lost
+        self.done = False
+
+    async def __call__(self, name: str, done: bool) -> None:
+        if name == "write" and done and not self.done:
+            self.done = True
+            await self.change()
+            if self.lost:
+                raise MetadataUnavailableError("lost")
+
+
+@pytest.mark.parametrize("replace", [False, True, lambda there: True])
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.usefixtures("impatient")
+async def test_a_put_that_was_replaced_while_its_answer_was_lost_is_in_doubt(
+    bench: Bench, objects: Objects, replace: bool | Callable[[ObjectInfo], bool], deleted: bool
+) -> None:
+    """The put once said that it had stored nothing, although others had read its object."""
+
+    async def change() -> None:
+        assert await content(objects, "o") == b"mine"
+        if deleted:
+            await objects.delete("o")
+        else:
+            await objects.put("o", b"theirs", replace=True)
+
+    late = await bench.objects(After(change, lost=True))
+    with pytest.raises(MetadataUnavailableError, match="may have been stored") as put:
+        await late.put("o", b"mine", replace=replace)
+    assert not put.value.outcome_known
+    assert len(bench.ledgers()) == (0 if deleted else 1)
+    if not deleted:
+        assert await content(objects, "o") == b"theirs"
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_put_that_was_replaced_before_it_returns_has_succeeded(
+    bench: Bench, objects: Objects, deleted: bool
+) -> None:
+    """Its ledger is being deleted by those who replaced it. It once blamed a sweep and failed."""
+
+    async def change() -> None:
+        assert await content(objects, "o") == b"mine"
+        if deleted:
+            await objects.delete("o")
+        else:
+            await objects.put("o", b"theirs", replace=True)
+
+    late = await bench.objects(After(change, lost=False))
+    info = await late.put("o", b"mine")
+    assert info.size_bytes == len(b"mine")
+    assert info.ledger_id not in bench.ledgers()
+    if not deleted:
+        assert await content(objects, "o") == b"theirs"
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_put_that_takes_itself_back_without_an_answer_is_in_doubt(
+    bench: Bench, objects: Objects
+) -> None:
+    """A sweep has condemned the ledger. The deletion of the head is done, its answer is lost."""
+    losses = LostAnswers("delete", 1, after=True)
+
+    async def hook(name: str, done: bool) -> None:
+        if name == "write" and done:
+            (ledger_id,) = bench.ledgers()
+            stored = await objects._store.read_ledger(ledger_id)
+            await update_ledger(objects._store, ledger_id, stored, _condemned)
+        await losses(name, done)
+
+    late = await bench.objects(hook)
+    with pytest.raises(MetadataUnavailableError, match="may have been stored"):
+        await late.put("o", b"mine")
+    await nothing_there(bench, "o")
+    assert bench.ledgers() == []

@@ -111,9 +111,14 @@ class KnownSegments:
         return (found.ledger_id, found.first_txid) != (segment.ledger_id, segment.first_txid)
 
     def _goes_on(self, named: NamedSegments, doubted: int) -> bool:
-        """Return whether the last of the doubted segments is as before, and so all after it."""
+        """Return whether the last of the doubted segments is as before, and so all after it.
+
+        If all segments that may have been truncated were doubted, all of them were read again.
+        """
         oldest = self._oldest(doubted)
-        return not oldest or named.get(oldest[-1]) == self._named[oldest[-1]]
+        if len(oldest) < doubted or not oldest:
+            return True
+        return named.get(oldest[-1]) == self._named[oldest[-1]]
 
     async def _present_life(self) -> StreamLife | None:
         """Return the life of the stream, or None if it has none that this client may read."""

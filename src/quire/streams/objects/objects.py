@@ -52,6 +52,7 @@ from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     MetadataError,
+    MetadataUnavailableError,
     NoSuchKeyError,
     NoSuchLedgerError,
     NoSuchObjectError,
@@ -229,12 +230,14 @@ class Objects(Ready):
         """Write the head so that it names the new ledger, and return the object that it replaces.
 
         Returns None if no object had the name. Raises ObjectExistsError if `replace` forbids to
-        replace the present object, and NoSuchLedgerError if a sweep is deleting the new ledger.
+        replace the present object, and NoSuchLedgerError if a sweep is deleting the new ledger. If
+        an earlier attempt may have stored the object, it raises MetadataUnavailableError instead.
         """
         previous: ObjectInfo | None = None
+        in_doubt = False
 
         async def attempt() -> None:
-            nonlocal previous
+            nonlocal previous, in_doubt
             head, stored = await self._head(info.name)
             if head is not None and head.ledger_id == info.ledger_id:
                 return  # the answer to an earlier attempt was lost
@@ -242,9 +245,18 @@ class Objects(Ready):
                 await self._refuse_taken(head)
             await self._refuse_condemned(info)
             previous = head
-            await self._write_head(info, stored)
+            try:
+                await self._write_head(info, stored)
+            except QuireError as error:
+                in_doubt |= not error.outcome_known
+                raise
 
-        await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
+        try:
+            await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
+        except QuireError as error:
+            if in_doubt and error.outcome_known:
+                raise _perhaps_stored(info) from error
+            raise
         if previous is None:
             # There was no head that a deletion would have written, so look for its mark once more.
             try:
@@ -254,9 +266,13 @@ class Objects(Ready):
                     self._client.rng,
                     ask_again=True,
                 )
-            except NoSuchLedgerError:
-                await self._remove_head(info)
-                raise
+            except NoSuchLedgerError as error:
+                match await self._remove_head(info):
+                    case True:
+                        raise
+                    case None:
+                        raise _perhaps_stored(info) from error
+                # Others have replaced or deleted the object, and now delete its ledger.
         return previous
 
     async def _refuse_taken(self, head: ObjectInfo | None) -> None:
@@ -582,16 +598,28 @@ class Objects(Ready):
         version, known = (None, None) if stored is None else (stored.version, stored.value)
         await self._store.write_value(self._key(info.name), encode_head(info), version, known=known)
 
-    async def _remove_head(self, info: ObjectInfo) -> None:
-        """Delete the head of an object unless it names another version by now."""
+    async def _remove_head(self, info: ObjectInfo) -> bool | None:
+        """Delete the head of an object unless it names another version by now.
 
-        async def attempt() -> None:
+        Returns whether this call has deleted it, or None if the answer to an attempt was lost.
+        """
+        in_doubt = False
+
+        async def attempt() -> bool:
+            nonlocal in_doubt
             head, stored = await self._head(info.name)
             if head is not None and stored is not None and head.ledger_id == info.ledger_id:
                 key, known = self._key(info.name), stored.value
-                await self._store.delete_value(key, stored.version, known=known)
+                try:
+                    await self._store.delete_value(key, stored.version, known=known)
+                except QuireError as error:
+                    in_doubt |= not error.outcome_known
+                    raise
+                return True
+            return False
 
-        await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
+        removed = await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
+        return None if in_doubt else removed
 
     def _name_of(self, ledger: LedgerMetadata) -> str | None:
         """Return the name of the object of this bucket for which a ledger was written, or None."""
@@ -617,6 +645,14 @@ async def _write(writer: LedgerWriter, source: Source, chunk_bytes: int) -> tupl
             await asyncio.sleep(0)  # let answers be processed even if the source never waits
     await writer.close()
     return hashed.hexdigest(), size_bytes
+
+
+def _perhaps_stored(info: ObjectInfo) -> MetadataUnavailableError:
+    return MetadataUnavailableError(
+        f"{_what(info.name)} may have been stored in ledger {info.ledger_id}: an answer of the "
+        "metadata store was lost, and other clients have changed the object since",
+        remedy="Read the object, and put it again if it is not the one you want",
+    )
 
 
 def _condemned(now: LedgerMetadata) -> LedgerMetadata | None:
