@@ -775,6 +775,7 @@ NAMES_ONLY = {
     "blocking/client.py Client.list_ledgers": "ids",
     "http/views/bookie_list.py bookie_facts": "names of cookies",
     "cli/bookie/space.py _uncollected": "ids",
+    "replication/autorecovery/auditor.py Auditor._look": "names of cookies",
     "replication/autorecovery/auditor.py Auditor._prepare": "names of cookies",
     "replication/autorecovery/election.py Election._votes": "names; values are read one by one",
     "replication/marks/locks.py ReplicationLocks.strays": "names",

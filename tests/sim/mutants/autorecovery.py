@@ -40,7 +40,7 @@ def an_auditor_begins_without_an_audit(patch: pytest.MonkeyPatch) -> None:
     seeds=30,
 )
 def a_lost_bookie_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, LostBookies, "due_s", ("since_s + self.delay_s", "since_s"))
+    edit(patch, LostBookies, "wait_until_s", ("since_s + self.delay_s", "since_s"))
 
 
 @mutant(

@@ -13,7 +13,13 @@ import pytest
 from quire.client.read.engine import FIRST_SINGLE_READS
 from quire.client.read.ledger_view import LedgerView
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.errors import DigestError, NoSuchEntryError, ReadError, UsageError
+from quire.errors import (
+    BookieUnavailableError,
+    DigestError,
+    NoSuchEntryError,
+    ReadError,
+    UsageError,
+)
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
 from tests.support.bookies.fake_bookies import (
@@ -173,6 +179,40 @@ def test_reads_at_the_same_time_all_find_replicas_that_have_moved(
                 reads = [reader.read_entry(entry) for entry in range(20)]
                 found = [one.payload for one in await asyncio.gather(*reads)]
                 assert found == [payload(entry) for entry in range(20)]
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("batches", [True, False])
+def test_only_bookies_that_never_answered_a_batch_are_asked_for_single_entries(
+    batches: bool,
+) -> None:
+    """A network that is cut for a moment would slow a reader down for ever."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            if batches:
+                await reader.read_entry(0)
+            refused = {bookie.name for bookie in cluster.bookies.values()}
+
+            def cut(name: str) -> Callable[[Ask], Any]:
+                def says(ask: Ask) -> Any:
+                    if name not in refused:
+                        return ...
+                    refused.discard(name)
+                    return BookieUnavailableError("the network is cut")
+
+                return says
+
+            for bookie in cluster.bookies.values():
+                bookie.says = cut(bookie.name)
+            assert (await reader.read_entry(3)).payload == payload(3)
+            assert not refused
+            assert reader._engine.batches is batches
+            assert [e.payload async for e in reader.read()] == [payload(n) for n in range(10)]
 
     simulated(main)
 

@@ -109,6 +109,20 @@ def test_what_was_given_up_counts_no_more_until_it_is_back() -> None:
     assert lost.due_s() == 160.0
 
 
+def test_one_that_was_taken_away_neither_returns_nor_ends_a_wait() -> None:
+    lost = looked()
+    lost.look(("a", "b"), 100.0)
+    lost.look(("a",), 103.0, taken_away=("b",))
+    assert lost.due_s() == 103.0
+    assert (lost.wait_until_s(), lost.waited_for(103.0)) == (110.0, {"c"})
+    lost.give_up(("b",))
+    lost.look(("a",), 104.0)
+    assert lost.due_s() == 110.0
+    assert lost.waited_for(110.0) == set()
+    lost.look((), 105.0)
+    assert lost.due_s() == 105.0  # Two of them may return.
+
+
 def test_the_delay_may_change_and_be_overruled() -> None:
     lost = looked(0)
     lost.look(("a", "b"), 100.0)
@@ -458,6 +472,32 @@ def test_a_note_that_could_not_be_withdrawn_is_withdrawn_by_the_next_look() -> N
         assert await last_waiting(there.store, now_ms()) is None
 
     office(scenario, lost_bookie_delay_s=600)
+
+
+def test_a_bookie_that_was_taken_away_does_not_end_the_wait_for_another_one() -> None:
+    """It was decommissioned, and another bookie is restarted after that."""
+
+    async def scenario(there: Office) -> None:
+        ledger_id = await there.ledger(bookie_id("bookie-1"), bookie_id("bookie-2"))
+        await asyncio.sleep(1.0)
+        audits = there.stats.audits
+        await there.store.delete_cookie(bookie_id("bookie-0"))
+        there.world.kill("bookie-0")
+        there.world.kill("bookie-1")
+        await asyncio.sleep(60.0)
+        assert there.stats.audits == audits + 1  # a ledger might name it all the same
+        now_ms = there.client.clock.now_ms()
+        waiting = await last_waiting(there.store, now_ms)
+        assert waiting is not None
+        assert waiting.bookie == bookie_id("bookie-1")
+        await there.world.start("bookie-1")
+        await asyncio.sleep(300.0)
+        assert await there.marked(ledger_id) == ()
+        there.world.kill("bookie-1")
+        await asyncio.sleep(200.0)
+        assert await there.marked(ledger_id) == (bookie_id("bookie-1"),)
+
+    office(scenario, lost_bookie_delay_s=100)
 
 
 def test_a_delay_that_is_over() -> None:

@@ -79,6 +79,9 @@ class ReadEngine:
         the number of entries in a window."""
         self._turn = 0
         self._no_batches = False
+        """Whether the bookies have answered a single read, and never a batch read."""
+        self._batched = False
+        """Whether a bookie has answered a batch read."""
         self._hedge = Hedge(config, pool.received_bytes, pool.health.overtaken)
 
     async def runs(
@@ -204,7 +207,8 @@ class ReadEngine:
                 raise
             except ReadError:
                 run = await self._singles(metadata, first, first)
-                self._no_batches = True  # these bookies answer single reads only
+                # Otherwise the bookies could not be reached for a moment.
+                self._no_batches = not self._batched
                 return run
         return await self._singles(metadata, first, last)
 
@@ -308,6 +312,7 @@ class ReadEngine:
             answer = await self._pool.ask(
                 bookie, lambda channel: channel.batch_read(ledger_id, first, count, size, flags)
             )
+            self._batched = True
             try:
                 return check_batch(
                     self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count

@@ -247,7 +247,10 @@ class Auditor:
             if not await answers(self._client, bookie):
                 self._silent.discard(bookie)
         present = registered - self._silent
-        self._lost.look(present, asyncio.get_running_loop().time())
+        taken_away: set[str] = set()
+        if self._lost.delay_s and (gone := self._lost.gone(present)):
+            taken_away = gone.difference(await self._store.list_cookies())
+        self._lost.look(present, asyncio.get_running_loop().time(), taken_away)
         self._stats.bookies_waited_for += self._lost.waits - waits
         self._stats.bookies_returned += self._lost.returns - returns
         await self._tell_waiting()
@@ -258,19 +261,19 @@ class Auditor:
         If there is no such bookie, the note about the last wait is deleted. The note is for people.
         Nothing is written if the store has the right note, or rightly has none.
         """
-        now_s, due_s = asyncio.get_running_loop().time(), self._lost.due_s()
+        now_s, until_s = asyncio.get_running_loop().time(), self._lost.wait_until_s()
         waited_for = self._lost.waited_for(now_s)  # at most one
         try:
             for bookie in waited_for:
-                assert due_s is not None
-                if self._told == (bookie, due_s):
+                assert until_s is not None
+                if self._told == (bookie, until_s):
                     return
                 now_ms = self._clock.now_ms()
                 since_ms = now_ms - int((now_s - self._lost.missing[bookie]) * 1000)
-                until_ms = now_ms + int((due_s - now_s) * 1000)
+                until_ms = now_ms + int((until_s - now_s) * 1000)
                 self._noted = True  # even if the outcome is an error
                 await note_waiting(self._store, AwaitedBookie(bookie, since_ms, until_ms))
-                self._told = (bookie, due_s)
+                self._told = (bookie, until_s)
             if not waited_for and self._noted:
                 self._told = None
                 await forget_waiting(self._store)

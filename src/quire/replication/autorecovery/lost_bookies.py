@@ -7,6 +7,8 @@ describes the delay.
 - With a delay, the auditor waits for a single missing bookie. If the bookie returns in time,
   nothing is copied. It does not wait for several missing bookies, because only one copy of a ledger
   may be left.
+- The auditor does not wait for a missing bookie without a cookie, because somebody has taken it
+  away, as a decommissioning does. It is given up at once, and the wait for another one goes on.
 - A bookie that was given up is not waited for again, and no longer counts as missing, until it
   returns.
 """
@@ -35,6 +37,8 @@ class LostBookies:
         self.registered: frozenset[str] = frozenset()
         """The bookies that were registered at the last call of `look`."""
         self._given_up: set[str] = set()
+        self._taken_away: frozenset[str] = frozenset()
+        """The bookies that had no cookie at the last call of `look`, if they were missing."""
         self._waited: set[str] = set()
         """The missing bookies that `waits` has counted."""
         self._overruled = False
@@ -43,16 +47,23 @@ class LostBookies:
         """Add bookies that belong to the cluster, registered or not."""
         self.known.update(bookies)
 
-    def look(self, registered: Collection[str], now_s: float) -> None:
+    def gone(self, registered: Collection[str]) -> set[str]:
+        """Return the known bookies that are not registered, without those that were given up."""
+        return self.known.difference(registered) - self._given_up
+
+    def look(
+        self, registered: Collection[str], now_s: float, taken_away: Collection[str] = ()
+    ) -> None:
         """Compare the known bookies with those that are registered at `now_s`.
 
         `now_s` is a time of any clock that does not go back, and the same clock must be used for
-        `waited_for`.
+        `waited_for`. `taken_away` has the missing bookies that have no cookie.
         """
+        self._taken_away = frozenset(taken_away)
         self.known.update(registered)
         self.registered = frozenset(registered)
         self._given_up.difference_update(registered)
-        gone = self.known.difference(registered) - self._given_up
+        gone = self.gone(registered)
         for bookie in sorted(gone - self.missing.keys()):
             self.missing[bookie] = now_s
         for bookie in sorted(self.missing.keys() - gone):
@@ -74,21 +85,32 @@ class LostBookies:
         self._overruled = True
 
     def due_s(self) -> float | None:
-        """Return when the missing bookies are to be given up, or None if none are missing.
+        """Return when the next missing bookies are to be given up, or None if none are missing.
 
         The time is one of the clock of `look`, and may be in the past.
         """
-        if not self.missing:
+        away = [at_s for bookie, at_s in self.missing.items() if bookie in self._taken_away]
+        return min(away) if away else self.wait_until_s()
+
+    def wait_until_s(self) -> float | None:
+        """Return until when the auditor waits for missing bookies that may return.
+
+        The result is None if there are none. The time may be in the past.
+        """
+        since = [at_s for bookie, at_s in self.missing.items() if bookie not in self._taken_away]
+        if not since:
             return None
-        since_s = max(self.missing.values())
-        if self._overruled or len(self.missing) > 1:
+        since_s = max(since)
+        if self._overruled or len(since) > 1:
             return since_s
         return since_s + self.delay_s
 
     def waited_for(self, now_s: float) -> set[str]:
         """Return the missing bookies that are not to be given up yet."""
-        due_s = self.due_s()
-        return set(self.missing) if due_s is not None and due_s > now_s else set()
+        until_s = self.wait_until_s()
+        if until_s is None or until_s <= now_s:
+            return set()
+        return self.missing.keys() - self._taken_away
 
     def give_up(self, bookies: Collection[str]) -> None:
         """Stop counting bookies as missing until they return, once their ledgers are marked."""
