@@ -311,6 +311,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamEndedError: The stream was ended, so nothing can be appended.
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
+            StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
             UsageError: The stream does not exist, and `create_stream` refuses its name.
         """
