@@ -412,7 +412,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Args:
             name: The name of the stream.
-            before: The position of the first record to keep.
+            before: The position of the first record to keep. After the last record of its segment
+                it is the same as the beginning of the next segment.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
 
         Returns:
@@ -420,7 +421,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Raises:
             NoSuchStreamError: The stream does not exist.
-            UsageError: The position is after the last record of its segment.
+            UsageError: The segment of the position has an old layout, which cannot store it.
         """
         return call(self.aio.truncate(name, before, dry_run=dry_run))
 

@@ -818,7 +818,8 @@ class Namespace:
 
         Args:
             name: The name of the stream.
-            before: The position of the first record to keep.
+            before: The position of the first record to keep. After the last record of its segment
+                it is the same as the beginning of the next segment.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
 
         Returns:
@@ -826,7 +827,7 @@ class Namespace:
 
         Raises:
             NoSuchStreamError: The stream does not exist.
-            UsageError: The position is after the last record of its segment.
+            UsageError: The segment of the position has an old layout, which cannot store it.
         """
         metadata = self.metadata(name)
         check_position(before)

@@ -47,8 +47,8 @@ async def truncate(
     undone. The change is durable on return, but it frees no space: `free` does.
 
     `life` is the path of the expected life (`StreamLife.path`), for a caller that must not truncate
-    another stream of the same name. Raises NoSuchStreamError, and UsageError if the position is
-    after the last record of its segment.
+    another stream of the same name. Raises NoSuchStreamError, and UsageError if the segment of
+    the position has an old layout, which cannot store it.
     """
 
     async def always(_: Sequence[StreamSegment]) -> DLSN | None:
