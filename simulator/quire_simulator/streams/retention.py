@@ -48,15 +48,22 @@ def expired_of(
 ) -> list[StreamSegment]:
     """Return the segments that retention must not keep at this time.
 
-    A segment is expired if it is too old, or if the segments after it hold enough, and only
-    together with all segments before it.
+    A segment is expired if it and its last record are too old, or if the segments after it hold
+    enough, and only together with all segments before it.
     """
     if plan.explicit:
         return []
+
+    def is_old(segment: StreamSegment) -> bool:
+        oldest_ms = now_ms - plan.retention_ms
+        told = segment.last_txid <= now_ms  # otherwise it is not the time of a record
+        return segment.completion_time_ms < oldest_ms and not (
+            told and segment.last_txid >= oldest_ms
+        )
+
     by_age = by_size = 0
     if plan.retention_ms:
-        oldest_ms = now_ms - plan.retention_ms
-        by_age = len(list(takewhile(lambda s: s.completion_time_ms < oldest_ms, completed)))
+        by_age = len(list(takewhile(is_old, completed)))
     if plan.retention_bytes:
         kept = 0
         for at in range(len(completed) - 1, -1, -1):

@@ -312,6 +312,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamEndedError: The stream was ended, so nothing can be appended.
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
+            StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
             UsageError: The stream does not exist, and `create_stream` refuses its name.
         """
@@ -414,7 +415,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Args:
             name: The name of the stream.
-            before: The position of the first record to keep.
+            before: The position of the first record to keep. After the last record of its segment
+                it is the same as the beginning of the next segment.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
             life: The path of the life (`StreamMetadata.life`) in which the position was found. With
                 it, a stream that was created later with the same name is not truncated.
@@ -424,7 +426,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or has another life.
-            UsageError: The position is after the last record of its segment.
+            UsageError: The segment of the position has an old layout, which cannot store it.
         """
         return call(self.aio.truncate(name, before, dry_run=dry_run, life=life))
 

@@ -439,6 +439,40 @@ def test_a_machine_that_raises_stop_iteration_stops_nothing() -> None:
     run(scene)
 
 
+class Bail(BaseException):
+    """An error that is no Exception, like those of some test frameworks."""
+
+
+@pytest.mark.parametrize("kind", [Bail, asyncio.CancelledError])
+def test_a_machine_that_raises_a_base_exception_stops_nothing(kind: type[BaseException]) -> None:
+    """It ended the task that applies commands, so that all calls of `execute` waited for ever."""
+
+    class Raises(Dictionary):
+        def apply(self, command: bytes) -> bool:
+            if command == b"bail":
+                raise kind("of the machine")
+            return super().apply(command)
+
+    async def scene(b: Bench) -> None:
+        machine, replica = Raises(), Raises()
+        async with (
+            lead(b.streams, "m", machine) as leader,
+            follow(b.streams, "m", replica) as follower,
+            asyncio.timeout(60),
+        ):
+            for _ in range(2):
+                with pytest.raises(kind, match="of the machine"):
+                    await leader.execute(b"bail")
+                assert await leader.execute(b'["set", "a", 1]')
+            await follower.wait_applied(4)
+        assert machine.items == replica.items == {"a": 1}
+        again = Raises()
+        async with lead(b.streams, "m", again) as leader:
+            assert (leader.applied, again.items) == (4, {"a": 1})
+
+    run(scene)
+
+
 def test_a_machine_whose_snapshot_raises_is_asked_again_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

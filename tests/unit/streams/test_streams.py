@@ -776,6 +776,34 @@ def test_retention_by_age_and_size() -> None:
     run(scene)
 
 
+def test_retention_does_not_follow_a_clock_that_was_far_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next retention deleted records of seconds ago, because they seemed to be of 1970."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_s": 100.0})
+        for number in range(3):
+            writer = await b.streams.open_writer("s")
+            await writer.append(b"%d" % number)
+            writer.abandon()
+            with monkeypatch.context() as behind:  # of the machine that takes over
+                behind.setattr(b.client.clock, "now_ms", lambda: 7_000)
+                await (await b.streams.open_writer("s")).close()
+        found = await b.streams.segments("s")
+        assert [segment.completion_time_ms for segment in found] == [7_000] * 3
+        assert await b.streams.retain("s") == []
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2"]
+        await asyncio.sleep(50)
+        assert await b.streams.retain("s") == []
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2"]
+        await asyncio.sleep(60)
+        assert len(await b.streams.retain("s")) == 2
+        assert await b.read("s") == []
+
+    run(scene)
+
+
 def test_retention_of_the_newest_completed_segment() -> None:
     """Its old records are gone for readers, and its ledger when another segment is completed."""
 

@@ -718,6 +718,28 @@ def test_a_namespace_that_closes_leaves_no_ledger_behind() -> None:
     run(scene)
 
 
+def test_a_namespace_that_closes_ends_the_writers_that_are_being_opened() -> None:
+    """They were opened all the same, and nobody ended them before the client."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        b.world.metadata_delay_s = 0.01
+        for number in range(12):
+            streams = await open_namespace(b.client, b.streams.path)
+            lock = 60.0 if number % 2 else None
+            opening = asyncio.ensure_future(streams.open_writer("s", lock=lock).__aenter__())
+            await asyncio.sleep(0.02 * number)
+            await streams.close()
+            [found] = await asyncio.gather(opening, return_exceptions=True)
+            assert isinstance(found, StreamClosedError) or found.closed
+            with pytest.raises(StreamClosedError, match="namespace /acme/test is closed"):
+                await streams.open_writer("s")
+            async with b.streams.open_writer("s", lock=1.0) as writer:  # it is free
+                await writer.append(b"0")
+
+    run(scene)
+
+
 def test_an_old_leader_s_snapshot_does_not_replace_a_later_one() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)

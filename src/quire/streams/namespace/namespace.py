@@ -29,12 +29,14 @@ from quire.errors import (
     NoSuchKeyError,
     NoSuchNamespaceError,
     QuireError,
+    StreamClosedError,
     StreamEndedError,
     StreamExistsError,
     StreamQuotaError,
     UsageError,
     VersionConflictError,
     check_type,
+    nothing_done,
 )
 from quire.metadata.common import check_operations
 from quire.metadata.tree import (
@@ -643,10 +645,12 @@ class Namespace:
             StreamEndedError: The stream was ended, so nothing can be appended.
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
+            StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
             UsageError: The stream does not exist, and `create_stream` refuses its name.
         """
         metadata = self.metadata(name)
+        self._check_open(metadata)
         if lock is not None and not isinstance(lock, int | float):
             raise ArgumentTypeError(
                 f"the argument lock must be a number of seconds, not {type(lock).__name__}"
@@ -679,6 +683,7 @@ class Namespace:
         held_bytes = 0
         if settings.bytes_max:
             held_bytes = await stored_bytes(self.client, taken.segments)
+        self._check_open(metadata)  # otherwise nobody would end the writer
         segments = Segments(
             self.client, metadata, settings, taken, self._tasks,
             password=self.password, stored_bytes=held_bytes, lock=lock,
@@ -688,6 +693,16 @@ class Namespace:
         self._writers[writer] = lock
         writer.on_end(lambda: self._ended(writer))
         return writer
+
+    def _check_open(self, metadata: StreamMetadata) -> None:
+        if self._closed:
+            raise nothing_done(
+                StreamClosedError(
+                    f"namespace {self.path} is closed, so stream {metadata.paths.name} was not "
+                    "opened for writing",
+                    remedy="Open the namespace again",
+                )
+            )
 
     def _ended(self, writer: StreamWriter) -> None:
         lock = self._writers.pop(writer, None)
@@ -806,7 +821,8 @@ class Namespace:
 
         Args:
             name: The name of the stream.
-            before: The position of the first record to keep.
+            before: The position of the first record to keep. After the last record of its segment
+                it is the same as the beginning of the next segment.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
             life: The path of the life (`StreamMetadata.life`) in which the position was found. With
                 it, a stream that was created later with the same name is not truncated.
@@ -816,7 +832,7 @@ class Namespace:
 
         Raises:
             NoSuchStreamError: The stream does not exist, or has another life.
-            UsageError: The position is after the last record of its segment.
+            UsageError: The segment of the position has an old layout, which cannot store it.
         """
         metadata = self.metadata(name)
         check_position(before)

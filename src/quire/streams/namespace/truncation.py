@@ -47,8 +47,8 @@ async def truncate(
     undone. The change is durable on return, but it frees no space: `free` does.
 
     `life` is the path of the expected life (`StreamLife.path`), for a caller that must not truncate
-    another stream of the same name. Raises NoSuchStreamError, and UsageError if the position is
-    after the last record of its segment.
+    another stream of the same name. Raises NoSuchStreamError, and UsageError if the segment of
+    the position has an old layout, which cannot store it.
     """
 
     async def always(_: Sequence[StreamSegment]) -> DLSN | None:
@@ -267,8 +267,9 @@ async def _expired(
     """
     expired = 0
     if settings.retention_s:
-        oldest_ms = client.clock.now_ms() - round(1000 * settings.retention_s)
-        while expired < len(segments) and segments[expired].completion_time_ms < oldest_ms:
+        now_ms = client.clock.now_ms()
+        oldest_ms = now_ms - round(1000 * settings.retention_s)
+        while expired < len(segments) and _since_ms(segments[expired], now_ms) < oldest_ms:
             expired += 1
     if settings.retention_bytes:
         sizes = await known_sizes(metadata).of(segments)
@@ -277,6 +278,16 @@ async def _expired(
             left -= sizes[expired]
             expired += 1
     return segments[expired - 1].last_dlsn.next_slot() if expired else None
+
+
+def _since_ms(segment: StreamSegment, now_ms: int) -> int:
+    """Return the time in milliseconds from which the age of a completed segment counts.
+
+    It is the time of completion, or the last txid if that is a later time: a clock that was behind
+    completed the segment, and its records are not as old as that clock says.
+    """
+    last = segment.last_txid
+    return max(segment.completion_time_ms, last if last <= now_ms else 0)
 
 
 async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int:

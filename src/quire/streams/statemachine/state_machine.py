@@ -70,6 +70,12 @@ An attempt fails if a leader replaces the snapshot with a newer one meanwhile.
 TRIES_BETWEEN_SNAPSHOTS = 10
 """The number of times that a failed automatic snapshot is tried again within `snapshot_every`
 commands."""
+ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
+"""The errors that end the event loop, wherever they are raised.
+
+Any other error of a machine, also a BaseException such as CancelledError, belongs to the caller of
+`execute`. It must not end the task that applies the commands, for which all callers wait.
+"""
 NOTHING = b""
 """An empty command, which no machine receives. It only proves that the leader still leads."""
 
@@ -253,7 +259,9 @@ class _Replica(Generic[ResultT]):
             self.applied += 1
             try:
                 self.machine.apply(command)
-            except Exception:  # noqa: BLE001 - the caller of `execute` received this error
+            except ENDS_PROCESS:
+                raise
+            except BaseException:  # noqa: BLE001 - the caller of `execute` received this error
                 pass
 
 
@@ -464,9 +472,11 @@ class Leader(_Replica[ResultT]):
             failure.__cause__ = error
             result.set_exception(failure)
             result.exception()
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller of `execute`
+        except BaseException as error:
             result.set_exception(error)
             result.exception()
+            if isinstance(error, ENDS_PROCESS):
+                raise
 
     def _fail(self, error: QuireError) -> None:
         for _, _, result in self._waiting:
