@@ -54,6 +54,8 @@ class BookieMemory:
             if isinstance(one, Connection) and one._frames.held_bytes > FREE_PARTIAL_BYTES
         ]
         limit = HARD_FACTOR * config.max_partial_bytes + MAX_READ_BYTES
+        if len(held) == 1:  # One request may always arrive, whatever its size.
+            limit = max(limit, config.max_frame_bytes + MAX_READ_BYTES)
         if sum(held) > limit:
             what = f"{name} holds {sum(held)} bytes of unfinished requests, limit {limit}"
             self._checker.fail("unfinished_requests_are_bounded", what)

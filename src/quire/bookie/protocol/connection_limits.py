@@ -213,8 +213,9 @@ class ConnectionLimits:
         limit = self._config.max_partial_bytes
         self._cut_partials(self._monotonic() - PARTIAL_GRACE_S)
         if self.partial_bytes > HARD_FACTOR * limit:
-            # The oldest may hold far less than the newest has just brought.
-            while self._partials and self.partial_bytes > HARD_FACTOR * limit:
+            # The oldest may hold far less than the newest has just brought. A request that is alone
+            # may be larger than the limit, and could never arrive otherwise.
+            while len(self._partials) > 1 and self.partial_bytes > HARD_FACTOR * limit:
                 self._cut_one(min(self._partials, key=_since))
         elif self.partial_bytes > limit and newest in self._partials:
             reading = [one for one in self._partials if not one.paused]
@@ -226,12 +227,13 @@ class ConnectionLimits:
         """Close connections with unfinished requests until `max_partial_bytes` is not exceeded.
 
         Only requests that began before the monotonic time `began_before_s` are considered, the
-        oldest first. A connection that is paused through no fault of its client stays.
+        oldest first. A connection that is paused through no fault of its client stays, and so does
+        a request that is alone.
         """
         limit = self._config.max_partial_bytes
         old = [o for o in self._partials if not o.excused and o.partial_since_s < began_before_s]
         for one in sorted(old, key=_since):
-            if self.partial_bytes <= limit:
+            if self.partial_bytes <= limit or len(self._partials) == 1:
                 return
             self._cut_one(one)
 
