@@ -17,6 +17,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
+from quire.errors import NotEnoughBookiesError, UsageError
 from quire_simulator.faults.byzantine import hear
 from quire_simulator.faults.flips import Flips
 from quire_simulator.invariants.checker import (
@@ -304,6 +305,15 @@ def heard(bench: Bench, kind: Misbehaviour, name: str = NAMES[0]) -> str | None:
     report = UnhealthyBookie(bookie_id(name), kind, 1, LEDGER, 3)
     hear(stage, "client", cast("Client", SimpleNamespace(suspects=lambda: [report])))
     return bench.broken
+
+
+def test_a_client_is_not_blamed_for_a_right_call(bench: Bench) -> None:
+    plan = SimpleNamespace(schedule=(), cancelling=0.0)
+    stage = Stage(bench.world, cast("RunPlan", plan), bench.history, bench.checker)
+    stage.failed("writer-0", LEDGER, NotEnoughBookiesError("too few"))
+    assert bench.broken is None
+    stage.failed("writer-0", LEDGER, UsageError("ids begin at 0"))
+    assert bench.broken == "a_right_call_is_not_refused"
 
 
 def closed_by_its_writer(bench: Bench) -> Facts:

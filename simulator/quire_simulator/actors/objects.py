@@ -208,6 +208,7 @@ class _Actor:
 
     def failed(self, what: str, error: QuireError) -> None:
         self.stage.history.add(self.who, "failed", note=f"{what}: {type(error).__name__}")
+        self.stage.not_blamed(self.who, error)
 
 
 async def use_objects(stage: Stage, name: str, client: Client, plan: ObjectPlan) -> None:

@@ -42,6 +42,7 @@ async def publish(stage: Stage, name: str, client: Client, plan: PublisherPlan) 
             await client.datasets.discard(plan.dataset, gone)
         except QuireError as error:
             stage.history.add(name, "failed", note=f"{txn}: {type(error).__name__}")
+            stage.not_blamed(name, error)
 
 
 async def _ledger(stage: Stage, client: Client, plan: PublisherPlan) -> DatasetLedger:

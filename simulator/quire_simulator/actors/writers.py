@@ -27,6 +27,9 @@ MEANWHILE_S = 0.01
 """
 LEFT_OUT = 0.3
 """The probability that a batch with caller-chosen ids omits one id for now."""
+KNOWN_S = 3.0
+"""Seconds of rest after which bookies know the last acknowledged entry, also over slow connections.
+"""
 CANCELLED = 0.1
 """The probability that an append with a caller-chosen id is cancelled and repeated."""
 
@@ -110,13 +113,31 @@ class LedgerWriterActor(Generic[H]):
                     pass  # What was handed over stays, and the handle can still be used.
                 await asyncio.sleep(self.chance.random() * self.plan.pause_s)
                 if number == self.plan.batches // 2:
-                    await asyncio.sleep(self.plan.idle_s)
+                    await self.rest()
             await self.end()
         except QuireError as error:
             self.stage.failed(self.name, self.ledger_id, error)
             self.refused(error)
             if self.handle.closed:
                 await self.insist(error)
+
+    async def rest(self) -> None:
+        """Append nothing for a while.
+
+        With explicit LACs, the bookies learn of the last acknowledged entry meanwhile. This is
+        checked only without faults, which may delay it for as long as they last.
+        """
+        plan, last = self.stage.plan, self.handle.last_add_confirmed
+        await asyncio.sleep(self.plan.idle_s)
+        ended = self.handle.closed or self.stage.checker.facts(self.ledger_id).deleted
+        undisturbed = not plan.schedule and not plan.cancelling and not ended
+        if not plan.explicit_lac_interval_ms or not undisturbed or self.plan.idle_s < KNOWN_S:
+            return
+        if (known := self.stage.checker.lac_of(self.ledger_id)) < last:
+            what = (
+                f"ledger {self.ledger_id}: {last} was acknowledged, but bookies know only {known}"
+            )
+            self.stage.checker.fail("the_last_entry_becomes_known", what)
 
     def refused(self, error: QuireError) -> None:
         """Check an error with `outcome_known`, which says that nothing of the call was done.

@@ -475,6 +475,12 @@ class Checker:
                 names.append(name)
         return names
 
+    def lac_of(self, ledger_id: int) -> int:
+        """Return the greatest LAC of the ledger that any running bookie would tell a reader."""
+        stores = [bookie.store.ledgers for bookie in self.world.bookies.values()]
+        infos = [ledgers[ledger_id] for ledgers in stores if ledger_id in ledgers]
+        return max((info.last_add_confirmed for info in infos), default=-1)
+
     def down(self) -> list[str]:
         """Return bookies that should run but do not."""
         world = self.world

@@ -12,6 +12,7 @@ from quire.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
     QuireError,
+    UsageError,
 )
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import RunHistory, payload
@@ -90,9 +91,16 @@ class Stage:
 
     def failed(self, name: str, ledger_id: int, error: QuireError) -> None:
         self.history.add(name, "failed", ledger_id, note=type(error).__name__)
+        self.not_blamed(name, error)
         if isinstance(error, MetadataTooLargeError):
             what = f"{name} failed, because the metadata of ledger {ledger_id} has no room: {error}"
             self.checker.fail("metadata_leaves_room", what)
+
+    def not_blamed(self, name: str, error: QuireError) -> None:
+        """Check that the error does not say that the client used Quire wrongly."""
+        if isinstance(error, UsageError):
+            what = f"{name} was told that its call is wrong: {error!r}"
+            self.checker.fail("a_right_call_is_not_refused", what)
 
     def denied(self, name: str, ledger_id: int, error: QuireError) -> None:
         """Record the error if it says that an entry or a ledger does not exist.

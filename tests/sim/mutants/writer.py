@@ -362,3 +362,23 @@ def whoever_is_left_is_enough(patch: pytest.MonkeyPatch) -> None:
             "session.pipeline._ack_quorum = 1",
         ),
     )
+
+
+@mutant(
+    lost="Readers do not learn of the last entry of a writer that rests.",
+    invariants=("the_last_entry_becomes_known",),
+    workload="calm",
+    seeds=140,
+)
+def a_resting_writer_says_nothing(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, ExplicitLac, "_run", ("if lac > self._told and", "if False and"))
+
+
+@mutant(
+    lost="The first entry of a ledger with ids of its writer is refused as if its id were negative.",
+    invariants=("a_right_call_is_not_refused",),
+    workload="own ids",
+    seeds=20,
+)
+def the_id_0_is_refused(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, CallerIdWriter, "_check_id", ("if entry_id < 0:", "if entry_id == 0:"))

@@ -30,16 +30,21 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "client/datasets": ("datasets",),
     "client/observability": ("all",),
     "client/read": ("all", "tail", "recovery", "liars", "forgers", "silent", "own ids"),
-    "client/write": ("all", "churn", "zombies", "own ids", "deferred", "large", "silent", "switch"),
+    "client/write": (
+        "all", "churn", "zombies", "own ids", "deferred", "large", "silent", "switch", "cancelled",
+        "calm",
+    ),
     "bookie": ("all", "rolling", "sessions", "loading"),
-    "bookie/background": ("space", "delete", "replaced", "rot", "autorecovery", "sessions"),
+    "bookie/background": (
+        "space", "delete", "replaced", "rot", "autorecovery", "sessions", "older metadata",
+    ),
     "bookie/directories": ("directories", "replaced", "rolled_back", "resized", "loading"),
     "bookie/protocol": ("all", "fences", "deferred", "tail", "large", "full", "loading"),
     "replication": ("autorecovery", "racks", "replaced", "decommission"),
     "replication/moves": ("decommission", "racks"),
     "streams": ("streams", "relay", "lives"),
     "streams/objects": ("objects",),
-}
+}  # fmt: skip
 """The simulator's workloads that exercise each folder below src/quire.
 
 A folder that is not a key has the workloads of the folder that contains it.

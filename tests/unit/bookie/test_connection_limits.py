@@ -195,6 +195,22 @@ async def test_honest_large_requests_beyond_the_bound_come_to_their_end(tmp_path
         assert bookie.service.limits.partial_bytes == 0
 
 
+async def test_a_request_beyond_the_bound_arrives_if_it_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was once closed each time that it came, at once or when it was a second old."""
+    config = replace(SMALL, max_partial_bytes=100 * KIB)
+    async with running_bookie(tmp_path, config) as bookie, peer_of(bookie) as peer:
+        peer.send(LARGE[: 300 * KIB])
+        await until(lambda: bookie.service.limits.partial_bytes == 300 * KIB)
+        assert await peer.ask(LARGE[300 * KIB :]) == frames.add_response(0, 7, 0)
+        monkeypatch.setattr(connection_limits, "PARTIAL_GRACE_S", 0.0)
+        peer.send(add(1, 400 * KIB)[: 150 * KIB])
+        await until(lambda: bookie.service.limits.partial_bytes == 150 * KIB)
+        assert await peer.ask(add(1, 400 * KIB)[150 * KIB :]) == frames.add_response(0, 7, 1)
+        assert bookie.service.limits.counters.partial_cut == 0
+
+
 async def test_an_unfinished_request_has_its_time(tmp_path: Path) -> None:
     config = replace(SMALL, partial_frame_timeout_s=0.2)
     async with running_bookie(tmp_path, config) as bookie:
