@@ -274,7 +274,8 @@ def draw(url: str, ledger_id: int, rounds: int) -> bool:
     print("\n| page in Chromium | median ms | longest ms | median ms of CPU |\n|---|---|---|---|")
     with sync_playwright() as playwright:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        path = os.environ.get("QUIRE_CHROMIUM") or shutil.which("chromium")
+        names = (os.environ.get("QUIRE_CHROMIUM", ""), "chromium", "chromium-headless-shell")
+        path = next((found for name in names if name and (found := shutil.which(name))), None)
         browser = playwright.chromium.launch(executable_path=path, args=options)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.add_init_script(DRAWN)

@@ -48,6 +48,8 @@ class History(StoreOnDisk):
         self.steps: list[str] = []
         self.losses = self.repairs = 0
         self._ledgers = list(range(1, LEDGERS + 1))
+        self._next = dict.fromkeys(self._ledgers, 0)
+        """The next entry id of each ledger."""
         self._exchanged: tuple[str, str] | None = None
 
     def before_recovery(self) -> None:
@@ -83,11 +85,10 @@ class History(StoreOnDisk):
 
     def _add(self) -> None:
         ledger_id = self.rng.choice(self._ledgers)
-        last = max((entry for ledger, entry in self.written if ledger == ledger_id), default=-1)
-        self.append(
-            entries(ledger_id, last + 1, self.rng.randrange(1, 9), self.rng.randrange(200)),
-            reserve=True,
-        )
+        first = self._next.setdefault(ledger_id, 0)
+        count, payload_bytes = self.rng.randrange(1, 9), self.rng.randrange(200)
+        self._next[ledger_id] += count
+        self.append(entries(ledger_id, first, count, payload_bytes), reserve=True)
         self.pump()
 
     def _stop(self) -> None:

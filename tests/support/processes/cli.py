@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.processes.forked_server import FRESH, ForkedServer, forked_command
+from tests.support.processes.forked_server import FRESH, ForkedServer
 from tests.support.waiting import wait_for
 
 COMMAND = [sys.executable, "-m", "quire"]
@@ -53,16 +53,21 @@ class Quire:
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> Done:
         """Run a command to its end, and return its result. `environment` has further variables."""
-        done = subprocess.run(
-            [*(COMMAND if FRESH else forked_command()), *arguments],
-            input=stdin,
-            capture_output=True,
-            env={**self.environment, **environment},
-            cwd=self._directory,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout, done.stderr.decode())
+        given: dict[str, Any] = {
+            **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
+            "env": {**self.environment, **environment}, "cwd": self._directory,
+        }  # fmt: skip
+        with (
+            subprocess.Popen([*COMMAND, *arguments], **given)
+            if FRESH
+            else ForkedServer(arguments, **given)
+        ) as process:
+            try:
+                out, err = process.communicate(stdin, timeout=TIMEOUT_S)
+            except BaseException:
+                process.kill()
+                raise
+        return Done(process.returncode, out, err.decode())
 
     def initialised(self) -> Quire:
         """Initialise the cluster, which a bookie needs to start, and return this runner."""

@@ -1,31 +1,34 @@
 """A server that runs commands without imports: it forks each `quire ...` from a process with Quire.
 
-A command that runs to its end is represented by a small program that waits for it. A server
-(`forked_server`) becomes a child of the process that asked for it, which adopts it.
+A command that a test starts (`forked_server`) becomes a child of the process that asked for it,
+which adopts it. A command of a script is represented by a small program that waits for it.
 
     command_server.py serve PATH                       listens at PATH until its input ends
     python -I -S command_server.py PATH ARGUMENT...    runs one command at that server
 
 A fork takes a few milliseconds instead of half a second of CPU time. The second program represents
 the command: it passes on its standard streams, environment and working directory, waits, and exits
-as the command did. If it is killed, so is the command. The command itself is a separate process
-with a normal exit: output is flushed and threads are joined.
+as the command did. If it is killed, so is the command. The command itself is a separate process.
+At its end, output is flushed and threads are joined.
 """
 
 from __future__ import annotations
 
-import array
-import ctypes
+import _socket
 import gc
-import json
+import marshal
 import os
 import select
 import signal
-import socket
 import sys
 import time
 
+# The program that represents a command runs for each of them, so no module is imported above that
+# imports others.
+
 LENGTH_BYTES = 8
+INT_BYTES = 4
+"""The size of a descriptor in a message."""
 STREAMS = 3
 BACKLOG = 64
 EXIT_GONE = 125
@@ -34,6 +37,8 @@ EXIT_GONE = 125
 No command of Quire's exits with it.
 """
 PR_SET_PDEATHSIG = 1
+LEFT_OUT = ("quire.spark.", "quire.testing.", "quire.__main__")
+"""The beginnings of the names of modules that no server and few commands import."""
 ADOPTED_S = 10.0
 """Seconds for which a server waits to become a child of the process that asked for it."""
 
@@ -43,6 +48,8 @@ ADOPTED_S = 10.0
 
 def serve(path: str) -> None:
     """Serve requests at a socket. Returns once in each forked process that becomes a command."""
+    import socket
+
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(BACKLOG)
@@ -65,11 +72,11 @@ def serve(path: str) -> None:
             connection.close()
 
 
-def mind(connection: socket.socket) -> bool:
+def mind(connection: _socket.socket) -> bool:
     """Fork the command, and report its exit status to the requester.
 
-    For a server, report the process id at once instead. Returns True in the process that waits, and
-    False in the process that becomes the command.
+    If the requester adopts the command, report the process id at once instead. Returns True in the
+    process that waits, and False in the process that becomes the command.
     """
     try:
         request, streams = receive(connection)
@@ -96,11 +103,14 @@ def mind(connection: socket.socket) -> bool:
     return True
 
 
-def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
+def receive(connection: _socket.socket) -> tuple[dict[str, object], list[int]]:
     """Return the request and the descriptors of its standard streams.
 
     Raises EOFError if the requester was killed.
     """
+    import array
+    import socket
+
     size = STREAMS * array.array("i").itemsize
     data, ancillary, _, _ = connection.recvmsg(LENGTH_BYTES, socket.CMSG_SPACE(size))
     streams = array.array("i")
@@ -115,7 +125,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
         text += piece
     if not text:
         raise EOFError
-    return json.loads(text), streams.tolist()
+    return marshal.loads(text), streams.tolist()
 
 
 def be_child_of(request: dict[str, object]) -> None:
@@ -124,6 +134,8 @@ def be_child_of(request: dict[str, object]) -> None:
     The request has the requester's id as `parent`, and as `signal` the signal to receive at its
     end, or 0 for none. Like a process that `subprocess` starts, this one has a session of its own.
     """
+    import ctypes
+
     os.setsid()
     deadline = time.monotonic() + ADOPTED_S
     while os.getppid() != request["parent"]:
@@ -150,6 +162,28 @@ def become(request: dict[str, object], streams: list[int]) -> None:
     sys.argv = ["quire", *arguments]
 
 
+def end(status: object) -> None:
+    """End this process with the exit status of its command, if that is a number.
+
+    As at any exit, threads are joined, functions registered for the exit are called, and output is
+    flushed. But the modules are left as they are: to take them apart, the process would copy all
+    memory that it shares with the server.
+    """
+    import atexit
+    import threading
+
+    if not isinstance(status, int):
+        return
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):
+        return  # It is closed. The interpreter tells of it at a normal exit.
+    os._exit(status & 0xFF)
+
+
 # -- what stands for a command, which imports nothing -----------------------------------------
 
 
@@ -157,14 +191,14 @@ def run(path: str, arguments: list[str]) -> int:
     request = {
         "arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd(),
     }  # fmt: skip
-    text = json.dumps(request).encode()
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        streams = array.array("i", range(STREAMS))
-        head = len(text).to_bytes(LENGTH_BYTES, "big")
-        connection.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
-        connection.sendall(text)
-        answer = connection.recv(16)
+    text = marshal.dumps(request)
+    connection = _socket.socket(_socket.AF_UNIX)
+    connection.connect(path)
+    streams = b"".join(one.to_bytes(INT_BYTES, sys.byteorder) for one in range(STREAMS))
+    head = len(text).to_bytes(LENGTH_BYTES, "big")
+    connection.sendmsg([head], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+    connection.sendall(text)
+    answer = connection.recv(16)
     if not answer:
         sys.stderr.write("the server of commands is gone, and the command with it\n")
         return EXIT_GONE
@@ -177,21 +211,27 @@ def run(path: str, arguments: list[str]) -> int:
 if __name__ == "__main__":
     if sys.argv[1] != "serve":
         sys.exit(run(sys.argv[1], sys.argv[2:]))
+    import array  # noqa: F401
+    import ctypes  # noqa: F401
+    import importlib
+    import pkgutil
+    import socket  # noqa: F401
+
     import aiohttp.web  # noqa: F401
+    import kazoo.client  # noqa: F401
     import uvloop  # noqa: F401
 
-    import quire.bookie.main
-    import quire.bookie.metrics
-    import quire.cli.bookie.start
-    import quire.cli.common.configuration
-    import quire.cli.servers.local
-    import quire.client.client
-    import quire.http.routes.bookie
-    import quire.http.server.run
-    import quire.metadata.sqlite.store
-    import quire.streams.namespace.namespace  # noqa: F401
+    import quire
     from quire.cli.main import main
 
+    # Commands import what they use when they begin, which takes each of them 10 to 100 ms.
+    for module in pkgutil.walk_packages(quire.__path__, "quire."):
+        if not module.name.startswith(LEFT_OUT):
+            importlib.import_module(module.name)
     gc.freeze()  # Otherwise each command copies what its collector touches.
     serve(sys.argv[2])
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        end(ended.code)
+        raise

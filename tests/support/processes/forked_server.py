@@ -1,4 +1,4 @@
-"""Servers that start without imports: forks of the process that runs commands (`command_server`).
+"""Commands that start without imports: forks of the process that runs them (`command_server`).
 
 A bookie spends most of the processor time of its start, a third of a second, on imports, and the
 tests start hundreds of bookies. A forked one runs the same command, is a child of the tests with a
@@ -11,7 +11,7 @@ from __future__ import annotations
 import array
 import atexit
 import ctypes
-import json
+import marshal
 import os
 import shlex
 import shutil
@@ -34,8 +34,7 @@ CAN_FORK = hasattr(os, "pidfd_open")
 FRESH = bool(os.environ.get("QUIRE_FRESH_COMMANDS")) or not CAN_FORK
 """Whether each command gets an interpreter of its own, as for users.
 
-Otherwise commands that run to their end are forked from a process that has imported Quire
-(`command_server`).
+Otherwise commands are forked from a process that has imported Quire (`command_server`).
 """
 TIMEOUT_S = 60.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -44,7 +43,7 @@ one_at_a_time = threading.Lock()
 
 @cache
 def forked_command() -> list[str]:
-    """Return the words that replace `quire` in a command that runs to its end."""
+    """Return the words that replace `quire` in a script's command that runs to its end."""
     directory = tempfile.mkdtemp(prefix="quire-commands-")
     path = str(Path(directory) / "socket")
     server = subprocess.Popen(
@@ -99,7 +98,7 @@ class ForkedServer(subprocess.Popen[bytes]):
             number if given == -1 else given for number, given in enumerate((stdin, stdout, stderr))
         ]
         try:
-            self.pid = ask(json.dumps(request).encode(), streams)
+            self.pid = ask(marshal.dumps(request), streams)
             self._child_created = True
         finally:
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -108,7 +107,7 @@ class ForkedServer(subprocess.Popen[bytes]):
 def ask(text: bytes, streams: list[int]) -> int:
     """Let the server of commands fork a process for this request, and return its process id.
 
-    `text` is the request as JSON, and `streams` are the descriptors of its standard streams.
+    `text` is the request, marshalled, and `streams` are the descriptors of its standard streams.
     """
     path = forked_command()[-1]
     with adopting(), socket.socket(socket.AF_UNIX) as connection:

@@ -89,13 +89,14 @@ def remedies() -> list[tuple[str, str]]:
 
 
 def _remedies_of(path: Path) -> Iterator[tuple[str, str]]:
+    file = path.relative_to(ROOT)
     waiting: list[tuple[str, ast.AST]] = [("", ast.parse(path.read_text(encoding="utf-8")))]
     while waiting:
         place, node = waiting.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             place = f"{place}.{node.name}" if place else node.name
         waiting += [(place, child) for child in ast.iter_child_nodes(node)]
-        name = f"{path.relative_to(ROOT)}:{place}"
+        name = f"{file}:{place}"
         if isinstance(node, ast.keyword) and node.arg == "remedy":
             yield name, _text(node.value)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:

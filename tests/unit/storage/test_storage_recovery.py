@@ -441,10 +441,12 @@ def test_a_wrong_bit_in_the_front_of_the_last_group_is_damage(ledgers: int) -> N
     table_bytes = int.from_bytes(data[start + 56 : start + 60], "little")
     assert (table_bytes > 1024) == (ledgers > 1)
     table = start + GROUP_HEADER_BYTES
-    # A table has many rows of the same kind, so a few bytes of each are enough.
-    step = 7 if ledgers == 1 else 67
-    for place in (*range(start, table), *range(table, table + table_bytes, step)):
-        length = start + 56 <= place < start + 60
+    # A table has many rows of the same kind, so a few bytes of each are enough. What comes before
+    # the table is the same for each table, except its length.
+    lengths = range(start + 56, start + 60)
+    front, step = (range(start, table), 7) if ledgers == 1 else (lengths, 67)
+    for place in (*front, *range(table, table + table_bytes, step)):
+        length = place in lengths
         for bit in range(8) if length else (place % 8,):
             rotten = StoreOnDisk(disk.copy(), SMALL)
             disk_of(rotten).flip_bit(name, place, bit)

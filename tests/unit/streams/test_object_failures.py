@@ -368,12 +368,13 @@ def race(seed: int, losses: float, deaths: float) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 100), marks=pytest.mark.long)])
 @pytest.mark.parametrize(("losses", "deaths"), [(0.0, 0.0), (0.0, 0.3), (0.03, 0.2)])
 def test_no_race_takes_the_ledger_of_an_object(
-    caplog: pytest.LogCaptureFixture, losses: float, deaths: float
+    caplog: pytest.LogCaptureFixture, losses: float, deaths: float, seeds: range
 ) -> None:
     caplog.set_level(logging.ERROR)
-    for seed in range(100):
+    for seed in seeds:
         race(seed, losses, deaths)
 
 
