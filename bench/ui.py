@@ -270,7 +270,7 @@ def draw(url: str, ledger_id: int, rounds: int) -> bool:
     from playwright.sync_api import sync_playwright
 
     well = True
-    found = ("", "bookies", "ledgers", f"ledger/{ledger_id}", "streams", "work")
+    shown_pages = ("", "bookies", "ledgers", f"ledger/{ledger_id}", "streams", "work")
     print("\n| page in Chromium | median ms | longest ms | median ms of CPU |\n|---|---|---|---|")
     with sync_playwright() as playwright:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -281,7 +281,7 @@ def draw(url: str, ledger_id: int, rounds: int) -> bool:
         page.add_init_script(DRAWN)
         inside = page.context.new_cdp_session(page)
         inside.send("Performance.enable", {"timeDomain": "threadTicks"})
-        for name in found:
+        for name in shown_pages:
             took, cpu = [], []
             for _ in range(rounds + 1):
                 page.goto("about:blank")
