@@ -27,6 +27,8 @@ BUCKETS = ("s3", "gcs")
 """The kinds of pyarrow's stores in which the first part of a path is a bucket."""
 HADOOP_SCHEMES = {"s3": "s3a"}
 """The names that Spark uses for stores to which pyarrow gives another name."""
+VERIFYING = {"parquet.page.verify-checksum.enabled": "true"}
+"""The options with which Spark compares the pages of Parquet files with the checksums in them."""
 CHUNK_BYTES = 8 * 1024 * 1024
 """The number of bytes that are read at once."""
 PARTIAL = ".partial-"
