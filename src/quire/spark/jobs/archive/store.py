@@ -232,8 +232,8 @@ class ArchiveDirectory:
             raise HistoryError(
                 f"the file {self.location(name)} was not written ({self.text_of(cause)}), and it "
                 f"is not known whether an incomplete one exists: {self.text_of(error)}",
-                remedy=f"Look at the file when the store answers. If it has fewer than {size_bytes} "
-                "bytes, delete it. Then run the job again",
+                remedy="Look at the file when the store answers. If it has fewer than "
+                f"{size_bytes} bytes, delete it. Then run the job again",
             ) from None
 
     def settle(self, name: str) -> None:
