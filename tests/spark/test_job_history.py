@@ -31,7 +31,7 @@ from quire.errors import (
 from quire.spark.jobs import ClusterOptions, history, offload
 from quire.spark.jobs.archive.manifest import DATA, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file
-from quire.spark.jobs.history import LiveTail, _planned, history_facts
+from quire.spark.jobs.history import LiveTail, _planned, history_facts, position_not_before
 from quire.streams import DLSN
 from quire.streams.read.arrow import COLUMNS
 from quire.streams.read.positions import parse_start
@@ -115,6 +115,30 @@ def test_bounds(
             high = everything[250][0] if isinstance(end, str) else end or DLSN(99, 0, 0)
             found = ordered(frame(start=start or "earliest", end=end))
             assert found == [fact for fact in everything if low <= fact[0] < high]
+
+
+def test_a_changed_byte_of_a_file_is_an_error(
+    streams: Namespace, name: str, target: Path, move: Callable[..., Any], frame: Read
+) -> None:
+    """The size stays the same, so only the checksum of the page shows it."""
+    append(streams, name, numbered(0, 10, size=20))
+    assert move(compression="none").files == 1
+    assert len(ordered(frame())) == 10
+    archive = OffloadHistory(str(target), name)
+    manifest = archive.newest()
+    assert manifest is not None
+    [file] = manifest.files
+    path = Path(archive.store.path(f"data/{file.name}"))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"5" + b"." * 20) + 7] ^= 1
+    path.write_bytes(data)
+    for bounds in ({}, {"start": "seq:2"}):
+        with pytest.raises(Exception, match="CRC checksum verification failed"):
+            frame(**bounds).collect()
+    later = position_not_before(DLSN(1, 0, 2))
+    for filters in (None, later):
+        with pytest.raises(HistoryDamagedError, match="CRC checksum verification failed"):
+            list(read_file(archive, file.name, filters=filters))
 
 
 def planned(

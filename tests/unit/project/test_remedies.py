@@ -44,6 +44,7 @@ HARMLESS = {
     "client/datasets/datasets.py:Datasets._check_publishable.exists": "what the cause may be",
     "codec/distributedlog/compression.py:Compression.parse": "the format of streams",
     "spark/jobs/ingest.py:format_of": "the format of input files",
+    "spark/jobs/offload.py:OffloadOptions.__post_init__": "the format of files",
     "errors.py:MetadataTooLargeError": "what is still possible with the ledger",
     "metadata/ledgers/unreadable.py:REMEDY": "that nothing is deleted",
     "metadata/ledgers/unreadable.py:decode_ledger": "that nothing is deleted",
@@ -70,6 +71,8 @@ LOOK_FIRST = {
     "metadata/ledgers/underreplicated.py:decoded_mark": "the version that wrote the mark is used; "
     "the auditor makes the mark again",
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
+    "spark/jobs/archive/store.py:ArchiveDirectory._remove_partial": "the size of the file shows "
+    "whether it is incomplete",
     "spark/jobs/replicate_preview.py:_preview": "the ledger is restored",
     "streams/mirror/mirror.py:Mirror._copy_sealed": "the ledger is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",

@@ -25,6 +25,7 @@ from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import MetadataError, QuireError, StreamGapError, UsageError
 from quire.spark.failures import before_publishing, publishing_one_stream
+from quire.spark.jobs.archive.store import VERIFYING
 from quire.spark.jobs.archive.versions import Version, Versions
 from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
 from quire.spark.streams.offsets import StreamOffset
@@ -236,7 +237,12 @@ def compacted(spark: SparkSession, directory: str) -> DataFrame:
             f"the directory {without_credentials(directory)} holds no compacted stream",
             remedy="Correct the path, or run `quire pipeline compact` first",
         )
-    return spark.read.parquet(Versions(directory).spark_path(current))
+    return _read(spark, Versions(directory).spark_path(current))
+
+
+def _read(spark: SparkSession, path: str) -> DataFrame:
+    """Return the rows of a version. A page that differs from its checksum fails the query."""
+    return spark.read.options(**VERIFYING).parquet(path)
 
 
 # -- the job ----------------------------------------------------------------------------------
@@ -467,11 +473,11 @@ def _to_table(
     frame = latest(rows, source.key, skip_keyless=skip_keyless).drop(*left_out)
     if since is not None:
         assert former is not None
-        frame = _newest(spark.read.parquet(versions.spark_path(former)).unionByName(frame))
+        frame = _newest(_read(spark, versions.spark_path(former)).unionByName(frame))
     frame = living(frame, source.key).sortWithinPartitions("key")
     with before_publishing(), watched(spark, f"compacting {source.stream}", progress):
         frame.write.parquet(claim.output)
-        count = spark.read.parquet(claim.input).count()
+        count = _read(spark, claim.input).count()
     reached = _as_json(span.end)
     state = {"of": source.made_of, "life": source.life, "reached": reached, "rows": count}
     return _result(source, directory, span, count, claim.commit(state).name)

@@ -18,7 +18,7 @@ from quire.client import Client
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
 from quire.spark.jobs.archive.manifest import DATA, DATE, HistoryFile, Manifest, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import DAY_US, read_file, verify_piece
-from quire.spark.jobs.archive.store import ArchiveDirectory
+from quire.spark.jobs.archive.store import VERIFYING, ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
 from quire.streams.namespace.binding import namespace_path
@@ -208,9 +208,9 @@ def _by_spark(
         files = [file for file in plan.files if (partitioned and file.date is not None) == dated]
         if not files:
             continue
-        reader = spark.read.schema(schema)
+        reader = spark.read.options(**VERIFYING).schema(schema)
         if dated:
-            reader = spark.read.schema(spark_schema(schema.names).add(DATE, DateType()))
+            reader = reader.schema(spark_schema(schema.names).add(DATE, DateType()))
             reader = reader.option("basePath", found.store.spark_path(DATA, pattern=False))
         whole = reader.parquet(*[found.store.spark_path(f"{DATA}/{one.name}") for one in files])
         if plan.start is not None:

@@ -499,7 +499,9 @@ def _read_file(
             for batch in file.iter_batches(READ_ROWS, columns=stored):
                 yield _with_nulls(batch, columns)
         return
-    found = dataset.dataset(path, filesystem=filesystem, format="parquet")
+    verifying = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+    kind = dataset.ParquetFileFormat(default_fragment_scan_options=verifying)
+    found = dataset.dataset(path, filesystem=filesystem, format=kind)
     stored = _stored(columns, found.schema.names)
     scanner = found.scanner(columns=stored, filter=filters, batch_size=READ_ROWS)
     for batch in scanner.to_batches():

@@ -27,6 +27,8 @@ BUCKETS = ("s3", "gcs")
 """The kinds of pyarrow's stores in which the first part of a path is a bucket."""
 HADOOP_SCHEMES = {"s3": "s3a"}
 """The names that Spark uses for stores to which pyarrow gives another name."""
+VERIFYING = {"parquet.page.verify-checksum.enabled": "true"}
+"""The options with which Spark compares the pages of Parquet files with the checksums in them."""
 CHUNK_BYTES = 8 * 1024 * 1024
 """The number of bytes that are read at once."""
 PARTIAL = ".partial-"
@@ -230,7 +232,8 @@ class ArchiveDirectory:
             raise HistoryError(
                 f"the file {self.location(name)} was not written ({self.text_of(cause)}), and it "
                 f"is not known whether an incomplete one exists: {self.text_of(error)}",
-                remedy="If the file exists, delete it. Then run the job again",
+                remedy="Look at the file when the store answers. If it has fewer than "
+                f"{size_bytes} bytes, delete it. Then run the job again",
             ) from None
 
     def settle(self, name: str) -> None:
