@@ -8,6 +8,7 @@ import pytest
 
 from quire.errors import (
     MetadataUnavailableError,
+    NoSuchLedgerError,
     NoSuchObjectError,
     ObjectDamagedError,
     ObjectExistsError,
@@ -199,8 +200,10 @@ def test_a_put_that_has_taken_its_version_back(bench: Bench) -> None:
     bench.read("one")
     bench.write("one", None)
     bench.put("two")
-    bench.facts.was_not_put(call, ObjectExistsError("it was not changed"))
+    bench.facts.was_not_put(call, NoSuchLedgerError("a sweep has condemned its ledger"))
     assert bench.broken is None
+    bench.facts.was_not_put(call, ObjectExistsError("it was not changed"))
+    assert bench.broken == "what_was_refused_is_not_done"
 
 
 def test_a_deletion_that_did_nothing(bench: Bench) -> None:

@@ -17,6 +17,7 @@ from quire.streams.objects.format import BUCKET_KEY, ObjectInfo
 from quire.streams.objects.objects import Objects
 from quire.streams.objects.source import Source
 from quire_simulator.actors.calls import call
+from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES
 from quire_simulator.invariants.objects import BUCKET, PUT_KEY, ObjectCall, ObjectInvariants
 from quire_simulator.plans.plans import ObjectPlan
 from quire_simulator.world.stage import Stage
@@ -271,6 +272,7 @@ def _observed(stage: Stage, client: Client) -> Client:
         handle = await create(**how)
         facts = stage.checker.facts(handle.ledger_id)
         facts.handle_confirmed = lambda: handle.last_add_confirmed
+        facts.scale = SIZE_MAX_BYTES // PAYLOAD_MAX_BYTES + 1  # A chunk may be a whole object.
         return handle
 
     client.create_ledger = create_ledger  # type: ignore[method-assign]

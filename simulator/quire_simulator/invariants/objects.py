@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from quire.errors import NoSuchObjectError, ObjectDamagedError, QuireError
+from quire.errors import NoSuchLedgerError, NoSuchObjectError, ObjectDamagedError, QuireError
 from quire.streams.objects.format import HEADS, ObjectInfo, decode_head, head_key
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.world.world import World
@@ -30,8 +30,10 @@ class ObjectVersion:
     active: bool = True
     """Whether the put has not ended, or died."""
     taken_back: bool = False
-    """Whether the put has deleted the head that it had written, because a sweep had condemned the
-    ledger before.
+    """Whether the head was deleted while the put ran.
+
+    A put does that itself if a sweep had condemned the ledger before. If others delete the head
+    just before, it cannot tell the difference.
     """
 
 
@@ -126,6 +128,8 @@ class ObjectInvariants:
             self.ledgers[decode_head(name, after or b"").ledger_id] = new
         self._judge_change(name, old, new, caller, {put for _, put in heads})
         heads.append((self._moment, new))
+        if old is not None and new is None and self.versions[old].active:
+            self.versions[old].taken_back = True
 
     def _judge_change(
         self, name: str, old: str | None, new: str | None, caller: str, former: set[str | None]
@@ -146,11 +150,8 @@ class ObjectInvariants:
     def _asked_for(self, call: ObjectCall, name: str, old: str | None, new: str | None) -> bool:
         if name != call.name:
             return False
-        if new is None and call.put and call.put == old:
-            self.versions[old].taken_back = True
-            return True
         if new is None:
-            return call.kind == "delete"
+            return call.kind == "delete" or call.put == old
         if new != call.put:
             return False
         # A version without a ledger was never acknowledged, and its put is about to take it back.
@@ -188,7 +189,7 @@ class ObjectInvariants:
 
     def was_not_put(self, call: ObjectCall, error: QuireError) -> None:
         """Check a put that failed: if its outcome is known, the object was not stored."""
-        taken_back = self.versions[call.put].taken_back
+        taken_back = self.versions[call.put].taken_back and isinstance(error, NoSuchLedgerError)
         if error.outcome_known and call.put in self.during(call) and not taken_back:
             what = f"{call.client} put {call.put} as {call.name}, although it was told: {error}"
             self.checker.fail("what_was_refused_is_not_done", what)
