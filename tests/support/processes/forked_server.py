@@ -92,7 +92,7 @@ class ForkedServer(subprocess.Popen[bytes]):
             "environment": dict(os.environ if environment is None else environment),
             "directory": str(directory or os.getcwd()),
             "parent": os.getpid(),
-            "signal": self._with_parent,
+            "signal": int(self._with_parent),
         }
         streams = [
             number if given == -1 else given for number, given in enumerate((stdin, stdout, stderr))
