@@ -375,7 +375,7 @@ def a_resting_writer_says_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="The first entry of a ledger with ids of its writer is refused as if its id were negative.",
+    lost="The first entry of a ledger whose writer chooses ids is refused, as if its id were negative.",
     invariants=("a_right_call_is_not_refused",),
     workload="own ids",
     seeds=20,
