@@ -61,8 +61,11 @@ async def test_a_position_that_could_not_be_stored_is_tried_again_at_the_end(
         if len(tried) == 1:
             raise MetadataUnavailableError("the metadata store does not answer")
 
-    with pytest.raises(ExceptionGroup):
+    async def read_on() -> None:
         async with read._committed(commit) as done:
             done(7)
             await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup):
+        await read_on()
     assert tried == [7, 7]

@@ -10,6 +10,7 @@ import click
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
+    asked,
     asynchronous,
     dry_run_option,
     flag,
@@ -143,11 +144,7 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
             say(f"{what} ({held}) would be deleted")
             return 0
         identity = await (_topic_id if topic else _life)(opened, name)
-        if (
-            not yes
-            and sys.stdin.isatty()
-            and not click.confirm(f"Delete {what} ({held})?", err=True)
-        ):
+        if not yes and sys.stdin.isatty() and not asked(f"Delete {what} ({held})?"):
             say("nothing was deleted")
             return EXIT_ERROR
         if not topic:
@@ -180,11 +177,7 @@ async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_ru
             say(f"stream {name} ({held}) would be ended permanently")
             return 0
         life = await _life(opened, name)
-        if (
-            not yes
-            and sys.stdin.isatty()
-            and not click.confirm(f"End stream {name} permanently?", err=True)
-        ):
+        if not yes and sys.stdin.isatty() and not asked(f"End stream {name} permanently?"):
             say("nothing was changed")
             return EXIT_ERROR
         await _check_same(opened, name, life)
