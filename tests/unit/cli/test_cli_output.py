@@ -7,21 +7,27 @@ import io
 import json
 import os
 import re
+import stat
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cli.bench import bench
+from quire._runtime.tasks import cancelled
+from quire.cli.bench import bench, core
 from quire.cli.bench.core import Load, RoundResult, Shape
 from quire.cli.bench.stream import tail
 from quire.cli.common.output import OutputThread, ledger_as_json
+from quire.cli.object.transfer import _opened_output
+from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.errors import NotEnoughBookiesError, QuireError
 from quire.streams.namespace.namespace import Namespace
 
 TIMEOUT_S = 30.0
@@ -102,6 +108,77 @@ async def test_a_reader_that_went_away() -> None:
             output.close()
     finally:
         os.close(write)
+
+
+async def test_output_that_was_cancelled_goes_to_no_other_file(tmp_path: Path) -> None:
+    """After Ctrl-C in `quire object get`, the next file that was opened could get the rest."""
+    read, write = os.pipe()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            output = OutputThread(write)
+            # The first is more than a pipe holds, so the second one waits.
+            writing = [asyncio.create_task(output.write(one)) for one in (bytes(300_000), b"rest")]
+            await asyncio.sleep(0)
+            await cancelled(writing)
+            output.close()
+            os.close(write)
+            with (tmp_path / "other").open("wb") as other:
+                assert other.fileno() == write
+                found = b""
+                while piece := await asyncio.to_thread(os.read, read, 65_536):
+                    found += piece
+    finally:
+        os.close(read)
+    assert (tmp_path / "other").read_bytes() == b""
+    assert found == bytes(300_000) + b"rest"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664, None])
+def test_an_object_that_replaces_a_file_gets_its_mode(tmp_path: Path, mode: int | None) -> None:
+    """A file that only its owner could read became one that everybody can read."""
+    file = tmp_path / "file"
+    if mode is not None:
+        file.write_bytes(b"before")
+        file.chmod(mode)
+    before = os.umask(0o022)
+    try:
+        with _opened_output(str(file)) as descriptor:
+            os.write(descriptor, b"after")
+    finally:
+        os.umask(before)
+    assert file.read_bytes() == b"after"
+    assert stat.S_IMODE(file.stat().st_mode) == (0o644 if mode is None else mode)
+
+
+async def test_a_benchmark_deletes_its_ledgers_if_one_cannot_be_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that were created together with it stayed in the cluster."""
+    deleted: list[int] = []
+
+    class Writer:
+        ledger_id = 7
+
+        def abandon(self) -> None:
+            pass
+
+    made: Iterator[Writer | QuireError] = iter([Writer(), NotEnoughBookiesError("too few")])
+
+    async def create(client: object, shape: Shape) -> Writer:
+        found = next(made)
+        if isinstance(found, QuireError):
+            raise found
+        return found
+
+    async def delete(client: object, ledger_id: int) -> None:
+        deleted.append(ledger_id)
+
+    monkeypatch.setattr(core, "create", create)
+    monkeypatch.setattr(core, "delete", delete)
+    with pytest.raises(ExceptionGroup):
+        async with core.ledgers(cast(Client, None), Shape(), 2):
+            pytest.fail("a ledger was not created")
+    assert deleted == [7]
 
 
 @given(st.integers(1, 100_000))

@@ -73,13 +73,18 @@ def answered(
         "bookie.cookie",
         "cluster.gc",
         "common.options",
+        "ledger.manage",
         "stream.manage",
         "object.manage",
         "dataset.manage",
     ):
         monkeypatch.setattr(f"quire.cli.{module}.sys", terminal)
     monkeypatch.setattr("click.confirm", agree)
-    return CliRunner().invoke(cli, [*words, "--metadata", uri])
+    where = ["--metadata", uri]
+    if words[0] == "shell":  # its options come before the verb
+        monkeypatch.setattr("quire.cli.shell.session.sys", terminal)
+        return CliRunner().invoke(cli, ["shell", *where, *words[1:]])
+    return CliRunner().invoke(cli, [*words, *where])
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -108,6 +113,21 @@ def test_a_ledger_that_was_closed_meanwhile_is_deleted(
         await client.metadata.write_ledger(7, METADATA.with_close(-1, 0), 0)
 
     assert answered(["ledger", "delete", "7"], uri, monkeypatch, closed).exit_code == 0
+
+
+@pytest.mark.parametrize("words", [["ledger", "delete", "7"], ["shell", "deleteledger", "-l", "7"]])
+def test_a_ledger_that_a_dataset_took_meanwhile_is_spared(
+    uri: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """The dataset lost its rows, although the command deletes no ledger that something needs."""
+    done(uri, lambda client: client.metadata.create_ledger(METADATA.with_close(0, 1), 7))
+
+    async def publish(client: quire.Client) -> None:
+        await client.datasets.publish("d", [DatasetLedger(7, 0, 0, 1, 1)])
+
+    given = answered(words, uri, monkeypatch, publish)
+    assert (given.exit_code, "dataset d" in given.stderr) == (1, True), given.output
+    assert done(uri, lambda client: client.ledger_metadata(7)).closed
 
 
 def test_an_object_that_was_replaced_is_spared(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

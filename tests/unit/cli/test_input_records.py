@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from quire.cli.stream.input_records import InputRecords, LineFormat, LineParser
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -44,7 +46,7 @@ def test_lines_of_json() -> None:
         {"value": "dg=="},
         {"position": "1:0:0", "txid": 7, "sequence": 0, "value": "", "key": None, "headers": None},
         {"value": "dg==", "key": "aw==", "headers": {"a": "MQ=="}, "event_time": None},
-        {"value": "dg==", "event_time": "2026-01-31T13:00:00+01:00"},
+        {"partition": 2, "value": "dg==", "event_time": "2026-01-31T13:00:00+01:00"},
     ]
     form = LineFormat(json=True, key="all", headers={"a": "0", "b": "0"})
     found = parsed(form, *[json.dumps(line).encode() for line in lines])
@@ -70,6 +72,14 @@ def test_lines_of_json() -> None:
         (b'{"value": "", "headers": {"a": 1}}', "'headers.a', but it is not a text in Base64"),
         (b'{"value": "", "event_time": "2026-01-31T12:00"}', "must be a time with a zone"),
         (b'{"value": "", "event_time": 7}', "must be a time with a zone"),
+        (b'{"value": "", "event_time": "0001-01-01T00:00:00+01:00"}', "in the years 1 to 9999"),
+        (b'{"value": "", "headers": {"\\ud800": ""}}', "cannot be encoded in UTF-8"),
+        (json.dumps({"value": "", "headers": {"n" * 70_000: ""}}).encode(), "a header name of a"),
+        (
+            json.dumps({"value": "", "headers": {str(at): "" for at in range(70_000)}}).encode(),
+            "has 70,000 headers",
+        ),
+        (json.dumps({"value": "A" * 1_600_000}).encode(), "makes a record of 1,200,0"),
     ],
 )
 def test_the_lines_before_a_bad_one_are_records(line: bytes, message: str) -> None:
@@ -81,3 +91,21 @@ def test_the_lines_before_a_bad_one_are_records(line: bytes, message: str) -> No
     assert parser.refused is not None
     assert str(parser.refused).startswith("line 3 of the input ")
     assert message in str(parser.refused)
+
+
+def test_a_record_that_is_too_large_with_its_key_is_refused_by_itself() -> None:
+    """The stream refused it with all lines that were appended together, and named none of them."""
+    long = b"v" * MAX_PAYLOAD_BYTES
+    for form, line in (
+        (LineFormat(separator=b":"), b"k:" + long[:-2]),
+        (LineFormat(key="k"), long),
+        (LineFormat(headers={"h": "1"}), long),
+        (LineFormat(headers={"h": "1" * MAX_PAYLOAD_BYTES}), b"v"),
+        (LineFormat(base64=True), b64encode(long + b"v")),
+    ):
+        parser = LineParser(form)
+        found = parser.records([b"YQ==", line, b"YQ=="])
+        assert len(found.values) == (0 if len(line) == 1 else 1)
+        assert str(parser.refused).startswith(f"line {len(found.values) + 1} of the input makes a")
+    assert parsed(LineFormat(base64=True), b64encode(long)).values == [long]
+    assert len(parsed(LineFormat(key="k"), b"v", long[:-100]).values) == 2

@@ -152,14 +152,15 @@ async def ledgers(
     error they stay open.
     """
     writers: list[LedgerWriter] = []
+
+    async def another() -> None:
+        writers.append(await create(client, shape))
+
     try:
         for done in range(0, count, METADATA_IN_FLIGHT):
             async with TaskGroup() as group:
-                tasks = [
-                    group.create_task(create(client, shape))
-                    for _ in range(min(METADATA_IN_FLIGHT, count - done))
-                ]
-            writers += [task.result() for task in tasks]
+                for _ in range(min(METADATA_IN_FLIGHT, count - done)):
+                    group.create_task(another())
         yield writers
         if keep:
             await _for_each(writers, _close)

@@ -25,6 +25,7 @@ from quire.cli.cluster.destroyed import LOOK_LIMIT_S, destroyed
 from quire.cli.common.groups import EXIT_ERROR, say, warn
 from quire.cli.common.options import (
     WHICH_CLUSTER,
+    asked,
     asynchronous,
     dry_run_option,
     flag,
@@ -339,4 +340,4 @@ def _agreed(work: list[_Erasing], cookie: Cookie | None) -> bool:
         say(one.text(dry_run=True))
     if cookie is not None:
         say(f"the cluster's cookie of bookie {cookie.bookie_id} would be removed")
-    return click.confirm("Delete all this?", err=True)
+    return asked("Delete all this?")

@@ -10,8 +10,9 @@ import click
 
 from quire._runtime.clock import SystemClock
 from quire.cli.bookie.identity import opened_metadata
-from quire.cli.common.groups import LazyGroup, commands, say
+from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
 from quire.cli.common.options import (
+    asked,
     asynchronous,
     check_bookie,
     checked,
@@ -142,7 +143,7 @@ async def on(uri: str) -> None:
 @dry_run_option("Only print which bookies would resume.")
 @yes_option("Do not ask for confirmation. Required if standard input is not a terminal.")
 @json_option("Print one JSON object per bookie that resumes: bookie, dry_run.")
-def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> None:
+def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> int:
     """Let bookies resume garbage collection with a metadata store that went back in time.
 
     Without BOOKIE, all bookies that refuse resume. They then delete the ledgers that they hold and
@@ -159,15 +160,19 @@ def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json
     wanted = sorted(bookies or refusing)
     if not wanted:
         say("no bookie refuses to collect garbage")
-        return
+        return 0
     if not dry_run and not yes and not _agreed(wanted, refusing):
-        return
+        say("nothing was changed")
+        return EXIT_ERROR
     for name in wanted:
         done = dry_run or run_async(_accept(uri, name, refusing[name]))
         if done and as_json:
             print_json({"bookie": name, "dry_run": dry_run})
         elif done:
             say(f"{name} {'would resume' if dry_run else 'resumes'} with this metadata store")
+        else:
+            say(f"{name} does not refuse any more")
+    return 0
 
 
 def _agreed(wanted: list[str], refusing: dict[str, CollectionRefusal]) -> bool:
@@ -178,7 +183,7 @@ def _agreed(wanted: list[str], refusing: dict[str, CollectionRefusal]) -> bool:
         )
     for name in wanted:
         say(_line(name, refusing[name]))
-    return click.confirm("Let them delete the ledgers that this store does not have?", err=True)
+    return asked("Let them delete the ledgers that this store does not have?")
 
 
 async def _accept(uri: str, bookie: str, shown: CollectionRefusal) -> bool:

@@ -11,6 +11,7 @@ from quire.cli.bookie.identity import opened_metadata
 from quire.cli.cluster.destroyed import destroyed
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
+    asked,
     asynchronous,
     dry_run_option,
     json_option,
@@ -92,7 +93,7 @@ async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> 
             if not sys.stdin.isatty():
                 raise click.UsageError("this command destroys a cluster, and standard input is "
                                        "not a terminal: give --yes")  # fmt: skip
-            if not click.confirm(f"Destroy the cluster {found} at {uri}?", err=True):
+            if not asked(f"Destroy the cluster {found} at {uri}?"):
                 say("nothing was destroyed")
                 return EXIT_ERROR
         if not dry_run:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from quire._runtime.shortages import reason_of
 from quire.errors import EntryTooLargeError
 
 CHUNK_BYTES = 1024 * 1024
@@ -200,6 +201,11 @@ def signals_to(source: InputSource) -> Iterator[list[int]]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def unreadable(error: OSError) -> str:
+    """Return the sentence that says why the input ended before its end."""
+    return f"the input cannot be read any further: {reason_of(error)}"
 
 
 def input_bytes(descriptor: int) -> int | None:

@@ -392,10 +392,26 @@ def confirmed(question: str, yes: bool, otherwise: str = "nothing was deleted") 
     The user is not asked if `yes` is set or standard input is not a terminal: the result is True.
     If the user says no, print `otherwise`.
     """
-    if yes or not sys.stdin.isatty() or click.confirm(question, err=True):
+    if yes or not sys.stdin.isatty() or asked(question):
         return True
     say(otherwise)
     return False
+
+
+def asked(question: str) -> bool:
+    """Ask the user on the terminal, and return whether the answer is yes.
+
+    Raises `click.Abort` after Ctrl-C. The handler of an event loop would run only after the answer.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return click.confirm(question, err=True)
+    handler, descriptor = signal.getsignal(signal.SIGINT), signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return click.confirm(question, err=True)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.set_wakeup_fd(descriptor)
 
 
 def split_pair(

@@ -49,7 +49,9 @@ class OutputThread:
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        # The caller may close its own while a write that was cancelled is still under way, and the
+        # next file or connection gets its number.
+        self._descriptor = os.dup(descriptor)
         self._loop = asyncio.get_running_loop()
         self._work: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]] | None]
         self._work = queue.SimpleQueue()
@@ -68,6 +70,12 @@ class OutputThread:
         self._work.put(None)
 
     def _run(self) -> None:
+        try:
+            self._write_all()
+        finally:
+            os.close(self._descriptor)
+
+    def _write_all(self) -> None:
         while (item := self._work.get()) is not None:
             data, written = item
             failure: OSError | None = None

@@ -277,6 +277,9 @@ async def delete(
         listed = ", ".join(f"{ledger_id} ({what})" for ledger_id, what in told.items())
         if not confirmed(f"Delete ledger{'s' * (len(found) > 1)} {listed}?", yes):
             return EXIT_ERROR
+        if not force and not yes and sys.stdin.isatty():
+            # A dataset may have taken one since, while the command waited for an answer.
+            await check_owners(client, wanted, force=False)
         await each(found.values(), lambda seen: check_seen(store, seen))
         for ledger_id in found:
             await client.delete_ledger(ledger_id)

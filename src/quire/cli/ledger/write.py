@@ -13,7 +13,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
-from quire.cli.common.input import LineSource, input_bytes, signals_to
+from quire.cli.common.input import LineSource, input_bytes, signals_to, unreadable
 from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_S,
     Duration,
@@ -100,7 +100,7 @@ async def write(
             _reported(writer, as_json),
         ):
             try:
-                closed = await _append_and_close(writer, source)
+                closed, broken = await _append_and_close(writer, source)
             except quire.errors.EntryTooLargeError:
                 raise
             except quire.QuireError as error:
@@ -111,6 +111,9 @@ async def write(
                     raise
                 say(f"interrupted. {_left_open(writer)}")
                 return 128 + caught[0]
+            if broken is not None:
+                fail(f"{unreadable(broken)}; {closed}")
+                return EXIT_ERROR
             say(f"interrupted: {closed}" if caught else closed)
             return 128 + caught[0] if caught else 0
 
@@ -144,25 +147,28 @@ def _left_open(writer: LedgerWriter) -> str:
     )
 
 
-async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
-    """Append the input and close the ledger, and return what was done.
+async def _append_and_close(writer: LedgerWriter, source: LineSource) -> tuple[str, OSError | None]:
+    """Append the input and close the ledger.
 
-    A line that is too large for an entry ends the input: EntryTooLargeError is raised once the
-    ledger is closed.
+    Returns what was done, and the error with which reading the input ended, or None. A line that is
+    too large for an entry ends the input: EntryTooLargeError is raised once the ledger is closed.
     """
     too_large: EntryTooLargeError | None = None
+    broken: OSError | None = None
     shown = not os.isatty(STDIN)  # a bar would mix with the typed lines
     with ProgressBar("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:
         try:
             await _append(writer, source, progress)
         except EntryTooLargeError as error:
             too_large = error
+        except OSError as error:
+            broken = error
         last = await writer.close()
     held = f"{counted(last + 1, 'entry')}, {counted(writer.length, 'byte')}"
     closed = f"ledger {writer.ledger_id} closed: {held}"
     if too_large is not None:
         raise EntryTooLargeError(f"{too_large.args[0]}; {closed}", remedy=too_large.remedy)
-    return closed
+    return closed, broken
 
 
 async def _append(writer: LedgerWriter, source: LineSource, progress: ProgressBar) -> None:

@@ -223,14 +223,16 @@ def _opened_output(path: str) -> Iterator[int]:
     """Open the output, and yield its file descriptor.
 
     A regular file gets its name when all of it is written and synced. Until then, and after an
-    error, a file that had the name before is unchanged.
+    error, a file that had the name before is unchanged. The new file has the mode of that file.
     """
     if path == STANDARD_OUTPUT:
         yield sys.stdout.fileno()
         return
     path = os.path.realpath(path)
+    mode: int | None = None
     try:
-        regular = stat.S_ISREG(os.stat(path).st_mode)
+        found = os.stat(path).st_mode
+        mode, regular = stat.S_IMODE(found), stat.S_ISREG(found)
     except FileNotFoundError:
         regular = True
     if not regular:
@@ -242,12 +244,15 @@ def _opened_output(path: str) -> Iterator[int]:
         return
     part = f"{path}.{secrets.token_hex(4)}.part"
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        made_mode = 0o666 if mode is None else 0o600
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, made_mode)
     except OSError as error:
         error.filename = path  # The user does not know the name of the temporary file.
         raise
     try:
         try:
+            if mode is not None:
+                os.fchmod(descriptor, mode)  # others must not read what they could not before
             yield descriptor
             os.fsync(descriptor)
         finally:

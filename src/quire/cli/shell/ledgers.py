@@ -229,6 +229,9 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
             without="-force",
         ):
             return EXIT_ERROR
+        if not force:
+            # A dataset may have taken it since, while the command waited for an answer.
+            await check_owners(client, [ledger_id], force=False)
         await check_seen(client.metadata, seen)
         await client.delete_ledger(ledger_id)
     click.echo(f"ledger {name} deleted")

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import ENTRY_ID_MAX
 from quire.cli.shell.ledgers import each_metadata, say_unread
 from quire.codec.metadata.registration import check_bookie_id
+from quire.core.fragments import stored_by
+from quire.core.ranges import touches
 from quire.errors import NoSuchEntryError, QuireError, UsageError
 
 if TYPE_CHECKING:
@@ -25,8 +28,9 @@ async def update_bookie(shell: Shell, source: str, target: str, **how: Any) -> i
 
     Use this for a bookie whose id has changed, but not its data. (A Quire bookie keeps its id on
     every host, so it never needs this.) The source bookie must be stopped. If the destination
-    bookie is running, it is asked for each ledger, open ones included: a ledger of which it has no
-    entries is not changed, and the exit status is 1. Closed ledgers without entries are changed.
+    bookie is running, it is asked for each ledger, open ones included: a ledger is not changed if
+    the destination has no entries of it, or none of a segment in which the source should have some.
+    The exit status is then 1. Closed ledgers without entries are changed.
     """
     return await _rename(shell, source, target, **how)
 
@@ -62,8 +66,11 @@ async def _rename(
 
     unread = Unread()
 
+    def has_both(metadata: LedgerMetadata) -> bool:
+        return any(source in one.ensemble and target in one.ensemble for one in metadata.segments)
+
     def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
-        if not any(source in one.ensemble for one in metadata.segments):
+        if not any(source in one.ensemble for one in metadata.segments) or has_both(metadata):
             return None
         return replace(metadata, segments=tuple(
             replace(one, ensemble=tuple(target if name == source else name
@@ -85,18 +92,25 @@ async def _rename(
         async for ledger_id, metadata in each_metadata(client, unread):
             if limit is not None and issued == limit:
                 break
-            if change(metadata) is None:
+            if not any(source in one.ensemble for one in metadata.segments):
                 continue
             issued += 1
             name = shell.ledger(ledger_id)
-            if any(source in one.ensemble and target in one.ensemble for one in metadata.segments):
-                say(f"ledger {name} is not changed: it has both {target} and {source}")
-                continue
+            both = f"ledger {name} is not changed: it has both {target} and {source}"
             try:
+                # Autorecovery may have changed it since it was listed.
+                stored = await client.metadata.read_ledger(ledger_id)
+                metadata = stored.value
+                if has_both(metadata):
+                    say(both)
+                    continue
                 # The metadata of an open ledger does not say whether it has entries.
                 empty = metadata.closed and metadata.last_entry_id < 0
-                if runs and not empty and await _lacks(client, target, ledger_id):
-                    say(f"ledger {name} is not changed: {target} has no entries of it")
+                lacking = ""
+                if runs and not empty:
+                    lacking = await _lacking(client, source, target, ledger_id, metadata)
+                if lacking:
+                    say(f"ledger {name} is not changed: {target} has {lacking}")
                     if not metadata.closed:
                         say(
                             f"ledger {name} is open: if it has no entries, recover it with "
@@ -104,8 +118,10 @@ async def _rename(
                         )
                     continue
                 if not dry_run:
-                    stored = await client.metadata.read_ledger(ledger_id)
-                    await update_ledger(client.metadata, ledger_id, stored, change)
+                    after = await update_ledger(client.metadata, ledger_id, stored, change)
+                    if has_both(after.value):
+                        say(both)
+                        continue
                     await asyncio.sleep(1 / per_s)
             except QuireError as error:
                 say(f"ledger {name} is not changed: {error}")
@@ -119,9 +135,31 @@ async def _rename(
     return skipped if updated == issued else EXIT_ERROR
 
 
-async def _lacks(client: Client, bookie: str, ledger_id: int) -> bool:
+async def _lacking(
+    client: Client, source: str, target: str, ledger_id: int, metadata: LedgerMetadata
+) -> str:
+    """Return what the bookie `target` lacks of the source's entries of a ledger, or "".
+
+    It may have entries of other segments of the ledger under its own id, so each segment counts.
+    """
     try:
-        await client.list_entries(bookie, ledger_id)
+        there = await client.list_entries(target, ledger_id)
     except NoSuchEntryError:
-        return True
-    return False
+        return "no entries of it"
+    newest, sure = metadata.last_segment, False
+    known = metadata.last_entry_id if metadata.closed else newest.first_entry_id - 1
+    for segment in metadata.segments:
+        first, end = segment.first_entry_id, metadata.segment_end(segment, known)
+        if source not in segment.ensemble or first > end:
+            continue
+        # Of as many entries as the ensemble has bookies, each of them has one.
+        some = min(end, first + metadata.ensemble_size)
+        if not stored_by(metadata, segment.ensemble.index(source), first, some):
+            continue
+        if not touches(there, first, end):
+            return f"none of its entries {first} to {end}"
+        sure = True
+    first = newest.first_entry_id
+    if not sure and not metadata.closed and not touches(there, first, ENTRY_ID_MAX):
+        return f"no entries of it from {first} on"
+    return ""

@@ -15,7 +15,7 @@ import click
 
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import say
-from quire.cli.common.options import LEDGER_ID_MAX, WHICH_CLUSTER
+from quire.cli.common.options import LEDGER_ID_MAX, WHICH_CLUSTER, asked
 from quire.cli.common.tls import connect
 from quire.codec.metadata.registration import default_bookie_id
 from quire.errors import CookieError, MetadataURIError, StorageError
@@ -193,7 +193,7 @@ def agreed(question: str, *, what: str, without: str) -> bool:
         raise click.UsageError(
             f"{what}: it must be confirmed, and there is no terminal to ask. Confirm with {without}"
         )
-    if click.confirm(question, err=True):
+    if asked(question):
         return True
     say("nothing was changed")
     return False

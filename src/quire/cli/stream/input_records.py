@@ -12,13 +12,15 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from quire._runtime.units import counted
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from quire.errors import UsageError
 
 JSON_FIELDS = ("value", "key", "headers", "event_time")
 """The fields of a JSON line that become parts of the record."""
-READ_FIELDS = ("position", "txid", "sequence")
+READ_FIELDS = ("partition", "position", "txid", "sequence")
 """The fields that `quire stream read --json` also prints. They are ignored."""
 
 
@@ -71,6 +73,9 @@ class LineParser:
     def __init__(self, form: LineFormat) -> None:
         self._form = form
         self._lines = 0
+        fixed_bytes = len(form.key or "") + sum(len(n) + len(v) for n, v in form.headers.items())
+        self._small_bytes = MAX_PAYLOAD_BYTES // 8 - fixed_bytes
+        """The longest line, if it is not JSON, whose record is certainly small enough."""
         self.refused: UsageError | None = None
         """The error for the first line that cannot be a record, or None if there was none."""
 
@@ -83,33 +88,32 @@ class LineParser:
         for line in lines:
             self._lines += 1
             try:
-                if form.json:
-                    self._json(line, found)
-                else:
-                    self._plain(line, found)
+                record = self._json(line) if form.json else self._plain(line)
+                if form.json or self._lines == 1 or len(line) > self._small_bytes:
+                    _check(record)
             except (ValueError, UsageError) as error:
                 self.refused = UsageError(
                     f"line {self._lines} of the input {error}. It and the lines after it were not "
                     "appended"
                 )
                 break
+            found.values.append(record.value)
+            if form.keyed:
+                found.keys.append(record.key)
+                found.headers.append(record.headers)
+                found.event_times.append(record.event_time)
         return found
 
-    def _plain(self, line: bytes, found: InputRecords) -> None:
+    def _plain(self, line: bytes) -> _Record:
         form = self._form
         key: bytes | str | None = form.key
         if form.separator:
             before, separator, after = line.partition(form.separator)
             if separator:
                 key, line = (_decoded(before) if form.base64 else before), after
-        value = _decoded(line) if form.base64 else line
-        if form.keyed:
-            found.keys.append(key)
-            found.headers.append(form.headers)
-            found.event_times.append(None)
-        found.values.append(value)
+        return _Record(_decoded(line) if form.base64 else line, key, form.headers, None)
 
-    def _json(self, line: bytes, found: InputRecords) -> None:
+    def _json(self, line: bytes) -> _Record:
         try:
             given = json.loads(line)
         except (ValueError, RecursionError):
@@ -137,10 +141,33 @@ class LineParser:
             own = {name: _text(one, f"headers.{name}") for name, one in given["headers"].items()}
             named = {**named, **own}
         time = None if given.get("event_time") is None else _time(given["event_time"])
-        found.values.append(value)
-        found.keys.append(key)
-        found.headers.append(named)
-        found.event_times.append(time)
+        return _Record(value, key, named, time)
+
+
+class _Record(NamedTuple):
+    value: bytes
+    key: bytes | str | None
+    headers: Mapping[str, bytes | str]
+    event_time: datetime | None
+
+
+def _check(record: _Record) -> None:
+    """Raise ValueError if a stream refuses the record.
+
+    A stream refuses all records of a call, and it does not say which of them is the reason.
+    """
+    from quire.streams.write.envelopes import sealed
+
+    value, key, headers, event_time = record
+    try:
+        (payload,), _ = sealed([value], [key], [headers], [event_time])
+    except UsageError as error:
+        raise ValueError(f"cannot be a record: {error.args[0]}") from None
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(
+            f"makes a record of {counted(len(payload), 'byte')} with its key, headers and event "
+            f"time, but at most {MAX_PAYLOAD_BYTES:,} are allowed"
+        )
 
 
 def _text(given: object, name: str) -> bytes:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
+    asked,
     asynchronous,
     dry_run_option,
     flag,
@@ -34,7 +35,7 @@ from quire.cli.stream.options import (
     place_text,
     set_option,
 )
-from quire.errors import NoSuchStreamError
+from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
 
 if TYPE_CHECKING:
     from quire.codec.distributedlog.segment import StreamSegment
@@ -143,11 +144,7 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
             say(f"{what} ({held}) would be deleted")
             return 0
         identity = await (_topic_id if topic else _life)(opened, name)
-        if (
-            not yes
-            and sys.stdin.isatty()
-            and not click.confirm(f"Delete {what} ({held})?", err=True)
-        ):
+        if not yes and sys.stdin.isatty() and not asked(f"Delete {what} ({held})?"):
             say("nothing was deleted")
             return EXIT_ERROR
         if not topic:
@@ -180,11 +177,7 @@ async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_ru
             say(f"stream {name} ({held}) would be ended permanently")
             return 0
         life = await _life(opened, name)
-        if (
-            not yes
-            and sys.stdin.isatty()
-            and not click.confirm(f"End stream {name} permanently?", err=True)
-        ):
+        if not yes and sys.stdin.isatty() and not asked(f"End stream {name} permanently?"):
             say("nothing was changed")
             return EXIT_ERROR
         await _check_same(opened, name, life)
@@ -285,16 +278,18 @@ def _freed(segments: list[StreamSegment], dry_run: bool) -> str:
 @asynchronous
 async def retain(
     uri: str, path: str, name: str | None, everything: bool, dry_run: bool, as_json: bool
-) -> None:
+) -> int:
     """Delete the records that the retention settings no longer keep.
 
     The settings are retention_s and retention_bytes. Segments that were truncated are deleted too.
     Writers do the same whenever they complete a segment. The ledger of the newest completed segment
-    is never freed, even if all of its records are too old.
+    is never freed, even if all of its records are too old. With --all, streams that cannot be read
+    or changed are reported on standard error, and the exit status is 1 if there are any.
     """
     if everything == (name is not None):
         raise click.UsageError("give exactly one of the NAME of a stream and --all")
 
+    failed = False
     async with namespace(uri, path) as opened:
         for one in [name] if name is not None else await opened.streams():
             try:
@@ -303,8 +298,17 @@ async def retain(
                 if name is not None:
                     raise
                 continue  # deleted since it was listed
+            except MetadataUnavailableError:
+                raise
+            except QuireError as error:
+                if name is not None:
+                    raise
+                failed = True
+                fail(f"stream {one}: {error}")
+                continue
             if as_json:
                 ledgers = [segment.ledger_id for segment in freed]
                 print_json({"name": one, "freed_ledgers": ledgers, "dry_run": dry_run})
             elif freed or name is not None:
                 say(f"stream {one}: {_freed(freed, dry_run)}")
+    return EXIT_ERROR if failed else 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from quire._runtime.tasks import TaskGroup
+from quire._runtime.tasks import TaskGroup, cancelled
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     asynchronous,
@@ -478,9 +478,10 @@ async def _committed(
 
     async def store() -> None:
         nonlocal stored
-        if commit is not None and position is not None and position != stored:
-            stored = position
-            await commit(stored)
+        wanted = position
+        if commit is not None and wanted is not None and wanted != stored:
+            await commit(wanted)
+            stored = wanted
 
     async def now_and_then() -> None:
         while True:
@@ -492,7 +493,7 @@ async def _committed(
         try:
             yield done
         finally:
-            task.cancel()
+            await cancelled([task])  # its commit, if any, must not overtake the last one
             await store()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -114,8 +114,7 @@ async def list_streams(
                 return await described(opened, name)
             topic = topics[name]
             found = await each(topic.streams, lambda one: described(opened, one))
-            together = _together(name, [one for one in found if one is not None])
-            return {**together, **topic.as_json()}
+            return {**_together(name, found), **topic.as_json()}
 
         rows: list[tuple[str, ...]] = [LIST_HEAD]
         for at in range(0, len(names), STREAMS_AT_ONCE):
@@ -178,20 +177,21 @@ def _say_deleting(topics: Mapping[str, ListedTopic], path: str) -> None:
             )
 
 
-def _together(name: str, partitions: list[Values]) -> Values:
+def _together(name: str, found: Sequence[Values | None]) -> Values:
     """Return the values that --long shows of a topic.
 
-    There is no position among them, because a position belongs to one partition. `partitions` has
-    the values of each partition.
+    There is no position among them, because a position belongs to one partition. `found` has the
+    values of each partition, or None for one that cannot be read and may get more records.
     """
+    partitions = [one for one in found if one is not None]
 
     def times(key: str) -> list[str]:
         return [one[key] for one in partitions if one[key] is not None]
 
     return {
         "name": name,
-        "partitions": len(partitions),
-        "ended": all(one["ended"] for one in partitions),
+        "partitions": len(found),
+        "ended": all(one is not None and one["ended"] for one in found),
         **{key: sum(one[key] for one in partitions) for key in ("segments", "records", "bytes")},
         "first": None,
         "first_time": min(times("first_time"), default=None),

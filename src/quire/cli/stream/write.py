@@ -14,7 +14,14 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
-from quire.cli.common.input import InputSource, LineSplitter, Splitter, input_bytes, signals_to
+from quire.cli.common.input import (
+    InputSource,
+    LineSplitter,
+    Splitter,
+    input_bytes,
+    signals_to,
+    unreadable,
+)
 from quire.cli.common.options import (
     Duration,
     asynchronous,
@@ -210,8 +217,11 @@ def _report(input_: InputAppender, as_json: bool, caught: list[int]) -> int:
     else:
         sys.stdout.write(f"{input_.told()}\n")
         sys.stdout.flush()
-    if input_.refused is not None:
+    if isinstance(input_.refused, OSError):
+        fail(unreadable(input_.refused))
+    elif input_.refused is not None:
         fail(str(input_.refused))
+    if input_.refused is not None:
         return EXIT_ERROR
     if caught:
         say("interrupted: the input was ended")
@@ -279,9 +289,9 @@ class InputAppender:
         """The number of bytes of the acknowledged records."""
         self.first: DLSN | None = None
         self.last: DLSN | None = None
-        self.refused: QuireError | None = None
-        """The error for the first line that cannot be a record, or None. The lines before it are
-        appended."""
+        self.refused: QuireError | OSError | None = None
+        """The error for the first line that cannot be a record, or of reading the input, or None.
+        The lines before it are appended."""
 
     async def append_all(self, source: InputSource) -> None:
         """Append every line, wait until all are acknowledged, and close the writer."""
@@ -294,7 +304,7 @@ class InputAppender:
                     await self._append(lines, progress)
                     if self.refused is not None:
                         break
-            except EntryTooLargeError as error:
+            except (EntryTooLargeError, OSError) as error:
                 self.refused = error
             while self._outstanding:
                 await self._wait()
@@ -340,12 +350,15 @@ class InputAppender:
             self.last = appended.last
 
     async def settle(self) -> None:
-        """Count the outstanding appends that were acknowledged, after the writer has ended."""
-        try:
-            while self._outstanding:
+        """Count the outstanding appends that were acknowledged, after the writer has ended.
+
+        After one that failed, those to other partitions of a topic may be acknowledged.
+        """
+        while self._outstanding:
+            try:
                 await self._wait()
-        except QuireError:
-            pass
+            except QuireError:
+                self._outstanding.popleft()
 
     def told(self) -> str:
         """Return the sentence that says what was acknowledged."""

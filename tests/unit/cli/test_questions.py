@@ -1,0 +1,92 @@
+"""Questions on a terminal: Ctrl-C, and the answer no."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import quire.cli
+from quire.cli.common.options import asked, run_async
+from quire.cli.main import cli
+from quire.metadata import open_metadata
+from quire.metadata.bookies.collection import (
+    BookieMark,
+    CollectionMark,
+    CollectionRefusal,
+    write_mark,
+)
+
+SOURCES = Path(quire.cli.__file__).parent
+
+
+def test_control_c_ends_a_question_of_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was noticed only after the answer, because the event loop does not run meanwhile."""
+    answered = []
+
+    def prompt(text: str) -> str:
+        signal.raise_signal(signal.SIGINT)
+        answered.append(text)
+        return "n"
+
+    async def ask() -> bool:
+        return asked("Delete it?")
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", prompt)
+    with pytest.raises(click.Abort):
+        run_async(ask())
+    assert not answered
+
+
+def test_control_c_after_a_question_cancels_the_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    async def ask() -> None:
+        try:
+            assert asked("Delete it?")
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)  # it can clean up
+            ended.append(True)
+            raise
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda text: "y")
+    with pytest.raises(KeyboardInterrupt):
+        run_async(ask())
+    assert ended
+
+
+def test_every_question_of_a_command_can_be_interrupted() -> None:
+    asking = {
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if re.search(r"\bconfirm\(|\bprompt\(", path.read_text())
+    }
+    assert asking == {"common/options.py"}
+
+
+def test_accepting_no_refusal_has_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command said nothing, and its status was that of success."""
+    uri = f"sqlite:///{tmp_path}/cluster.db"
+
+    async def refuse() -> None:
+        store = await open_metadata(uri, create=True)
+        await store.initialise()
+        refusal = CollectionRefusal(CollectionMark(7, "t"), since_ms=7)
+        await write_mark(store, "b:1", BookieMark(CollectionMark(1, "s"), refusal), None)
+        await store.close()
+
+    asyncio.run(refuse())
+    monkeypatch.setattr(
+        "quire.cli.cluster.gc.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    )
+    monkeypatch.setattr("click.confirm", lambda *question, **how: False)
+    done = CliRunner().invoke(cli, ["cluster", "gc", "accept", "--metadata", uri])
+    assert (done.exit_code, "nothing was changed" in done.stderr) == (1, True)

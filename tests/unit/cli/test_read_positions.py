@@ -1,0 +1,71 @@
+"""The position that `quire stream read --subscription` stores while it reads and at its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.cli.stream import read
+from quire.errors import MetadataUnavailableError
+
+
+async def test_a_commit_in_flight_at_the_end_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end cancelled the commit of the newest position, took it for stored, and left it out."""
+    monkeypatch.setattr(read, "COMMIT_INTERVAL_S", 0)
+    begun, stored = asyncio.Event(), list[int]()
+
+    async def commit(position: int) -> None:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()  # the metadata store does not answer
+        stored.append(position)
+
+    async with read._committed(commit) as done:
+        done(7)
+        await begun.wait()
+    assert stored == [7]
+
+
+async def test_an_earlier_commit_has_ended_before_the_last_one_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read, "COMMIT_INTERVAL_S", 0)
+    begun, running = asyncio.Event(), list[int]()
+
+    async def commit(position: int) -> None:
+        assert not running
+        running.append(position)
+        try:
+            if not begun.is_set():
+                begun.set()
+                await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            running.remove(position)
+
+    async with read._committed(commit) as done:
+        done(7)
+        await begun.wait()
+        done(8)
+
+
+async def test_a_position_that_could_not_be_stored_is_tried_again_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read, "COMMIT_INTERVAL_S", 0)
+    tried = list[int]()
+
+    async def commit(position: int) -> None:
+        tried.append(position)
+        if len(tried) == 1:
+            raise MetadataUnavailableError("the metadata store does not answer")
+
+    async def read_on() -> None:
+        async with read._committed(commit) as done:
+            done(7)
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup):
+        await read_on()
+    assert tried == [7, 7]
