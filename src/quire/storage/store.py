@@ -172,6 +172,9 @@ class LedgerStore(StoreEvents):
         current = self._appender.current
         assert current is not None
         newest = max(current.number, self._preallocated.prepared_number)
+        # A start begins after the newest segment that has a durable group, and removes the files
+        # after the one that it begins. The start after it must not miss them.
+        newest = min(newest, self._appender.written_number + 1)
         return {self.path: LogPosition(newest, self._appender.end_group)}
 
     def refuse_later_version(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from quire.client.write.ensemble_changes import EnsembleMember
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig
-from quire.errors import BookieIOError, ClientClosedError, LedgerFencedError
+from quire.errors import BookieIOError, ClientClosedError, LedgerFencedError, WriteError
 from quire.net.control import ControlChannel
 from quire.net.link import AddSink
 from quire_simulator.world.world import World
@@ -300,6 +301,21 @@ async def test_nothing_is_forced_while_the_ensemble_changes() -> None:
         for link in links:
             (await link.force_asked.get()).set_result(None)
         assert await forced == 0
+
+
+async def test_an_unexpected_error_of_a_force_ends_the_session() -> None:
+    """The callers of `force`, and a close, waited for ever."""
+    told: list[dict[str, Any]] = []
+    async with accepted_by_all() as (session, links):
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        forces = [asyncio.ensure_future(session.force()) for _ in range(2)]
+        (await links[0].force_asked.get()).set_exception(KeyError("oops"))
+        for forced in forces:
+            with pytest.raises(WriteError, match=r"because of a bug: KeyError\('oops'\)") as error:
+                async with asyncio.timeout(PATIENCE_S):
+                    await forced
+            assert not error.value.outcome_known
+        assert "KeyError('oops')" in [repr(one["exception"]) for one in told]
 
 
 async def test_a_force_waits_for_a_member_that_is_being_connected() -> None:

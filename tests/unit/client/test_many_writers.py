@@ -22,7 +22,7 @@ from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import ADD_WORD, RESPONSE, Code, add_response
 from quire.config import ClientConfig
 from quire.core.append.pipeline import AddPipeline, Block
-from quire.errors import LedgerClosedError, WriteError
+from quire.errors import LedgerClosedError, NoSuchLedgerError, WriteError
 from quire.net.channel import BookieChannel
 from tests.support.bookies.fake_bookies import FakeCluster, payload, simulated
 from tests.support.bookies.many_writers import drained, many_writers
@@ -251,6 +251,58 @@ def test_a_failed_writer_takes_no_more_entries_of_any_call() -> None:
             with pytest.raises(WriteError, match="over"):
                 await writer.submit_many([payload(1)])
             assert writer.last_add_pushed == 0
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("caller_ids", [False, True])
+def test_what_was_acknowledged_before_a_writer_failed_is_no_error(caller_ids: bool) -> None:
+    """`wait` once raised an error with a known outcome, as if nothing had been appended."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer: Any = await client.create_ledger(caller_ids=caller_ids)
+            for number in range(3):
+                if caller_ids:
+                    writer.submit_at(number, payload(number))
+                else:
+                    writer.submit(payload(number))
+            assert await writer.flush() == 2
+            writer._session.fail(NoSuchLedgerError("deleted"))
+            assert writer._session.failure.outcome_known
+            assert await writer.wait(1) == 1
+            assert await writer.wait(2) == await writer.flush() == 2
+            with pytest.raises(NoSuchLedgerError, match="deleted"):
+                await writer.wait(3)
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("sent", ["with a failed session", "with an error"])
+def test_a_flush_knows_of_entries_that_were_never_sent(sent: str) -> None:
+    """Everything that was sent is acknowledged, but a submitted entry is missing."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            await writer.append(payload(0))
+            assert writer.submit(payload(1)) == 1
+            if sent == "with an error":
+                with (
+                    mock.patch.object(AddSession, "push", side_effect=ValueError("broken")),
+                    pytest.raises(ValueError, match="broken"),
+                ):
+                    writer._send_batch()
+            else:
+                writer._session.fail(WriteError("over", ledger_id=writer.ledger_id))
+            for _ in range(2):
+                with pytest.raises(WriteError):
+                    await writer.flush()
+                with pytest.raises(WriteError):
+                    await writer.wait(1)
+            assert await writer.wait(0) == 0
 
     simulated(main)
 

@@ -138,6 +138,19 @@ async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
         await drained(network, writers, 1)
 
 
+@pytest.mark.parametrize("detached", [1, 3])
+async def test_the_time_of_an_entry_counts_once_if_its_row_was_detached(detached: int) -> None:
+    """It counted with its row, and again with the ledger that had taken the entry back."""
+    async with many_writers(6) as (network, client, writers):
+        times = pool_of(client).counters.add_time
+        before = times.count
+        await sent(writers)
+        for writer in writers[:detached]:
+            assert writer._session.pipeline.unacked_bytes(0) == len(b"second")
+        await drained(network, writers, 1)
+        assert times.count - before == len(writers)
+
+
 async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
     """The answers before and after it in the same buffer are expected in two parts."""
     async with many_writers(10) as (network, _, writers):

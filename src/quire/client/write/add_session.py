@@ -339,10 +339,10 @@ class AddSession:
         yet. If the session ends first, the future has the error that ended it.
         """
         future: asyncio.Future[int] = self._loop.create_future()
-        if self.failure is not None:
-            future.set_exception(self.failure)
-        elif entry_id <= self.pipeline.accepted:
+        if entry_id <= self.pipeline.accepted:  # also if the session has ended since
             future.set_result(entry_id)
+        elif self.failure is not None:
+            future.set_exception(self.failure)
         elif self.pool.closed and not self._members:
             future.set_exception(self._client_closed())  # nothing will be sent
         else:

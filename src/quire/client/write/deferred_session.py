@@ -15,6 +15,7 @@ from typing import Unpack
 
 from quire._runtime.tasks import TaskGroup
 from quire.client.write.add_session import AddSession, HowToAdd, Member
+from quire.client.write.ensemble_changes import fail_with_defect
 from quire.codec.wire.v3_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.errors import BookieTimeoutError, QuireError
@@ -98,6 +99,10 @@ class DeferredSession(AddSession):
                 if not self._forces:
                     break
                 await self._force_once(self._forces[0][0])
+        except Exception as error:  # noqa: BLE001 - a defect must not make forces wait forever
+            if isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
+            fail_with_defect(self, error)
         finally:
             self._forcing = False
 

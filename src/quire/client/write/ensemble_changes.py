@@ -256,26 +256,10 @@ class EnsembleChanges:
         except QuireError as error:
             session.fail(error)
         except Exception as error:  # noqa: BLE001 - a defect must not make appends wait forever
-            message = f"unexpected error in the writer of ledger {session.ledger_id}"
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": message, "exception": error}
-            )
-            session.fail(self._defect(error))
+            fail_with_defect(session, error)
         if session.failure is None:
             session.pipeline.frozen = False
             session.after_acks()
-
-    def _defect(self, error: Exception) -> WriteError:
-        failure = WriteError(
-            f"the writer of ledger {self._session.ledger_id} failed because of a bug: {error!r}. "
-            "Entries in flight may or may not be in the ledger",
-            ledger_id=self._session.ledger_id,
-            causes=self._session.causes,
-            remedy="Open the ledger with recovery to see which entries it has, and report this "
-            "error",
-        )
-        failure.outcome_known = False
-        return failure
 
     async def _return(self, indexes: Collection[int]) -> list[int]:
         """Reconnect to failed members, and resume with those that can be reached at once.
@@ -503,6 +487,21 @@ class EnsembleChanges:
             causes=session.causes,
             remedy=f"{remedy}, then open the ledger with recovery",
         )
+
+
+def fail_with_defect(session: ChangingSession, error: Exception) -> None:
+    """Report an unexpected error to the event loop, and end the session of a writer with it."""
+    message = f"unexpected error in the writer of ledger {session.ledger_id}"
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+    failure = WriteError(
+        f"the writer of ledger {session.ledger_id} failed because of a bug: {error!r}. "
+        "Entries in flight may or may not be in the ledger",
+        ledger_id=session.ledger_id,
+        causes=session.causes,
+        remedy="Open the ledger with recovery to see which entries it has, and report this error",
+    )
+    failure.outcome_known = False
+    session.fail(failure)
 
 
 def _advice(causes: Sequence[BaseException | str | None]) -> str:

@@ -159,6 +159,8 @@ class WriteHandle:
             self._session.on_end = self._store.watch_ledger(ledger_id, self._on_metadata).close
         self._batch: list[Buffer] = []
         self._batch_bytes = 0
+        self._unsent = False
+        """Whether entries that had ids were dropped, because an error kept them from being sent."""
         self._closing: asyncio.Future[int] | None = None
 
     # -- state --------------------------------------------------------------------------------
@@ -252,6 +254,9 @@ class WriteHandle:
                 `LedgerWriter.append`.
         """
         self._send_batch()
+        failure = self._session.failure
+        if failure is not None and (self._batch or self._unsent):
+            raise failure.with_traceback(None)
         return await self._waiter(self._session.pipeline.last_pushed)
 
     async def force(self) -> int:
@@ -399,6 +404,7 @@ class WriteHandle:
         Later entries may be given these ids. The callers that wait for the entries must fail now,
         so that they never receive an acknowledgement of those later entries.
         """
+        self._unsent = True
         self._session.fail(error if isinstance(error, QuireError) else self._unsent_error(error))
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:

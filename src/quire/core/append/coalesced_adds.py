@@ -66,7 +66,7 @@ class CoalescedAdds:
         """Create coalesced adds without rows.
 
         `on_confirmed` is called with the time at which the rows were sent and the number of rows
-        that have just been confirmed.
+        that have just been confirmed. Detached rows are left out.
         """
         self.ack_quorum = ack_quorum
         self.sent_at = sent_at
@@ -147,7 +147,9 @@ class CoalescedAdds:
                         pipeline.detach()
                     else:
                         pipeline.accepted = pipeline.last_confirmed = pipeline.last_pushed
-            self._on_confirmed(self.sent_at, confirmed - before)
+            # The ledger of a detached row counts its entry itself.
+            detached = sum(before <= row < confirmed for row in self.detached_rows)
+            self._on_confirmed(self.sent_at, confirmed - before - detached)
             if self.waiting:
                 for row in [row for row in self.waiting if row < confirmed]:
                     self.waiting.pop(row)()

@@ -114,6 +114,8 @@ class Appender:
         self.queued_bytes = 0
         self.end_group = 0
         """The number after that of the last synced group."""
+        self.written_number = 0
+        """The number of the newest segment that has a synced group."""
         self.groups = 0
         self.batches = 0
         self.bytes_written = 0
@@ -129,6 +131,7 @@ class Appender:
         self._unmarked = segment.payload_bytes > 0 or bool(segment.records)
         self.current = segment
         self.end_group = segment.end_group
+        self.written_number = segment.number
         self._sequence = self._completed = sequence
         self._pending.extend(pending)
 
@@ -363,6 +366,7 @@ class Appender:
         segment = group.segment
         segment.end = group.end
         segment.end_group = self.end_group = group.number + 1
+        self.written_number = segment.number
         segment.checksums.extend(group.checksums)
         size = 0
         content = False
