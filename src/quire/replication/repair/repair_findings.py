@@ -27,6 +27,7 @@ from quire.replication.repair.fragment import (
     CopyBatch,
     CopyResult,
     choose_replacements,
+    portions,
     window_entries,
 )
 from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
@@ -142,7 +143,9 @@ class _Repair:
 
     async def _bookie(self, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]) -> bool:
         """Repair the findings of one bookie. Return False if the metadata has changed meanwhile."""
-        async with CopyBatch(self._client, ledger, budget=self._budget) as batch:
+        # Also a bookie that is replaced is never copied from a replica that is known to differ.
+        batch = CopyBatch(self._client, ledger, budget=self._budget, wrong=self._wrong)
+        async with batch:
             try:
                 return await self._segments(batch, ledger, bookie, findings)
             except NoSuchLedgerError:
@@ -247,12 +250,7 @@ class _Repair:
         first, end = max(finding.first, fragment.first), min(finding.last, fragment.last)
         while first <= end:
             ids = stored_by(metadata, index, first, min(first + step - 1, end))
-            alone = [entry for entry in ids if self._wrong((entry,))] if self._different else []
-            together = [entry for entry in ids if entry not in alone] if alone else ids
-            if together:
-                yield together
-            for entry in alone:
-                yield (entry,)
+            yield from portions(ids, self._wrong)
             first += step
 
     def _wrong(self, ids: Sequence[int]) -> set[str]:
