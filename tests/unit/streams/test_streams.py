@@ -835,6 +835,44 @@ def test_producers_may_send_again() -> None:
     run(scene)
 
 
+def test_what_producers_send_again_is_not_checked_again() -> None:
+    """The stream has these records, although they are late, and although it is full now."""
+
+    async def scene(b: Bench) -> None:
+        settings = {"txids": "given", "bytes_max": 1_000}
+        await b.streams.create_stream("s", settings=settings)
+        writer = await b.streams.open_writer("s")
+        producer = await writer.producer("p")
+        await producer.append_many([b"0", b"1", b"2"], 0, txids=[10, 11, 12])
+        await writer.append(b"plain", txid=20)
+        assert await producer.append(b"1", 1, txid=11) is None
+        writer.abandon()
+
+        writer = await b.streams.open_writer("s")
+        producer = await writer.producer("p")
+        assert len(await producer.append_many([b"1", b"2"], 1, txids=[11, 12])) == 0
+        with pytest.raises(TxidOrderError, match=r"txid 13 .* from 20, "):
+            await producer.append_many([b"2", b"3"], 2, txids=[12, 13])
+        assert len(await producer.append_many([b"2", b"3"], 2, txids=[12, 20])) == 1
+        with pytest.raises(UsageError, match="one txid for each record"):
+            await producer.append_many([b"2", b"3"], 2, txids=[12])
+        with pytest.raises(UsageError, match="a txid must be"):
+            await producer.append(b"2", 2, txid="12")  # type: ignore[arg-type]
+        while True:
+            try:
+                await writer.append(b"x" * 100, txid=30)
+            except StreamQuotaError:
+                break
+        assert await producer.append(b"3", 3, txid=20) is None
+        with pytest.raises(StreamQuotaError):
+            await producer.append_many([b"3", b"4" * 100], 3, txids=[20, 30])
+        await writer.close()
+        found = [r.payload for r in await b.read("s") if len(r.payload) < 100]
+        assert found == [b"0", b"1", b"2", b"plain", b"3"]
+
+    run(scene)
+
+
 def test_fencing_tokens() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
