@@ -993,6 +993,52 @@ def test_what_cannot_be_appended() -> None:
     run(scene)
 
 
+@pytest.mark.parametrize("who", ["writer", "namespace", "defect"])
+def test_a_close_does_not_hide_that_the_writer_was_abandoned_meanwhile(who: str) -> None:
+    """It returned, as if everything was acknowledged."""
+
+    async def scene(b: Bench) -> None:
+        b.world.loop.set_exception_handler(lambda loop, context: None)
+        streams = await open_namespace(b.client, "/acme/test")
+        writer = await streams.open_writer("s", create=True)
+        ending = await streams.open_writer("t", create=True)
+        for one in (writer, ending):
+            await one.append(b"0")
+        for name in list(b.world.bookies):
+            await b.world.stop(name)
+        appended = [await one.submit_many([b"1"]) for one in (writer, ending)]
+        closing = [
+            asyncio.ensure_future(writer.close()),
+            asyncio.ensure_future(ending.end_stream()),
+        ]
+        await asyncio.sleep(1)
+        assert not any(task.done() for task in closing)
+        if who == "namespace":
+            await streams.close()
+        for one in (writer, ending):
+            if who == "writer":
+                one.abandon()
+            elif who == "defect":
+                one._writer_task._fail_unexpectedly(ValueError("a defect"))
+        async with asyncio.timeout(30):
+            for task in (*closing, *(asyncio.ensure_future(one.wait()) for one in appended)):
+                with pytest.raises(StreamClosedError, match="may or may not"):
+                    await task
+            for one in (writer, ending):
+                if who == "defect":
+                    with pytest.raises(StreamClosedError, match="because of a bug"):
+                        await one.close()
+                else:
+                    await one.close()  # it is closed already, as the caller knows
+            assert writer._writer_task._task.done()
+        assert writer.buffered_bytes == 0
+        await streams.close()
+        for name in list(b.world.disks):
+            await b.world.start(name)
+
+    run(scene)
+
+
 def test_a_record_is_the_bytes_of_what_is_given() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -1382,7 +1428,8 @@ def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(StreamClosedError, match=r"failed because of a bug.*a defect"):
                 await writer.append(b"never")
         assert [str(one["exception"]) for one in reported] == ["a defect"]
-        await writer.close()
+        with pytest.raises(StreamClosedError, match="because of a bug"):
+            await writer.close()
 
     run(scene)
 

@@ -360,6 +360,7 @@ class StreamWriter:
         cancelled, it continues in the background.
 
         Raises:
+            StreamClosedError: The writer was abandoned while this call waited.
             QuireError: An append failed. See `append`.
         """
         await self._writer_task.close()
