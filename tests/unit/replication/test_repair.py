@@ -16,9 +16,10 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Se
 from quire.codec.wire.v2 import Code, Flag
 from quire.core.fragments import stored_by
 from quire.core.replicas import Finding, Kind
-from quire.errors import VersionConflictError
+from quire.errors import NoSuchLedgerError, VersionConflictError
 from quire.metadata.ledgers.update import update_ledger
 from quire.replication import ReplicationLocks
+from quire.replication.repair.bookie_removal import CONFLICTS_MAX
 from quire.replication.repair.repair_findings import Repaired, repair_ledger, repair_locked
 from quire.replication.repair.replica_scan import DIFFERENT
 from tests.support.bookies.fake_bookies import (
@@ -470,6 +471,37 @@ def test_a_ledger_that_is_deleted_during_a_repair_is_done() -> None:
             await while_naming(client, deleted)
             done = await repaired(client, missing(0, 9, kind=Kind.UNREACHABLE))
         assert (done.moved, done.left) == (0, [])
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_finding_is_left_once_and_none_of_a_ledger_that_is_deleted(*, deleted: bool) -> None:
+    """An attempt that others disturbed had left it already, and the last one leaves all."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        segments = (Segment(0, ("b0", "b1", "b2")), Segment(6, ("b0", "b1", "b3")))
+        await cluster.ledger((3, 3, 2), range(10), state=CLOSED, segments=segments)
+        cluster["b1"].down = True
+        for bookie in cluster.bookies.values():
+            lose(bookie, [2])
+
+        async def write(*how: Any) -> Any:
+            if deleted:
+                await cluster.store.delete_ledger(LEDGER)
+                raise NoSuchLedgerError("it is gone")
+            raise VersionConflictError("others were faster")
+
+        async with cluster.client() as client:
+            client.metadata.write_ledger = write  # type: ignore[method-assign]
+            unreachable = missing(0, 9, kind=Kind.UNREACHABLE)
+            done = await repaired(client, missing(2, 2, "b0"), unreachable)
+        if deleted:
+            assert done.left == []
+        else:
+            assert [one.bookie for one in done.left] == ["b0", "b1"]
+            assert f"changed the ledger {CONFLICTS_MAX} times" in done.left[1].detail
 
     simulated(main)
 

@@ -131,13 +131,14 @@ class _Repair:
                         self._client, self._done.ledger, password=self._password
                     )
                 except NoSuchLedgerError:
-                    return self._done
+                    return replace(self._done, left=[])
                 except UNREADABLE as error:
                     self._leave(findings, reason_of(error))
                     break
                 if await self._bookie(ledger, bookie, findings):
                     break
             else:
+                self._done = replace(self._done, left=left)  # the last attempt may have left some
                 self._leave(findings, f"other clients changed the ledger {CONFLICTS_MAX} times")
         return self._done
 
