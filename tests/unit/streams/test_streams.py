@@ -971,6 +971,22 @@ def test_the_number_of_a_segment_with_entries_is_not_assigned_again() -> None:
     run(scene)
 
 
+def test_a_flush_after_the_end_returns_the_last_record() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        last = (await writer.append_many([b"0", b"1"])).last
+        assert await writer.flush() == last
+        await writer.end_stream()
+        assert await writer.flush() == last
+        assert [record.position for record in await b.read("s")][-1] == last
+        empty = await b.streams.open_writer("t", create=True)
+        await empty.end_stream()
+        with pytest.raises(StreamEndedError):
+            await empty.flush()
+
+    run(scene)
+
+
 def test_what_cannot_be_appended() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"txids": "given", "bytes_max": 200})

@@ -349,7 +349,6 @@ class StreamWriter:
         self._check()
         entry = self._writer_task.open_entry(self._sequence)
         entry.ends = self._ending = True
-        self._last = entry
         await self.close()
 
     async def close(self) -> None:
