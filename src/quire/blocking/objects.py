@@ -61,9 +61,9 @@ class Objects(ContextHandle[AsyncObjects]):
             name: The name of the object.
             source: The bytes of the object (see `quire.blocking.handles.Source`).
             replace: Whether to replace an object that has this name, in one step, and delete its
-                ledger. A function receives the object that would be replaced, and returns whether
-                to replace it. Readers of the old version may continue for a while (see
-                `ObjectReader`).
+                ledger. True also replaces an object whose head is damaged. A function receives the
+                object that would be replaced, and returns whether to replace it. Readers of the old
+                version may continue for a while (see `ObjectReader`).
             metadata: Text that is stored with the object, by key.
             chunk_bytes: The size of the chunks in which the object is stored, in bytes.
             ensemble_size: The number of bookies over which the chunks are spread.

@@ -735,6 +735,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         interrupted, it continues in the background.
 
         Raises:
+            StreamClosedError: The writer was abandoned while this call waited.
             QuireError: An append failed. See `append`.
         """
         call(self.aio.close())

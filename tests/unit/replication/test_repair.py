@@ -16,9 +16,10 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Se
 from quire.codec.wire.v2 import Code, Flag
 from quire.core.fragments import stored_by
 from quire.core.replicas import Finding, Kind
-from quire.errors import VersionConflictError
+from quire.errors import NoSuchLedgerError, VersionConflictError
 from quire.metadata.ledgers.update import update_ledger
 from quire.replication import ReplicationLocks
+from quire.replication.repair.bookie_removal import CONFLICTS_MAX
 from quire.replication.repair.repair_findings import Repaired, repair_ledger, repair_locked
 from quire.replication.repair.replica_scan import DIFFERENT
 from tests.support.bookies.fake_bookies import (
@@ -334,6 +335,57 @@ def test_a_bookie_that_cannot_be_replaced_stays(trouble: str) -> None:
     simulated(main)
 
 
+@pytest.mark.parametrize("wrong", ["b0", "b2"])
+@shapes
+def test_a_replica_that_differs_is_no_source_for_the_bookie_that_replaces_another(
+    shape: tuple[int, int, int], wrong: str
+) -> None:
+    """Otherwise the wrong entry would have a majority, and replace the acknowledged one."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        await cluster.ledger(shape, range(40), state=CLOSED)
+        metadata = await cluster.stored()
+        last = 2 if wrong == "b2" else 1
+        differing = [
+            entry for entry in (*range(4, 9), 20)
+            if entry in stored_by(metadata, int(wrong[1]), 0, 39)
+        ]  # fmt: skip
+        for entry in differing:
+            cluster[wrong].entries[entry] = cluster.entry(entry, b"wrong")
+        lost = stored_by(metadata, 1, 30, 39)[last]
+        lose(cluster["b1"], [lost])
+        cluster["b1"].add_error = Code.IO_ERROR
+        async with cluster.client() as client:
+            found = [missing(one, one, wrong, Kind.DIFFERENT) for one in differing]
+            done = await repaired(client, missing(lost, lost), *found)
+        assert (done.moved, done.left) == (1, [])
+        now = await cluster.stored()
+        assert "b1" not in now.segments[0].ensemble
+        assert_has_all(cluster, now, 39)
+
+    simulated(main)
+
+
+def test_a_bookie_whose_replica_differs_is_not_the_source_of_the_one_that_replaces_it() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
+        metadata = await cluster.stored()
+        cluster["b1"].entries[6] = cluster.entry(6, b"wrong")
+        cluster["b1"].add_error = Code.IO_ERROR
+        for name in ("b0", "b2"):
+            cluster[name].entries[6] = cluster.entry(6)[:-1] + b"?"
+        async with cluster.client() as client:
+            found = [missing(6, 6, "b1", Kind.DIFFERENT), missing(5, 5, "b1", Kind.DAMAGED)]
+            done = await repaired(client, *found)
+        assert done.moved == 0
+        assert "no replica of entry 6 can be read" in done.left[0].detail
+        assert await cluster.stored() == metadata
+
+    simulated(main)
+
+
 async def while_naming(client: Client, action: Callable[[], Awaitable[Any]]) -> None:
     """Do this before the next write of the metadata."""
     store = client.metadata
@@ -419,6 +471,37 @@ def test_a_ledger_that_is_deleted_during_a_repair_is_done() -> None:
             await while_naming(client, deleted)
             done = await repaired(client, missing(0, 9, kind=Kind.UNREACHABLE))
         assert (done.moved, done.left) == (0, [])
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_finding_is_left_once_and_none_of_a_ledger_that_is_deleted(*, deleted: bool) -> None:
+    """An attempt that others disturbed had left it already, and the last one leaves all."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        segments = (Segment(0, ("b0", "b1", "b2")), Segment(6, ("b0", "b1", "b3")))
+        await cluster.ledger((3, 3, 2), range(10), state=CLOSED, segments=segments)
+        cluster["b1"].down = True
+        for bookie in cluster.bookies.values():
+            lose(bookie, [2])
+
+        async def write(*how: Any) -> Any:
+            if deleted:
+                await cluster.store.delete_ledger(LEDGER)
+                raise NoSuchLedgerError("it is gone")
+            raise VersionConflictError("others were faster")
+
+        async with cluster.client() as client:
+            client.metadata.write_ledger = write  # type: ignore[method-assign]
+            unreachable = missing(0, 9, kind=Kind.UNREACHABLE)
+            done = await repaired(client, missing(2, 2, "b0"), unreachable)
+        if deleted:
+            assert done.left == []
+        else:
+            assert [one.bookie for one in done.left] == ["b0", "b1"]
+            assert f"changed the ledger {CONFLICTS_MAX} times" in done.left[1].detail
 
     simulated(main)
 

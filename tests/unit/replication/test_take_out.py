@@ -367,6 +367,43 @@ def test_new_bookies_that_refuse_the_copies_are_not_named(broken: int) -> None:
     simulated(main)
 
 
+@pytest.mark.parametrize("window", [2, 100])
+def test_a_new_bookie_that_refuses_counts_once(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """One that refused during a copy counted again when the copies were to be named, so that the
+    repair ended although there was another bookie."""
+    monkeypatch.setattr("quire.replication.repair.fragment.window_entries", lambda *how: window)
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3 + TARGET_ATTEMPTS)
+        await cluster.ledger((3, 3, 2), range(20), state=CLOSED)
+        cluster["b1"].down = True
+        refused: list[str] = []
+
+        for number in range(3, 3 + TARGET_ATTEMPTS):
+            bookie = cluster[f"b{number}"]
+
+            class Entries(dict[int, bytes]):
+                name = bookie.name
+
+                def __setitem__(self, entry: int, stored: bytes) -> None:
+                    super().__setitem__(entry, stored)
+                    if self.name not in refused and len(refused) < TARGET_ATTEMPTS - 1:
+                        refused.append(self.name)
+                    if self.name in refused:
+                        cluster[self.name].add_error = Code.IO_ERROR
+
+            bookie.entries = Entries()
+        async with cluster.client() as client:
+            done = await out(cluster, client, "b1")
+        assert len(refused) == TARGET_ATTEMPTS - 1
+        assert (done.work, done.reason) == (LedgerOutcome.DONE, "")
+        assert_has_all(cluster, await cluster.stored(), 19)
+
+    simulated(main)
+
+
 def test_a_new_bookie_that_refuses_is_replaced_by_another_one() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)

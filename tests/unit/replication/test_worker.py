@@ -14,6 +14,7 @@ from quire.codec.metadata.ledger_metadata import Segment
 from quire.codec.metadata.underreplication import LEDGERS
 from quire.codec.wire.v2 import Code
 from quire.errors import MetadataUnavailableError, UsageError
+from quire.metadata.interface import Watch
 from quire.metadata.tree import Delete, Operation, Result
 from quire.net.answer_codes import error_of
 from quire.net.control import ControlChannel
@@ -199,6 +200,38 @@ def test_a_mark_stays_if_the_ledger_has_changed_since_it_was_examined(
     scene(work)
 
 
+def test_a_ledger_that_was_created_again_is_examined_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the same segments as the one before, of which the bookie had everything."""
+    force = ControlChannel.force
+
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        store, changed = there.client.metadata, False
+        bookie = (await there.ensemble(ledger_id))[0]
+
+        async def forced(self: ControlChannel, number: int) -> None:
+            nonlocal changed
+            await force(self, number)
+            if not changed:
+                changed = True
+                value = (await store.read_ledger(ledger_id)).value
+                await store.delete_ledger(ledger_id)
+                there.world.bookies[name_of(bookie)].store.drop_ledgers([ledger_id])
+                await store.create_ledger(replace(value, ctoken=value.ctoken + 1), ledger_id)
+
+        monkeypatch.setattr(ControlChannel, "force", forced)
+        await there.locks.mark(ledger_id, [bookie])
+        running = there.begin("worker")
+        await there.unmarked(ledger_id)
+        assert changed
+        assert running.stats.replicas_repaired == ENTRIES
+        await has_all(there.client, ledger_id)
+
+    scene(work)
+
+
 def test_a_failure_is_noted_and_tried_again_when_a_bookie_joins() -> None:
     async def work(there: Scene) -> None:
         ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
@@ -286,6 +319,44 @@ def test_a_worker_does_nothing_while_autorecovery_is_disabled() -> None:
         assert await there.locks.marked(ledger_id) is not None
         assert await there.marks.enable()
         assert not await there.marks.enable()
+        await there.unmarked(ledger_id)
+
+    scene(work)
+
+
+def test_a_worker_that_begins_while_autorecovery_is_disabled_notices_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer to its first question was older than the event, and replaced it."""
+    enabled, watch_enabled = ReplicationMarks.enabled, ReplicationMarks.watch_enabled
+
+    def watch_changes(self: ReplicationMarks, changed: Callable[[bool], None]) -> Watch:
+        """Call `changed` only when the switch changes, as if the first value was on its way."""
+        values: list[bool] = []
+
+        def look(value: bool) -> None:
+            values.append(value)
+            if len(values) > 1:
+                changed(value)
+
+        return watch_enabled(self, look)
+
+    async def slowly(self: ReplicationMarks) -> bool:
+        found = await enabled(self)
+        await self.disable()
+        await asyncio.sleep(1)
+        return found
+
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        await there.locks.mark(ledger_id, await there.ensemble(ledger_id))
+        monkeypatch.setattr(ReplicationMarks, "watch_enabled", watch_changes)
+        monkeypatch.setattr(ReplicationMarks, "enabled", slowly)
+        there.begin("worker")
+        await asyncio.sleep(30)
+        assert not await enabled(there.marks)
+        assert await there.locks.marked(ledger_id) is not None
+        assert await there.marks.enable()
         await there.unmarked(ledger_id)
 
     scene(work)

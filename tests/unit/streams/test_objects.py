@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from quire.codec.wire.v2 import Buffer
 from quire.errors import (
+    LaterMetadataError,
     MetadataError,
     NoSuchObjectError,
     ObjectDamagedError,
@@ -413,6 +414,17 @@ async def test_bad_heads_give_one_clear_error(
     with pytest.raises(MetadataError, match=r"1 object of bucket .* cannot be read.*object 'o'"):
         await listing()
     assert listed == ["a", "z"]
+    for replace in (False, lambda old: True):
+        with pytest.raises(MetadataError, match=message):
+            await objects.put("o", b"new", replace=replace)
+    if "format 2" in message:  # a later version wrote it
+        with pytest.raises(LaterMetadataError):
+            await objects.put("o", b"new", replace=True)
+        return
+    await objects.put("o", b"new", replace=True)
+    async with objects.get("o") as found:
+        assert await found.read_all() == b"new"
+    assert [info.name async for info in objects.list()] == ["a", "o", "z"]
 
 
 # All printable characters, because a filter would discard most generated examples.

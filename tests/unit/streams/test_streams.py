@@ -863,6 +863,44 @@ def test_producers_may_send_again() -> None:
     run(scene)
 
 
+def test_what_producers_send_again_is_not_checked_again() -> None:
+    """The stream has these records, although they are late, and although it is full now."""
+
+    async def scene(b: Bench) -> None:
+        settings = {"txids": "given", "bytes_max": 1_000}
+        await b.streams.create_stream("s", settings=settings)
+        writer = await b.streams.open_writer("s")
+        producer = await writer.producer("p")
+        await producer.append_many([b"0", b"1", b"2"], 0, txids=[10, 11, 12])
+        await writer.append(b"plain", txid=20)
+        assert await producer.append(b"1", 1, txid=11) is None
+        writer.abandon()
+
+        writer = await b.streams.open_writer("s")
+        producer = await writer.producer("p")
+        assert len(await producer.append_many([b"1", b"2"], 1, txids=[11, 12])) == 0
+        with pytest.raises(TxidOrderError, match=r"txid 13 .* from 20, "):
+            await producer.append_many([b"2", b"3"], 2, txids=[12, 13])
+        assert len(await producer.append_many([b"2", b"3"], 2, txids=[12, 20])) == 1
+        with pytest.raises(UsageError, match="one txid for each record"):
+            await producer.append_many([b"2", b"3"], 2, txids=[12])
+        with pytest.raises(UsageError, match="a txid must be"):
+            await producer.append(b"2", 2, txid="12")  # type: ignore[arg-type]
+        while True:
+            try:
+                await writer.append(b"x" * 100, txid=30)
+            except StreamQuotaError:
+                break
+        assert await producer.append(b"3", 3, txid=20) is None
+        with pytest.raises(StreamQuotaError):
+            await producer.append_many([b"3", b"4" * 100], 3, txids=[20, 30])
+        await writer.close()
+        found = [r.payload for r in await b.read("s") if len(r.payload) < 100]
+        assert found == [b"0", b"1", b"2", b"plain", b"3"]
+
+    run(scene)
+
+
 def test_fencing_tokens() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -961,6 +999,22 @@ def test_the_number_of_a_segment_with_entries_is_not_assigned_again() -> None:
     run(scene)
 
 
+def test_a_flush_after_the_end_returns_the_last_record() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        last = (await writer.append_many([b"0", b"1"])).last
+        assert await writer.flush() == last
+        await writer.end_stream()
+        assert await writer.flush() == last
+        assert [record.position for record in await b.read("s")][-1] == last
+        empty = await b.streams.open_writer("t", create=True)
+        await empty.end_stream()
+        with pytest.raises(StreamEndedError):
+            await empty.flush()
+
+    run(scene)
+
+
 def test_what_cannot_be_appended() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"txids": "given", "bytes_max": 200})
@@ -979,6 +1033,52 @@ def test_what_cannot_be_appended() -> None:
         await writer.append(b"y", txid=5)
         await writer.close()
         assert [r.txid for r in await b.read("s")] == [5, 5]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("who", ["writer", "namespace", "defect"])
+def test_a_close_does_not_hide_that_the_writer_was_abandoned_meanwhile(who: str) -> None:
+    """It returned, as if everything was acknowledged."""
+
+    async def scene(b: Bench) -> None:
+        b.world.loop.set_exception_handler(lambda loop, context: None)
+        streams = await open_namespace(b.client, "/acme/test")
+        writer = await streams.open_writer("s", create=True)
+        ending = await streams.open_writer("t", create=True)
+        for one in (writer, ending):
+            await one.append(b"0")
+        for name in list(b.world.bookies):
+            await b.world.stop(name)
+        appended = [await one.submit_many([b"1"]) for one in (writer, ending)]
+        closing = [
+            asyncio.ensure_future(writer.close()),
+            asyncio.ensure_future(ending.end_stream()),
+        ]
+        await asyncio.sleep(1)
+        assert not any(task.done() for task in closing)
+        if who == "namespace":
+            await streams.close()
+        for one in (writer, ending):
+            if who == "writer":
+                one.abandon()
+            elif who == "defect":
+                one._writer_task._fail_unexpectedly(ValueError("a defect"))
+        async with asyncio.timeout(30):
+            for task in (*closing, *(asyncio.ensure_future(one.wait()) for one in appended)):
+                with pytest.raises(StreamClosedError, match="may or may not"):
+                    await task
+            for one in (writer, ending):
+                if who == "defect":
+                    with pytest.raises(StreamClosedError, match="because of a bug"):
+                        await one.close()
+                else:
+                    await one.close()  # it is closed already, as the caller knows
+            assert writer._writer_task._task.done()
+        assert writer.buffered_bytes == 0
+        await streams.close()
+        for name in list(b.world.disks):
+            await b.world.start(name)
 
     run(scene)
 
@@ -1372,7 +1472,8 @@ def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(StreamClosedError, match=r"failed because of a bug.*a defect"):
                 await writer.append(b"never")
         assert [str(one["exception"]) for one in reported] == ["a defect"]
-        await writer.close()
+        with pytest.raises(StreamClosedError, match="because of a bug"):
+            await writer.close()
 
     run(scene)
 

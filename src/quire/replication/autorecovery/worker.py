@@ -255,7 +255,9 @@ class ReplicationWorker:
         """
         async with self._picking:
             if self._enabled is None:
-                self._enabled = await self._marks.enabled()
+                enabled = await self._marks.enabled()
+                if self._enabled is None:  # an event that came meanwhile is newer
+                    self._enabled = enabled
             if not self._enabled:
                 return None
             await self._locks.tidy()
@@ -486,9 +488,13 @@ class ReplicationWorker:
         # are left to the auditor.
         looked_at = named or await self._now_registered()
         whole: set[tuple[Fragment, str]] = set()
+        examined: OpenedLedger | None = None
         try:
             for _ in range(CONFLICTS_MAX):
                 ledger = await open_for_repair(self._client, lock.ledger_id)
+                if examined is not None and not same_creation(examined.stored, ledger.stored):
+                    whole.clear()  # the new ledger may have the same segments
+                examined = ledger
                 result = await self._look_at(ledger, looked_at, whole, result)
                 if result.work is not LedgerOutcome.DONE:
                     return result

@@ -8,7 +8,7 @@ on the version of the metadata.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quire.client import Client
@@ -255,6 +255,8 @@ class _Pass:
     """Whether the metadata may have changed, so that the ledger has to be read again."""
     conflict: bool = False
     """Whether another client changed the ledger."""
+    counted: set[str] = field(default_factory=set)
+    """The new bookies that failed in this pass and are counted in `failures`."""
 
     async def replace(
         self, result: LedgerResult, budget: Budget, segments_max: int
@@ -282,7 +284,7 @@ class _Pass:
 
     async def _copy(self, batch: CopyBatch, fragment: Fragment) -> None:
         lost = {*self.lost, *batch.broken}
-        known = len(batch.broken)
+        known = {*batch.broken}
         try:
             replacements = await choose_replacements(
                 self.client, self.ledger, fragment, members(fragment, self.lost), lost
@@ -292,16 +294,15 @@ class _Pass:
         except NoSuchLedgerError:
             raise
         except BookieError as error:
-            if len(batch.broken) > known:
-                self._failed(error)
+            if broken := batch.broken.keys() - known:
+                self._failed({bookie: batch.broken[bookie] for bookie in broken})
             else:
                 self.reasons.append(str(error))
         except QuireError as error:
             self.reasons.append(str(error))
 
     def _named(self, result: LedgerResult, done: CopyResult) -> LedgerResult:
-        for error in done.broken.values():
-            self._failed(error)
+        self._failed(done.broken)
         self.changed = self.changed or bool(done.named)
         if done.outcome is CopyOutcome.CONFLICT:
             self.changed = self.conflict = True
@@ -312,17 +313,21 @@ class _Pass:
             size_bytes=result.size_bytes + done.size_bytes,
         )
 
-    def _failed(self, error: QuireError) -> None:
-        """Count a new bookie that failed.
+    def _failed(self, broken: Mapping[str, QuireError]) -> None:
+        """Count new bookies that failed, each once: a copy and its naming may both report it.
 
-        The next pass uses another bookie. When `TARGET_ATTEMPTS` bookies have failed, the error
-        becomes a reason for which the repair fails.
+        The next pass uses other bookies. When `TARGET_ATTEMPTS` bookies have failed, their errors
+        become reasons for which the repair fails.
         """
-        self.failures += 1
-        if self.failures < TARGET_ATTEMPTS:
-            self.changed = True
-        else:
-            self.reasons.append(str(error))
+        for bookie, error in broken.items():
+            if bookie in self.counted:
+                continue
+            self.counted.add(bookie)
+            self.failures += 1
+            if self.failures < TARGET_ATTEMPTS:
+                self.changed = True
+            else:
+                self.reasons.append(str(error))
 
 
 async def _fenced_for_nothing(

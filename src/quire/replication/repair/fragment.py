@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quire.client import Client
@@ -50,6 +50,16 @@ BATCH_SEGMENTS_MAX = 256
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """The number of copied payload bytes at which a batch of copies must be named in the metadata. If
 the process ends before, the copies are useless. A single segment may have more bytes."""
+
+
+Wrong = Callable[[Sequence[int]], Collection[str]]
+"""A function that receives entry ids, and returns the bookies whose replica of any of them is known
+to be wrong although its digest is right."""
+
+
+def none_wrong(ids: Sequence[int]) -> Collection[str]:
+    """Return no bookie, because no replica is known to be wrong."""
+    return ()
 
 
 class CopyOutcome(enum.StrEnum):
@@ -116,17 +126,20 @@ class CopyBatch:
         budget: Budget = UNBOUNDED,
         living: bool = False,
         segments_max: int | None = None,
+        wrong: Wrong = none_wrong,
     ) -> None:
         """Prepare batches for one ledger.
 
         With `living`, entries are also read from the members to be replaced, like from the others.
         Without it, they are read from these members only if no other bookie has them.
-        `segments_max` overrides `BATCH_SEGMENTS_MAX`.
+        `segments_max` overrides `BATCH_SEGMENTS_MAX`. Entries are never read from bookies that are
+        `wrong` about them.
         """
         self._client = client
         self._ledger = ledger
         self._budget = budget
         self._living = living
+        self._wrong = wrong
         self._segments_max = segments_max or BATCH_SEGMENTS_MAX
         self._sources: dict[tuple[str, ...], ReplicaSource] = {}
         """The readers of entries. The key has the bookies that the reader asks last."""
@@ -222,7 +235,7 @@ class CopyBatch:
         try:
             for index, bookie in replacements.items():
                 adds[index] = await self._opened(bookie)
-            await _copy(self._ledger, fragment, self._sources[last], adds, step)
+            await _copy(self._ledger, fragment, self._sources[last], adds, step, self._wrong)
         except QuireError as error:
             failed = [replacements[index] for index, one in adds.items() if one.failed]
             self.broken.update(dict.fromkeys(failed, error))
@@ -285,6 +298,7 @@ async def _copy(
     source: ReplicaSource,
     adds: Mapping[int, RecoveryAdds],
     step: int,
+    wrong: Wrong,
 ) -> None:
     metadata = ledger.metadata
     first = fragment.first
@@ -292,12 +306,27 @@ async def _copy(
         last = min(first + step - 1, fragment.last)
         wanted = {index: stored_by(metadata, index, first, last) for index in adds}
         every = sorted(set().union(*wanted.values()))
-        if every:
-            copies = await source.read(fragment.ensemble, every)
+        for portion in portions(every, wrong):
+            copies = await source.read(fragment.ensemble, portion, wrong(portion))
             for index, ids in wanted.items():
-                if ids:
-                    await adds[index].write(part_of(copies, ids))
+                mine = ids if portion is every else [entry for entry in portion if entry in ids]
+                if mine:
+                    await adds[index].write(part_of(copies, mine))
         first = last + 1
+
+
+def portions(ids: Sequence[int], wrong: Wrong) -> Iterator[Sequence[int]]:
+    """Divide entries into portions that may be read together.
+
+    An entry with a wrong replica is a portion of its own, because it has its own good replicas. The
+    others are one portion, which is `ids` itself if there is no wrong replica.
+    """
+    alone = [entry for entry in ids if wrong((entry,))] if wrong(ids) else []
+    together = [entry for entry in ids if entry not in alone] if alone else ids
+    if together:
+        yield together
+    for entry in alone:
+        yield (entry,)
 
 
 def window_entries(metadata: LedgerMetadata, budget: Budget) -> int:

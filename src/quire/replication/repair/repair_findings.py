@@ -27,6 +27,7 @@ from quire.replication.repair.fragment import (
     CopyBatch,
     CopyResult,
     choose_replacements,
+    portions,
     window_entries,
 )
 from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
@@ -130,19 +131,22 @@ class _Repair:
                         self._client, self._done.ledger, password=self._password
                     )
                 except NoSuchLedgerError:
-                    return self._done
+                    return replace(self._done, left=[])
                 except UNREADABLE as error:
                     self._leave(findings, reason_of(error))
                     break
                 if await self._bookie(ledger, bookie, findings):
                     break
             else:
+                self._done = replace(self._done, left=left)  # the last attempt may have left some
                 self._leave(findings, f"other clients changed the ledger {CONFLICTS_MAX} times")
         return self._done
 
     async def _bookie(self, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]) -> bool:
         """Repair the findings of one bookie. Return False if the metadata has changed meanwhile."""
-        async with CopyBatch(self._client, ledger, budget=self._budget) as batch:
+        # Also a bookie that is replaced is never copied from a replica that is known to differ.
+        batch = CopyBatch(self._client, ledger, budget=self._budget, wrong=self._wrong)
+        async with batch:
             try:
                 return await self._segments(batch, ledger, bookie, findings)
             except NoSuchLedgerError:
@@ -247,12 +251,7 @@ class _Repair:
         first, end = max(finding.first, fragment.first), min(finding.last, fragment.last)
         while first <= end:
             ids = stored_by(metadata, index, first, min(first + step - 1, end))
-            alone = [entry for entry in ids if self._wrong((entry,))] if self._different else []
-            together = [entry for entry in ids if entry not in alone] if alone else ids
-            if together:
-                yield together
-            for entry in alone:
-                yield (entry,)
+            yield from portions(ids, self._wrong)
             first += step
 
     def _wrong(self, ids: Sequence[int]) -> set[str]:

@@ -531,10 +531,20 @@ class Committer:
         written: Sequence[StreamMessage],
         planned: Mapping[str, StreamBatch] = NONE_PLANNED,
     ) -> None:
-        """Delete the ledgers in the messages that are not published, on the client's loop."""
+        """Delete the ledgers in the messages that are not published, on the client's loop.
+
+        An error of one stream does not keep the others from being aborted. The first is raised at
+        the end.
+        """
         streams = await open_streams(client, self._options)
+        failure: QuireError | None = None
         for name, batch in sorted({**planned, **batches_of(written)}.items()):
-            await publishing.abort(streams, name, batch, built_for(name, written))
+            try:
+                await publishing.abort(streams, name, batch, built_for(name, written))
+            except QuireError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 def written_by(messages: Sequence[WriterCommitMessage | None]) -> list[StreamMessage]:

@@ -301,7 +301,8 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
         raise MetadataError(
             f"the head of object {name!r}, its node in the metadata store, cannot be decoded: "
             f"{error}",
-            remedy="Put the object again, or restore the node from a backup of the metadata store",
+            remedy="Put the object again and replace it, or restore the node from a backup of the "
+            "metadata store",
         ) from error
 
 

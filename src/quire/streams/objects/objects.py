@@ -51,6 +51,7 @@ from quire.client.unreadable_items import NAMED_MAX, Skipped, log_skipped, skipp
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
+    LaterMetadataError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchKeyError,
@@ -168,9 +169,9 @@ class Objects(Ready):
             name: The name of the object.
             source: The bytes of the object (a buffer, or an async iterator of buffers).
             replace: Whether to replace an object that has this name, in one step, and delete its
-                ledger. A function receives the object that would be replaced, and returns whether
-                to replace it. Readers of the old version may continue for a while (see
-                `ObjectReader`).
+                ledger. True also replaces an object whose head is damaged. A function receives the
+                object that would be replaced, and returns whether to replace it. Readers of the old
+                version may continue for a while (see `ObjectReader`).
             metadata: Text that is stored with the object, by key.
             chunk_bytes: The size of the chunks in which the object is stored, in bytes.
             ensemble_size: The number of bookies over which the chunks are spread.
@@ -238,7 +239,7 @@ class Objects(Ready):
 
         async def attempt() -> None:
             nonlocal previous, in_doubt
-            head, stored = await self._head(info.name)
+            head, stored = await self._head(info.name, damaged=replace is True)
             if head is not None and head.ledger_id == info.ledger_id:
                 return  # the answer to an earlier attempt was lost
             if not replace or (head is not None and callable(replace) and not replace(head)):
@@ -413,8 +414,8 @@ class Objects(Ready):
             raise MetadataError(
                 f"{counted(len(skipped), 'object')} of bucket {self.bucket!r} cannot be read. All "
                 f"others were listed. {named}",
-                remedy="Put these objects again, or restore their nodes from a backup of the "
-                "metadata store",
+                remedy="Put these objects again and replace them, or restore their nodes from a "
+                "backup of the metadata store",
             )
 
     async def _names(
@@ -581,13 +582,26 @@ class Objects(Ready):
     def _key(self, name: str) -> tuple[str, ...]:
         return head_key(self.bucket, name)
 
-    async def _head(self, name: str) -> tuple[ObjectInfo | None, Versioned[bytes] | None]:
-        """Return the object with this name and its head as it is stored, or (None, None)."""
+    async def _head(
+        self, name: str, *, damaged: bool = False
+    ) -> tuple[ObjectInfo | None, Versioned[bytes] | None]:
+        """Return the object with this name and its head as it is stored, or (None, None).
+
+        With `damaged`, a head that cannot be decoded is returned as (None, head), but one that a
+        later version wrote is an error too.
+        """
         try:
             stored = await self._store.read_value(self._key(name))
         except NoSuchKeyError:
             return None, None
-        return decode_head(name, stored.value), stored
+        try:
+            return decode_head(name, stored.value), stored
+        except LaterMetadataError:
+            raise
+        except MetadataError:
+            if not damaged:
+                raise
+            return None, stored
 
     async def _write_head(self, info: ObjectInfo, stored: Versioned[bytes] | None) -> None:
         """Replace the head `stored`, which names its ledger and so differs from all others.

@@ -349,7 +349,6 @@ class StreamWriter:
         self._check()
         entry = self._writer_task.open_entry(self._sequence)
         entry.ends = self._ending = True
-        self._last = entry
         await self.close()
 
     async def close(self) -> None:
@@ -360,6 +359,7 @@ class StreamWriter:
         cancelled, it continues in the background.
 
         Raises:
+            StreamClosedError: The writer was abandoned while this call waited.
             QuireError: An append failed. See `append`.
         """
         await self._writer_task.close()
@@ -420,7 +420,9 @@ class StreamWriter:
         envelopes = b""
         if keys is not None or headers is not None or event_times is not None:
             payloads, envelopes = sealed(payloads, keys, headers, event_times)
-        given = self._txids(len(payloads), txids)
+        # What a producer sends again is in the stream already, and its txids and bytes with it.
+        known = 0 if sent_by is None else self._marks.duplicates(*sent_by, len(payloads))
+        given = self._txids(len(payloads), txids, known)
         longest = max(map(len, payloads), default=0)
         if longest > MAX_PAYLOAD_BYTES:
             raise RecordTooLargeError(
@@ -437,12 +439,14 @@ class StreamWriter:
                 remedy="Find out whether an earlier append succeeded after all, or whether "
                 "another writer has appended",
             )
-        self._segments.check_quota(self._writer_task.queued_bytes + sum(map(len, payloads)))
+        if known and known == len(payloads):
+            return Appended([])
+        new_bytes = sum(map(len, payloads[known:] if known else payloads))
+        self._segments.check_quota(self._writer_task.queued_bytes + new_bytes)
         if sent_by is None:
             return self._take(payloads, given, envelopes, None)
-        known = self._marks.duplicates(*sent_by, len(payloads))
         left = (sent_by[0], sent_by[1] + known)
-        if known < len(payloads):
+        if payloads:
             encode_mark(*left, len(payloads) - known)  # raises before anything is changed
         return self._take(payloads[known:], given[known:], envelopes[known:], left)
 
@@ -489,7 +493,8 @@ class StreamWriter:
             entry.sent_by.append((producer_id, last, at))
             self._marks.sent(producer_id, last, INVALID_DLSN)
 
-    def _txids(self, count: int, txids: Sequence[int] | None) -> Sequence[int]:
+    def _txids(self, count: int, txids: Sequence[int] | None, known: int) -> Sequence[int]:
+        """Return a txid for each of `count` records, of which the stream has the first `known`."""
         if self.settings.txids == "time":
             if txids is not None:
                 raise UsageError(
@@ -508,7 +513,7 @@ class StreamWriter:
         if not {int}.issuperset(map(type, txids)):
             for txid in txids:
                 check_type("a txid", txid, int)
-        for txid in txids:
+        for txid in txids[known:] if known else txids:
             if not before <= txid <= MAX_USER_TXID:
                 raise TxidOrderError(
                     f"txid {txid} is not allowed in stream {self.name}: it must be from "

@@ -114,6 +114,10 @@ class WriterTask:
         """The limit on the unacknowledged bytes of this writer."""
         self.failure: QuireError | None = None
         self.closing = False
+        self._complete = False
+        """Whether the writer has ended with everything acknowledged and no segment in progress."""
+        self._abandoned = False
+        """Whether the application has abandoned the writer, and so knows that it has ended."""
         self.on_end: Callable[[], object] = lambda: None
         """Called once, when the writer is closed or has failed."""
         self._loop = asyncio.get_running_loop()
@@ -213,19 +217,25 @@ class WriterTask:
         await asyncio.shield(self._rolled)
 
     async def close(self) -> None:
-        """Wait for all entries, and complete the open segment."""
+        """Wait for all entries, and complete the open segment.
+
+        Raises:
+            QuireError: The writer failed, or was abandoned while this waited.
+        """
+        known = self._abandoned
         if self.failure is None:
             self.closing = True
             self.schedule_send()
             self._work.set()
         await asyncio.wait([self._task])
-        if self.failure is not None and not isinstance(self.failure, StreamClosedError):
+        if self.failure is not None and not (self._complete or known):
             raise self.failure.with_traceback(None)
 
     def abandon(self, error: QuireError | None = None) -> None:
         """End at once. Appends raise `error`, or report that the writer was abandoned."""
         if error is not None:
             error.outcome_known = False  # entries in flight may or may not be stored
+        self._abandoned |= error is None and self.failure is None
         self._fail(
             error
             or StreamClosedError(
@@ -296,6 +306,7 @@ class WriterTask:
             while await self._step():
                 self._send()
             await self.segments.release()
+            self._complete = self.failure is None
             self._fail(
                 StreamClosedError(
                     f"the writer of stream {self.name} is closed",
@@ -327,6 +338,8 @@ class WriterTask:
         )
         failure.outcome_known = False
         self._fail(failure)
+        if asyncio.current_task() is not self._task:
+            self._task.cancel()
 
     async def _step(self) -> bool:
         """Do one step that has to wait, and return whether the task continues.

@@ -1,0 +1,56 @@
+"""The sink of streams without Spark: what the driver publishes and deletes."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.errors import MetadataUnavailableError
+from quire.spark.streams.sink import Committer, StreamMessage, StreamTaskOutput, WritePlan
+from quire.spark.streams.write_options import StreamWriteOptions
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.publish import publishing
+from quire.streams.publish.plans import is_open
+from quire.streams.publish.publishing import BatchKey, BuiltSegment, StreamBatch
+from tests.support.streams import Bench, run
+
+NAMES = ("a", "b", "c")
+OPTIONS = StreamWriteOptions("memory://sim", "/acme/test", NAMES, "stream")
+
+
+def test_an_abort_goes_on_after_a_stream_that_cannot_be_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ledgers of the streams after it stayed, and so did the plans under which they might
+    have been published."""
+
+    async def scene(b: Bench) -> None:
+        abort, aborted = publishing.abort, []
+
+        async def aborting(
+            streams: Namespace, name: str, batch: StreamBatch, built: list[BuiltSegment]
+        ) -> bool:
+            aborted.append(name)
+            if name == "a":
+                raise MetadataUnavailableError("no answer")
+            return await abort(streams, name, batch, built)
+
+        batches = {}
+        for name in NAMES:
+            await b.streams.create_stream(name)
+            batch = await publishing.begin(b.streams, name, BatchKey.of_job("nightly"))
+            assert batch is not None
+            batches[name] = batch
+        output = StreamTaskOutput(b.client, OPTIONS, WritePlan(batches))
+        for name in NAMES:
+            await output.append(name, [b"x"], None)
+        built = await output.close()
+        message = StreamMessage(0, 0, tuple(built), batches)
+        monkeypatch.setattr(publishing, "abort", aborting)
+        with pytest.raises(MetadataUnavailableError):
+            await Committer(OPTIONS).abort_written(b.client, [message])
+        assert aborted == [*NAMES]
+        assert await b.ledgers() == [one.ledger_id for name, one in built if name == "a"]
+        for name, batch in batches.items():
+            assert await is_open(b.streams.metadata(name), batch.plan) == (name == "a")
+
+    run(scene)
