@@ -217,6 +217,47 @@ def test_only_bookies_that_never_answered_a_batch_are_asked_for_single_entries(
     simulated(main)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+def test_rule_38_the_newest_metadata_decides_whose_denial_counts(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]
+) -> None:
+    """A server of the metadata store may lag behind the process that has moved the replicas.
+
+    Read from it, the metadata was the same as before, and NoSuchEntryError was raised for
+    acknowledged entries.
+    """
+
+    async def main() -> None:
+        size = shape[0]
+        cluster = await FakeCluster.made(2 * size)
+        await cluster.ledger(shape, range(10), state=CLOSED)
+        lagging = await cluster.store.read_ledger(LEDGER)
+        async with cluster.client() as client:
+            store = client.metadata
+            read, sync = store.read_ledger, store.tree.sync
+            caught_up = False
+
+            async def read_from_server(ledger_id: int) -> Versioned[LedgerMetadata]:
+                return await read(ledger_id) if caught_up else lagging
+
+            async def catch_up() -> None:
+                nonlocal caught_up
+                caught_up = True
+                await sync()
+
+            monkeypatch.setattr(store, "read_ledger", read_from_server)
+            monkeypatch.setattr(store.tree, "sync", catch_up)
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            moved = tuple(f"b{index + size}" for index in range(size))
+            for old, new in zip(list(cluster.bookies), moved):
+                cluster[new].entries, cluster[old].entries = cluster[old].entries, {}
+            await update_ledger(cluster.store, LEDGER, lagging, lambda now: _moved(now, moved))
+            payloads = [entry.payload async for entry in reader.read(3)]
+            assert payloads == [payload(entry) for entry in range(3, 10)]
+
+    simulated(main)
+
+
 def _moved(metadata: LedgerMetadata, ensemble: tuple[str, ...]) -> LedgerMetadata | None:
     if metadata.segments[0].ensemble == ensemble:
         return None

@@ -56,14 +56,15 @@ class ReadEngine:
     """A reader of ranges of entries of one ledger, which verifies every entry.
 
     `metadata` is a function that returns the newest known metadata. `refresh` is one that reads it
-    again from the store, because replicas may have moved (rule 38).
+    again from the store, because replicas may have moved (rule 38). Its argument says whether a
+    server that lags behind must catch up first.
     """
 
     def __init__(
         self,
         codec: EntryCodec,
         metadata: Callable[[], LedgerMetadata],
-        refresh: Callable[[], Awaitable[object]],
+        refresh: Callable[[bool], Awaitable[object]],
         pool: BookiePool,
         config: ClientConfig,
         trust: TrustModel = HONEST_BOOKIES,
@@ -179,14 +180,15 @@ class ReadEngine:
         """Return entries as `_fetch` does. If replicas have moved, try again with new metadata.
 
         The old metadata is compared with the new one, because another read may have read the new
-        one first.
+        one first. That an entry does not exist is said only after a look at the newest metadata:
+        its present replicas have not denied it otherwise.
         """
         for _ in range(MOVES_MAX):
             asked = self._metadata().segment_of(first)
             try:
                 return await self._fetch(first, last, turn, near)
-            except ReadError:
-                await self._refresh()
+            except ReadError as error:
+                await self._refresh(isinstance(error, NoSuchEntryError))
                 if self._metadata().segment_of(first) == asked:
                     raise
         return await self._fetch(first, last, turn, near)
@@ -265,7 +267,7 @@ class ReadEngine:
         """
         try:
             async with asyncio.timeout(self._config.read_timeout_s):
-                await self._refresh()
+                await self._refresh(True)
                 metadata = self._metadata()
                 ensemble = metadata.segment_of(entry_id).ensemble
                 members = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
