@@ -375,6 +375,30 @@ async def test_a_deletion_of_any_version_spares_what_others_have_created_again(
     assert await other.read_value(("lock",)) == Versioned(b"new", 0)
 
 
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_deletion_of_a_value_with_others_below_it_spares_what_others_have_created_again(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, *, again: bool
+) -> None:
+    """Such a value leaves its node behind, so the new value has the node of the old one."""
+    await store.write_value(("job",), b"old", None)
+    await store.write_value(("job", "part"), b"1", None)
+    proxy.lose(change(SET, "job"), Loss.ANSWER if again else Loss.REQUEST, reopen=False)
+    deleting = asyncio.ensure_future(store.delete_value(("job",)))
+    await held_back(proxy)
+    version = await other.write_value(("job",), b"new", None if again else 0)
+    proxy.open.set()
+    if again:
+        with pytest.raises(VersionConflictError) as caught:
+            await deleting
+        assert not caught.value.outcome_known
+        assert await other.read_value(("job",)) == Versioned(b"new", version)
+    else:  # the first attempt was not carried out, and any version is to be deleted
+        await deleting
+        with pytest.raises(NoSuchKeyError):
+            await other.read_value(("job",))
+    assert (await other.read_value(("job", "part"))).value == b"1"
+
+
 async def test_a_write_that_is_sent_late_spares_a_value_that_others_have_created_again(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:

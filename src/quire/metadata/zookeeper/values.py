@@ -217,6 +217,17 @@ class Values:
         path = self._path(key)
         what = f"the value {'/'.join(key)}"
         first = FirstSeen()
+        emptied: int | None = None
+        """The version that the node has if an attempt whose response was lost has emptied it."""
+
+        async def empty(version: int) -> None:
+            nonlocal emptied
+            before, emptied = emptied, version + 1
+            try:
+                await self._root.zk.set(path, b"", version)
+            except BadVersionError:
+                emptied = before  # this attempt has not emptied it
+                raise
 
         async def work(again: bool) -> None:
             if not await self._base_exists():
@@ -234,12 +245,14 @@ class Values:
                         if version == ANY_VERSION:
                             return
                         raise replaced(what, unknown=again)
+                    if emptied is not None and stat.version > emptied:
+                        raise replaced(what, unknown=True)  # or it was changed twice, and not by us
                     if known is not None and _value_of(payload, key) != known:
                         raise replaced(what, unknown=again)
                     try:
                         await self._root.zk.delete(path, stat.version)
                     except NodeNotEmptyError:
-                        await self._root.zk.set(path, b"", stat.version)
+                        await empty(stat.version)
                     break
                 except NoNodeError:
                     return
