@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,9 +15,10 @@ from quire._runtime.tasks import TaskSet
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.errors import LedgerRecreatedError
+from quire.metadata.interface import Versioned
 from quire.metadata.tree import Operation, Put, Result
 from quire.metadata.zookeeper.commits import Commits
-from quire.metadata.zookeeper.kazoo_adapter import NoNodeError
+from quire.metadata.zookeeper.kazoo_adapter import NoNodeError, ZooKeeperConnection
 from quire.metadata.zookeeper.ledgers import ZooKeeperLedgers
 from quire.metadata.zookeeper.tree import ZooKeeperTree
 
@@ -28,9 +31,16 @@ class Root:
 
     def __init__(self, zk: object) -> None:
         self.zk = zk
+        self.rng = random.Random(1)
 
     async def do(self, what: str, work: Callable[[bool], Awaitable[Any]], **how: object) -> Any:
         return await work(False)
+
+    async def know_layout(self) -> None:
+        pass
+
+    async def check_layout(self) -> None:
+        pass
 
     def at(self, below: str) -> str:
         return f"/ledgers/{below}"
@@ -122,3 +132,43 @@ async def test_marks_of_an_earlier_session_are_not_kept() -> None:
     asyncio.get_running_loop().call_soon(answer.set)
     await asyncio.gather(*two)
     assert zk.made == len(waiting) + 1  # one idle mark of this session, and a new one
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_a_watched_ledger_is_deleted_only_if_the_newest_state_lacks_it(
+    *, deleted: bool
+) -> None:
+    """After a lost session, the next server may lag behind the creation of the ledger.
+
+    Its writer and its readers were told that the ledger was deleted.
+    """
+    synced = False
+    told: list[Any] = []
+
+    class ZooKeeper:
+        def on_connected(self, look: Callable[[], None]) -> Callable[[], None]:
+            return lambda: None
+
+        async def wait_connected(self) -> None:
+            pass
+
+        async def get(self, path: str, notify: object = None) -> tuple[bytes, Any]:
+            if deleted or not synced:
+                raise NoNodeError
+            return encode(OLD), stat(100, 0)
+
+        async def get_or_sync(self, path: str, notify: object = None) -> tuple[bytes, Any]:
+            return await ZooKeeperConnection.get_or_sync(cast(Any, self), path, cast(Any, notify))
+
+        async def sync(self, path: str) -> None:
+            nonlocal synced
+            synced = True
+
+    tasks = TaskSet()
+    watch = ZooKeeperLedgers(cast(Any, Root(ZooKeeper())), tasks).watch(7, told.append)
+    while not told:
+        await asyncio.sleep(0)
+    assert told == [None if deleted else Versioned(replace(OLD, ctime_ms=0), 0, 100)]
+    assert synced
+    watch.close()
+    await tasks.close()

@@ -445,17 +445,17 @@ class ZooKeeperConnection:
         )
         return data, _stat(stat)
 
-    async def get_or_sync(self, path: str) -> tuple[bytes, Stat]:
+    async def get_or_sync(self, path: str, notify: Notify | None = None) -> tuple[bytes, Stat]:
         """Return the data of a node like `get`, but look for a missing node twice.
 
         The server may lag behind a process that has just created the node. It catches up before the
         second attempt.
         """
         try:
-            return await self.get(path)
+            return await self.get(path, notify)
         except NoNodeError:
             await self.sync(path)
-            return await self.get(path)
+            return await self.get(path, notify)
 
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
         """Return the properties of a node, or None if it does not exist. Watch it in both cases."""
