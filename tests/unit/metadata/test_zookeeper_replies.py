@@ -14,13 +14,15 @@ import pytest
 from quire._runtime.tasks import TaskSet
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
-from quire.errors import LedgerRecreatedError
-from quire.metadata.interface import Versioned
+from quire.errors import KeyExistsError, LedgerRecreatedError, NoSuchKeyError
+from quire.metadata.interface import ANY_VERSION, Versioned
 from quire.metadata.tree import Operation, Put, Result
 from quire.metadata.zookeeper.commits import Commits
 from quire.metadata.zookeeper.kazoo_adapter import NoNodeError, ZooKeeperConnection
 from quire.metadata.zookeeper.ledgers import ZooKeeperLedgers
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.metadata.zookeeper.tree import ZooKeeperTree
+from quire.metadata.zookeeper.values import Values, read_instance_id
 
 OLD = LedgerMetadata(1, 1, 1, (Segment(0, ("b",)),))
 NEW = OLD.with_close(3, 30)
@@ -28,6 +30,8 @@ NEW = OLD.with_close(3, 30)
 
 class Root:
     """A root whose connection is the given substitute."""
+
+    path = "/ledgers"
 
     def __init__(self, zk: object) -> None:
         self.zk = zk
@@ -172,3 +176,62 @@ async def test_a_watched_ledger_is_deleted_only_if_the_newest_state_lacks_it(
     assert synced
     watch.close()
     await tasks.close()
+
+
+class LaggingServer:
+    """A server that has none of the nodes of the cluster until it is told to catch up."""
+
+    get_or_sync = ZooKeeperConnection.get_or_sync
+    exists_or_sync = ZooKeeperConnection.exists_or_sync
+
+    def __init__(self, nodes: dict[str, bytes]) -> None:
+        self.nodes = nodes
+        self.seen: dict[str, bytes] = {}
+
+    async def get(self, path: str, notify: object = None) -> tuple[bytes, Any]:
+        if path not in self.seen:
+            raise NoNodeError
+        return self.seen[path], stat(100, 0)
+
+    async def exists(self, path: str, notify: object = None) -> Any:
+        return stat(100, 0) if path in self.seen else None
+
+    async def sync(self, path: str) -> None:
+        self.seen = self.nodes
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        if path not in self.nodes:
+            raise NoNodeError
+        del self.nodes[path]
+
+
+async def test_a_value_is_missing_only_if_the_newest_state_lacks_it() -> None:
+    """The server may lag behind the process that has just stored the first value of the cluster.
+
+    The value was said not to exist, and its deletion did nothing.
+    """
+    nodes = {"/ledgers/INSTANCEID": b"one", "/quire/ledgers": b"one", "/quire/ledgers/a": b"=1"}
+
+    def values() -> Values:
+        root = Root(LaggingServer(nodes))
+        return Values(cast(Any, root), random.Random(1))
+
+    assert await values().read(("a",)) == Versioned(b"1", 0)
+    assert await read_instance_id(cast(Any, Root(LaggingServer(nodes)))) == "one"
+    with pytest.raises(KeyExistsError):
+        await values().refuse_leftovers()
+    await values().delete(("a",), ANY_VERSION, None)
+    assert "/quire/ledgers/a" not in nodes
+    with pytest.raises(NoSuchKeyError):
+        await values().read(("a",))
+
+
+async def test_a_cluster_is_missing_only_if_the_newest_state_lacks_it() -> None:
+    def store(nodes: dict[str, bytes]) -> ZooKeeperStore:
+        server = LaggingServer(nodes)
+        opened: Any = object.__new__(ZooKeeperStore)
+        opened._zk, opened._root, opened._closed = server, Root(server), False
+        return cast(ZooKeeperStore, opened)
+
+    assert await store({"/ledgers/LAYOUT": b"2"}).is_initialised()
+    assert not await store({}).is_initialised()

@@ -235,7 +235,8 @@ class Values:
             for _ in range(_ATTEMPTS_MAX):
                 try:
                     newest = again or version != ANY_VERSION
-                    payload, stat = await (self._newest if newest else self._root.zk.get)(path)
+                    read = self._newest if newest else self._root.zk.get_or_sync
+                    payload, stat = await read(path)
                     if not payload:
                         return
                     # The first attempt may have deleted it, and another process created it again.
@@ -317,7 +318,7 @@ class Values:
     async def refuse_leftovers(self) -> None:
         """Raise KeyExistsError if there are values although the cluster does not exist yet."""
         try:
-            owner, _ = await self._root.zk.get(self._base)
+            owner, _ = await self._root.zk.get_or_sync(self._base)
         except NoNodeError:
             return
         if owner:  # without content it is only a parent of another cluster's values
@@ -336,7 +337,7 @@ class Values:
         if self._base_checked:
             return True
         try:
-            owner, _ = await self._root.zk.get(self._base)
+            owner, _ = await self._root.zk.get_or_sync(self._base)
         except NoNodeError:
             return False
         instance_id = await read_instance_id(self._root)
@@ -396,7 +397,7 @@ class Values:
 async def read_instance_id(root: ZooKeeperRoot) -> str:
     """Return the instance id of the cluster, or '' if it has none."""
     try:
-        data, _ = await root.zk.get(root.at("INSTANCEID"))
+        data, _ = await root.zk.get_or_sync(root.at("INSTANCEID"))
     except NoNodeError:
         await root.check_layout()
         return ""
