@@ -333,6 +333,9 @@ class ZooKeeperStore:
             await asyncio.wait([self._withdrawing[bookie_id]])
             self._withdrawing.pop(bookie_id, None)
         known = self._registrations.get(bookie_id)
+        if known is not None and known.withdrawing is not None:
+            await asyncio.wait([known.withdrawing])  # the same for one that is being closed
+            known = self._registrations.get(bookie_id)
         if known is not None and not known.over:
             raise registered_here(bookie_id)
         registration = ZooKeeperRegistration(
