@@ -30,6 +30,7 @@ from quire.core.recovery import HONEST_BOOKIES, EntryVotes, TrustModel
 from quire.errors import (
     BookieTimeoutError,
     DigestError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     QuireError,
     ReadError,
@@ -188,7 +189,10 @@ class ReadEngine:
             try:
                 return await self._fetch(first, last, turn, near)
             except ReadError as error:
-                await self._refresh(isinstance(error, NoSuchEntryError))
+                try:
+                    await self._refresh(isinstance(error, NoSuchEntryError))
+                except MetadataUnavailableError as away:
+                    raise self._undecided(first, error) from away
                 if self._metadata().segment_of(first) == asked:
                     raise
         return await self._fetch(first, last, turn, near)
@@ -541,6 +545,23 @@ class ReadEngine:
             highest = max(highest, int.from_bytes(data[16:24], "big", signed=True))
         return EntryRun(
             self._codec.ledger_id, first, b"".join(pieces), offsets, ends, lengths, highest
+        )
+
+    def _undecided(self, entry_id: int, error: ReadError) -> ReadError:
+        """Return the error for an entry that may have other replicas than the known ones.
+
+        `error` is what reading from the known ones has raised. The metadata store does not answer.
+        """
+        if not isinstance(error, NoSuchEntryError):
+            return error
+        ledger_id = self._codec.ledger_id
+        return ReadError(
+            f"entry {entry_id} of ledger {ledger_id} could not be read from any known replica, and "
+            "the metadata store does not say whether it has others; it may exist",
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            causes=error.causes,
+            remedy="Try again when the metadata store answers",
         )
 
     def _failed(self, entry_id: int, errors: dict[str, QuireError]) -> ReadError:
