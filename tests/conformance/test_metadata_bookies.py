@@ -39,6 +39,20 @@ async def test_register(backend: Backend) -> None:
     assert await one.bookies() == Bookies({TWO.bookie_id: TWO}, {})
 
 
+async def test_a_close_that_is_cancelled_withdraws_the_bookie(backend: Backend) -> None:
+    owner, other = await backend.store(), await backend.store()
+    registration = await owner.register_bookie(ONE)
+    closing = asyncio.ensure_future(registration.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+
+    async def gone() -> bool:
+        return await other.bookies() == Bookies({}, {})
+
+    await until(gone)
+
+
 async def test_readonly_moves(backend: Backend) -> None:
     owner, other = await backend.store(), await backend.store()
     registration = await owner.register_bookie(ONE)

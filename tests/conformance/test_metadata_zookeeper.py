@@ -585,6 +585,29 @@ async def test_a_cancelled_registration(store: ZooKeeperStore) -> None:
     assert await store.bookies() == Bookies({}, {})
 
 
+async def test_a_close_spares_the_next_registration_of_the_bookie(
+    monkeypatch: pytest.MonkeyPatch, store: ZooKeeperStore
+) -> None:
+    """Both are in one session, so the close took the new node for its own."""
+    first = await store.register_bookie(ONE)
+    delete, begun, go_on = store._zk.delete, asyncio.Event(), asyncio.Event()
+
+    async def delete_late(path: str, version: int = -1) -> None:
+        begun.set()
+        await go_on.wait()
+        await delete(path, version)
+
+    monkeypatch.setattr(store._zk, "delete", delete_late)
+    closing = asyncio.ensure_future(first.close())
+    await begun.wait()
+    registering = asyncio.ensure_future(store.register_bookie(ONE))
+    await asyncio.wait([registering], timeout=0.2)  # time enough to register, if it does not wait
+    go_on.set()
+    await closing
+    await registering
+    assert await store.bookies() == Bookies({ONE.bookie_id: ONE}, {})
+
+
 async def test_closing_a_store_answers_those_who_wait(own_server: ZooKeeperServer) -> None:
     store = await connect(parse_uri(own_server.uri("/closing")))
     await store.initialise()

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import (
+    ClientClosedError,
     ClusterNotInitialisedError,
     KeyExistsError,
     LedgerExistsError,
@@ -375,6 +377,30 @@ async def test_a_deletion_of_any_version_spares_what_others_have_created_again(
     assert await other.read_value(("lock",)) == Versioned(b"new", 0)
 
 
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_deletion_of_a_value_with_others_below_it_spares_what_others_have_created_again(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, *, again: bool
+) -> None:
+    """Such a value leaves its node behind, so the new value has the node of the old one."""
+    await store.write_value(("job",), b"old", None)
+    await store.write_value(("job", "part"), b"1", None)
+    proxy.lose(change(SET, "job"), Loss.ANSWER if again else Loss.REQUEST, reopen=False)
+    deleting = asyncio.ensure_future(store.delete_value(("job",)))
+    await held_back(proxy)
+    version = await other.write_value(("job",), b"new", None if again else 0)
+    proxy.open.set()
+    if again:
+        with pytest.raises(VersionConflictError) as caught:
+            await deleting
+        assert not caught.value.outcome_known
+        assert await other.read_value(("job",)) == Versioned(b"new", version)
+    else:  # the first attempt was not carried out, and any version is to be deleted
+        await deleting
+        with pytest.raises(NoSuchKeyError):
+            await other.read_value(("job",))
+    assert (await other.read_value(("job", "part"))).value == b"1"
+
+
 async def test_a_write_that_is_sent_late_spares_a_value_that_others_have_created_again(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
@@ -611,3 +637,43 @@ async def test_another_takes_the_id_in_the_dark_and_goes(
         assert not registration.lost.done()
     finally:
         await store.close()
+
+
+# -- a store that is closed meanwhile -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_change_whose_store_is_closed_meanwhile_has_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    proxy: Proxy,
+    *,
+    connected: bool,
+) -> None:
+    """It was carried out, but its error said that the outcome is known."""
+    await store.write_value(("job",), b"old", None)
+    if connected:  # the answer is on its way
+        settle, held = store._zk._settle, asyncio.Event()
+
+        def settle_reads(path: str, future: asyncio.Future[Any], result: Any) -> None:
+            if isinstance(result.value[0], bytes):
+                settle(path, future, result)
+            else:
+                held.set()
+
+        monkeypatch.setattr(store._zk, "_settle", settle_reads)
+        writing = asyncio.ensure_future(store.write_value(("job",), b"new", 0))
+        await held.wait()
+    else:  # the answer is lost, and there is no connection to ask again
+        proxy.lose(change(SET, "job"), Loss.ANSWER, reopen=False)
+        writing = asyncio.ensure_future(store.write_value(("job",), b"new", 0))
+        await held_back(proxy)
+    await store.close()
+    with pytest.raises(ClientClosedError) as caught:
+        await writing
+    assert not caught.value.outcome_known
+    assert await other.read_value(("job",)) == Versioned(b"new", 1)
+    with pytest.raises(ClientClosedError) as closed:
+        await store.write_value(("job",), b"newer", 1)
+    assert closed.value.outcome_known

@@ -452,7 +452,7 @@ class LedgerRecovery:
         (docs/reference/apache-compatibility.md).
         """
 
-        async def same() -> bool:
+        async def same(newest: bool) -> bool:
             return False
 
         engine = ReadEngine(

@@ -12,10 +12,12 @@ import pytest
 
 from quire.client.read.engine import FIRST_SINGLE_READS
 from quire.client.read.ledger_view import LedgerView
+from quire.client.read.outcomes import outcomes
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import (
     BookieUnavailableError,
     DigestError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     ReadError,
     UsageError,
@@ -213,6 +215,84 @@ def test_only_bookies_that_never_answered_a_batch_are_asked_for_single_entries(
             assert not refused
             assert reader._engine.batches is batches
             assert [e.payload async for e in reader.read()] == [payload(n) for n in range(10)]
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+def test_rule_38_the_newest_metadata_decides_whose_denial_counts(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]
+) -> None:
+    """A server of the metadata store may lag behind the process that has moved the replicas.
+
+    Read from it, the metadata was the same as before, and NoSuchEntryError was raised for
+    acknowledged entries.
+    """
+
+    async def main() -> None:
+        size = shape[0]
+        cluster = await FakeCluster.made(2 * size)
+        await cluster.ledger(shape, range(10), state=CLOSED)
+        lagging = await cluster.store.read_ledger(LEDGER)
+        async with cluster.client() as client:
+            store = client.metadata
+            read, sync = store.read_ledger, store.tree.sync
+            caught_up = False
+
+            async def read_from_server(ledger_id: int) -> Versioned[LedgerMetadata]:
+                return await read(ledger_id) if caught_up else lagging
+
+            async def catch_up() -> None:
+                nonlocal caught_up
+                caught_up = True
+                await sync()
+
+            monkeypatch.setattr(store, "read_ledger", read_from_server)
+            monkeypatch.setattr(store.tree, "sync", catch_up)
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            moved = tuple(f"b{index + size}" for index in range(size))
+            for old, new in zip(list(cluster.bookies), moved):
+                cluster[new].entries, cluster[old].entries = cluster[old].entries, {}
+            await update_ledger(cluster.store, LEDGER, lagging, lambda now: _moved(now, moved))
+            payloads = [entry.payload async for entry in reader.read(3)]
+            assert payloads == [payload(entry) for entry in range(3, 10)]
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+def test_an_entry_that_cannot_be_read_is_named_while_the_metadata_store_is_away(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]
+) -> None:
+    """The error of the metadata store hid which entry it was, and ended a listing at that entry.
+
+    That the known replicas deny an entry proves nothing, because they may have been replaced.
+    """
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(shape[0])
+        await cluster.ledger(shape, range(10), state=CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+
+            async def away(ledger_id: int) -> Versioned[LedgerMetadata]:
+                raise MetadataUnavailableError("the metadata store does not answer")
+
+            monkeypatch.setattr(client.metadata, "read_ledger", away)
+            for bookie in cluster.bookies.values():
+                bookie.entries.pop(3, None)
+                if 6 in bookie.entries:
+                    bookie.entries[6] = b"x" + bookie.entries[6][1:]
+            found = [one async for one in outcomes(reader, 0, 9)]
+        assert [entry_id for entry_id, _ in found] == list(range(10))
+        errors = {entry: one for entry, one in found if isinstance(one, ReadError)}
+        assert sorted(errors) == [3, 6]
+        assert type(errors[3]) is ReadError
+        assert errors[3].entry_id == 3
+        assert len(errors[3].causes) == shape[1]
+        assert "it may exist" in str(errors[3])
+        assert "the metadata store" in str(errors[3])
+        assert type(errors[6]) is DigestError
 
     simulated(main)
 

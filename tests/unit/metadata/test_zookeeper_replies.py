@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,12 +14,15 @@ import pytest
 from quire._runtime.tasks import TaskSet
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
-from quire.errors import LedgerRecreatedError
+from quire.errors import KeyExistsError, LedgerRecreatedError, NoSuchKeyError
+from quire.metadata.interface import ANY_VERSION, Versioned
 from quire.metadata.tree import Operation, Put, Result
 from quire.metadata.zookeeper.commits import Commits
-from quire.metadata.zookeeper.kazoo_adapter import NoNodeError
+from quire.metadata.zookeeper.kazoo_adapter import NoNodeError, ZooKeeperConnection
 from quire.metadata.zookeeper.ledgers import ZooKeeperLedgers
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.metadata.zookeeper.tree import ZooKeeperTree
+from quire.metadata.zookeeper.values import Values, read_instance_id
 
 OLD = LedgerMetadata(1, 1, 1, (Segment(0, ("b",)),))
 NEW = OLD.with_close(3, 30)
@@ -26,11 +31,20 @@ NEW = OLD.with_close(3, 30)
 class Root:
     """A root whose connection is the given substitute."""
 
+    path = "/ledgers"
+
     def __init__(self, zk: object) -> None:
         self.zk = zk
+        self.rng = random.Random(1)
 
     async def do(self, what: str, work: Callable[[bool], Awaitable[Any]], **how: object) -> Any:
         return await work(False)
+
+    async def know_layout(self) -> None:
+        pass
+
+    async def check_layout(self) -> None:
+        pass
 
     def at(self, below: str) -> str:
         return f"/ledgers/{below}"
@@ -122,3 +136,102 @@ async def test_marks_of_an_earlier_session_are_not_kept() -> None:
     asyncio.get_running_loop().call_soon(answer.set)
     await asyncio.gather(*two)
     assert zk.made == len(waiting) + 1  # one idle mark of this session, and a new one
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_a_watched_ledger_is_deleted_only_if_the_newest_state_lacks_it(
+    *, deleted: bool
+) -> None:
+    """After a lost session, the next server may lag behind the creation of the ledger.
+
+    Its writer and its readers were told that the ledger was deleted.
+    """
+    synced = False
+    told: list[Any] = []
+
+    class ZooKeeper:
+        def on_connected(self, look: Callable[[], None]) -> Callable[[], None]:
+            return lambda: None
+
+        async def wait_connected(self) -> None:
+            pass
+
+        async def get(self, path: str, notify: object = None) -> tuple[bytes, Any]:
+            if deleted or not synced:
+                raise NoNodeError
+            return encode(OLD), stat(100, 0)
+
+        async def get_or_sync(self, path: str, notify: object = None) -> tuple[bytes, Any]:
+            return await ZooKeeperConnection.get_or_sync(cast(Any, self), path, cast(Any, notify))
+
+        async def sync(self, path: str) -> None:
+            nonlocal synced
+            synced = True
+
+    tasks = TaskSet()
+    watch = ZooKeeperLedgers(cast(Any, Root(ZooKeeper())), tasks).watch(7, told.append)
+    while not told:
+        await asyncio.sleep(0)
+    assert told == [None if deleted else Versioned(replace(OLD, ctime_ms=0), 0, 100)]
+    assert synced
+    watch.close()
+    await tasks.close()
+
+
+class LaggingServer:
+    """A server that has none of the nodes of the cluster until it is told to catch up."""
+
+    get_or_sync = ZooKeeperConnection.get_or_sync
+    exists_or_sync = ZooKeeperConnection.exists_or_sync
+
+    def __init__(self, nodes: dict[str, bytes]) -> None:
+        self.nodes = nodes
+        self.seen: dict[str, bytes] = {}
+
+    async def get(self, path: str, notify: object = None) -> tuple[bytes, Any]:
+        if path not in self.seen:
+            raise NoNodeError
+        return self.seen[path], stat(100, 0)
+
+    async def exists(self, path: str, notify: object = None) -> Any:
+        return stat(100, 0) if path in self.seen else None
+
+    async def sync(self, path: str) -> None:
+        self.seen = self.nodes
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        if path not in self.nodes:
+            raise NoNodeError
+        del self.nodes[path]
+
+
+async def test_a_value_is_missing_only_if_the_newest_state_lacks_it() -> None:
+    """The server may lag behind the process that has just stored the first value of the cluster.
+
+    The value was said not to exist, and its deletion did nothing.
+    """
+    nodes = {"/ledgers/INSTANCEID": b"one", "/quire/ledgers": b"one", "/quire/ledgers/a": b"=1"}
+
+    def values() -> Values:
+        root = Root(LaggingServer(nodes))
+        return Values(cast(Any, root), random.Random(1))
+
+    assert await values().read(("a",)) == Versioned(b"1", 0)
+    assert await read_instance_id(cast(Any, Root(LaggingServer(nodes)))) == "one"
+    with pytest.raises(KeyExistsError):
+        await values().refuse_leftovers()
+    await values().delete(("a",), ANY_VERSION, None)
+    assert "/quire/ledgers/a" not in nodes
+    with pytest.raises(NoSuchKeyError):
+        await values().read(("a",))
+
+
+async def test_a_cluster_is_missing_only_if_the_newest_state_lacks_it() -> None:
+    def store(nodes: dict[str, bytes]) -> ZooKeeperStore:
+        server = LaggingServer(nodes)
+        opened: Any = object.__new__(ZooKeeperStore)
+        opened._zk, opened._root, opened._closed = server, Root(server), False
+        return cast(ZooKeeperStore, opened)
+
+    assert await store({"/ledgers/LAYOUT": b"2"}).is_initialised()
+    assert not await store({}).is_initialised()

@@ -30,6 +30,7 @@ from quire.core.recovery import HONEST_BOOKIES, EntryVotes, TrustModel
 from quire.errors import (
     BookieTimeoutError,
     DigestError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     QuireError,
     ReadError,
@@ -56,14 +57,15 @@ class ReadEngine:
     """A reader of ranges of entries of one ledger, which verifies every entry.
 
     `metadata` is a function that returns the newest known metadata. `refresh` is one that reads it
-    again from the store, because replicas may have moved (rule 38).
+    again from the store, because replicas may have moved (rule 38). Its argument says whether a
+    server that lags behind must catch up first.
     """
 
     def __init__(
         self,
         codec: EntryCodec,
         metadata: Callable[[], LedgerMetadata],
-        refresh: Callable[[], Awaitable[object]],
+        refresh: Callable[[bool], Awaitable[object]],
         pool: BookiePool,
         config: ClientConfig,
         trust: TrustModel = HONEST_BOOKIES,
@@ -179,14 +181,18 @@ class ReadEngine:
         """Return entries as `_fetch` does. If replicas have moved, try again with new metadata.
 
         The old metadata is compared with the new one, because another read may have read the new
-        one first.
+        one first. That an entry does not exist is said only after a look at the newest metadata:
+        its present replicas have not denied it otherwise.
         """
         for _ in range(MOVES_MAX):
             asked = self._metadata().segment_of(first)
             try:
                 return await self._fetch(first, last, turn, near)
-            except ReadError:
-                await self._refresh()
+            except ReadError as error:
+                try:
+                    await self._refresh(isinstance(error, NoSuchEntryError))
+                except MetadataUnavailableError as away:
+                    raise self._undecided(first, error) from away
                 if self._metadata().segment_of(first) == asked:
                     raise
         return await self._fetch(first, last, turn, near)
@@ -265,7 +271,7 @@ class ReadEngine:
         """
         try:
             async with asyncio.timeout(self._config.read_timeout_s):
-                await self._refresh()
+                await self._refresh(True)
                 metadata = self._metadata()
                 ensemble = metadata.segment_of(entry_id).ensemble
                 members = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
@@ -539,6 +545,23 @@ class ReadEngine:
             highest = max(highest, int.from_bytes(data[16:24], "big", signed=True))
         return EntryRun(
             self._codec.ledger_id, first, b"".join(pieces), offsets, ends, lengths, highest
+        )
+
+    def _undecided(self, entry_id: int, error: ReadError) -> ReadError:
+        """Return the error for an entry that may have other replicas than the known ones.
+
+        `error` is what reading from the known ones has raised. The metadata store does not answer.
+        """
+        if not isinstance(error, NoSuchEntryError):
+            return error
+        ledger_id = self._codec.ledger_id
+        return ReadError(
+            f"entry {entry_id} of ledger {ledger_id} could not be read from any known replica, and "
+            "the metadata store does not say whether it has others; it may exist",
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            causes=error.causes,
+            remedy="Try again when the metadata store answers",
         )
 
     def _failed(self, entry_id: int, errors: dict[str, QuireError]) -> ReadError:

@@ -41,12 +41,17 @@ class LedgerView:
         """Whether the ledger is closed according to the newest known metadata."""
         return self._stored.value.closed
 
-    async def refresh(self) -> bool:
+    async def refresh(self, *, newest: bool = False) -> bool:
         """Read the metadata again, and return whether it changed.
+
+        A server of the metadata store may lag behind other servers. With `newest` it catches up
+        first, so that the metadata contains everything that was written before this call.
 
         Raises NoSuchLedgerError if the ledger was deleted, LedgerRecreatedError if another ledger
         has its id by now, and MetadataUnavailableError.
         """
+        if newest:
+            await self.store.tree.sync()
         return self.adopt(await self.store.read_ledger(self.ledger_id))
 
     @property

@@ -389,7 +389,8 @@ class SqliteStore:
     async def withdraw(self, bookie_id: str) -> None:
         self._registrations.pop(bookie_id, None)
         if self._presences.pop(bookie_id, None) is not None and not self._closed:
-            await self._withdraw_row(bookie_id)
+            # A task of its own, because a cancelled call must not leave the row behind.
+            await asyncio.wait([self._tasks.start(self._withdraw_row(bookie_id))])
 
     async def _withdraw_row(self, bookie_id: str) -> None:
         """Delete the registration of a bookie, unless the bookie registers again meanwhile."""

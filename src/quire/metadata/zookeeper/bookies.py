@@ -226,7 +226,8 @@ class ZooKeeperRegistration:
         self._keeper: asyncio.Task[None] | None = None
         self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
         self.withdrawing: asyncio.Task[None] | None = None
-        """The task that deletes, after a failed `begin`, what it may have created."""
+        """The task that deletes the node after `close`, or what a failed `begin` may have
+        created."""
         self._closed = False
 
     @property
@@ -311,6 +312,11 @@ class ZooKeeperRegistration:
             return
         self._closed = True
         self._forget()
+        # A task of its own, because a cancelled call must not leave the node behind.
+        self.withdrawing = self._tasks.start(self._end())
+        await asyncio.wait([self.withdrawing])
+
+    async def _end(self) -> None:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])

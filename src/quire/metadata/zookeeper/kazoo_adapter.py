@@ -31,7 +31,7 @@ from quire.errors import (
     MetadataUnavailableError,
     nothing_done,
 )
-from quire.metadata.common import WatchHandle, store_closed
+from quire.metadata.common import WatchHandle, in_doubt, store_closed
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
 from quire.metadata.zookeeper.absence import AbsenceLog
 from quire.metadata.zookeeper.kazoo_handler import (
@@ -217,7 +217,7 @@ class ZooKeeperConnection:
     async def close(self) -> None:
         """End the session, which deletes its ephemeral nodes at once.
 
-        Requests that wait for a response fail with ClientClosedError.
+        Requests that wait for a response fail with ClientClosedError, whose outcome is unknown.
         """
         if self._closed:
             return
@@ -227,7 +227,7 @@ class ZooKeeperConnection:
         self._connected.set()  # the callers that wait for a connection find it closed
         for future in list(self._waiting):
             if not future.done():
-                future.set_exception(self._closed_error())
+                future.set_exception(self.cut_off())
         await self._stop(self._client)
 
     # -- the session --------------------------------------------------------------------------
@@ -445,17 +445,17 @@ class ZooKeeperConnection:
         )
         return data, _stat(stat)
 
-    async def get_or_sync(self, path: str) -> tuple[bytes, Stat]:
+    async def get_or_sync(self, path: str, notify: Notify | None = None) -> tuple[bytes, Stat]:
         """Return the data of a node like `get`, but look for a missing node twice.
 
         The server may lag behind a process that has just created the node. It catches up before the
         second attempt.
         """
         try:
-            return await self.get(path)
+            return await self.get(path, notify)
         except NoNodeError:
             await self.sync(path)
-            return await self.get(path)
+            return await self.get(path, notify)
 
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
         """Return the properties of a node, or None if it does not exist. Watch it in both cases."""
@@ -599,6 +599,16 @@ class ZooKeeperConnection:
 
     def _watch(self, notify: Notify | None) -> Callable[[object], None] | None:
         return None if notify is None else Watcher(self._to_loop, notify)
+
+    def cut_off(self) -> ClientClosedError:
+        """Return the error for a request that may have been carried out before the close."""
+        return in_doubt(
+            ClientClosedError(
+                f"the client was closed before ZooKeeper at {self.servers} had answered. If this "
+                "was a change, it may or may not have been made",
+                remedy="Connect again, and read what became of it",
+            )
+        )
 
     def _closed_error(self) -> ClientClosedError:
         return store_closed(f"the connection to ZooKeeper at {self.servers}")

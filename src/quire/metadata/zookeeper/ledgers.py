@@ -233,7 +233,9 @@ class ZooKeeperLedgers:
         async def look(notify: Notify) -> Versioned[LedgerMetadata] | None:
             await self._root.know_layout()
             try:
-                data, stat = await self._root.zk.get(self._root.ledger_path(ledger_id), notify)
+                # After a lost session, the next server may lag behind the creation of the ledger.
+                path = self._root.ledger_path(ledger_id)
+                data, stat = await self._root.zk.get_or_sync(path, notify)
             except NoNodeError:
                 await self._root.check_layout()
                 return None

@@ -17,6 +17,7 @@ from quire._runtime.tasks import AtOnce
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_path import LedgerManager
 from quire.errors import (
+    ClientClosedError,
     ClusterNotInitialisedError,
     KeyExistsError,
     LedgerExistsError,
@@ -150,6 +151,7 @@ class ZooKeeperRoot:
 
         Raises:
             MetadataUnavailableError: The operation took longer than `OPERATION_TIMEOUT_S`.
+            ClientClosedError: The store was closed. The error says whether the outcome is known.
             MetadataError: `work` raised a NodeError that it does not handle, because other
                 processes changed the same nodes.
         """
@@ -176,6 +178,10 @@ class ZooKeeperRoot:
                     remedy="Try again",
                 )
             ) from error
+        except ClientClosedError:
+            if again:  # an earlier attempt may have been carried out
+                raise self.zk.cut_off() from None
+            raise
         except MetadataError as error:
             if again and not decides and not isinstance(error, _OF_ONE_NODE):
                 in_doubt(error)

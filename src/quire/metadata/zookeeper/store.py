@@ -237,7 +237,7 @@ class ZooKeeperStore:
 
     async def _has_instance_id(self, instance_id: str) -> bool:
         try:
-            data, _ = await self._zk.get(self._root.at("INSTANCEID"))
+            data, _ = await self._zk.get_or_sync(self._root.at("INSTANCEID"))
         except NoNodeError:
             return False
         return data == instance_id.encode()
@@ -246,7 +246,7 @@ class ZooKeeperStore:
         self._check_open()
 
         async def work(again: bool) -> bool:
-            return await self._zk.exists(self._root.at("LAYOUT")) is not None
+            return await self._zk.exists_or_sync(self._root.at("LAYOUT")) is not None
 
         return await self._root.do(f"look for {self._root}", work, check=False)
 
@@ -333,6 +333,9 @@ class ZooKeeperStore:
             await asyncio.wait([self._withdrawing[bookie_id]])
             self._withdrawing.pop(bookie_id, None)
         known = self._registrations.get(bookie_id)
+        if known is not None and known.withdrawing is not None:
+            await asyncio.wait([known.withdrawing])  # the same for one that is being closed
+            known = self._registrations.get(bookie_id)
         if known is not None and not known.over:
             raise registered_here(bookie_id)
         registration = ZooKeeperRegistration(

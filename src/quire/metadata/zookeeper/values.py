@@ -217,6 +217,17 @@ class Values:
         path = self._path(key)
         what = f"the value {'/'.join(key)}"
         first = FirstSeen()
+        emptied: int | None = None
+        """The version that the node has if an attempt whose response was lost has emptied it."""
+
+        async def empty(version: int) -> None:
+            nonlocal emptied
+            before, emptied = emptied, version + 1
+            try:
+                await self._root.zk.set(path, b"", version)
+            except BadVersionError:
+                emptied = before  # this attempt has not emptied it
+                raise
 
         async def work(again: bool) -> None:
             if not await self._base_exists():
@@ -224,7 +235,8 @@ class Values:
             for _ in range(_ATTEMPTS_MAX):
                 try:
                     newest = again or version != ANY_VERSION
-                    payload, stat = await (self._newest if newest else self._root.zk.get)(path)
+                    read = self._newest if newest else self._root.zk.get_or_sync
+                    payload, stat = await read(path)
                     if not payload:
                         return
                     # The first attempt may have deleted it, and another process created it again.
@@ -234,12 +246,14 @@ class Values:
                         if version == ANY_VERSION:
                             return
                         raise replaced(what, unknown=again)
+                    if emptied is not None and stat.version > emptied:
+                        raise replaced(what, unknown=True)  # or it was changed twice, and not by us
                     if known is not None and _value_of(payload, key) != known:
                         raise replaced(what, unknown=again)
                     try:
                         await self._root.zk.delete(path, stat.version)
                     except NodeNotEmptyError:
-                        await self._root.zk.set(path, b"", stat.version)
+                        await empty(stat.version)
                     break
                 except NoNodeError:
                     return
@@ -304,7 +318,7 @@ class Values:
     async def refuse_leftovers(self) -> None:
         """Raise KeyExistsError if there are values although the cluster does not exist yet."""
         try:
-            owner, _ = await self._root.zk.get(self._base)
+            owner, _ = await self._root.zk.get_or_sync(self._base)
         except NoNodeError:
             return
         if owner:  # without content it is only a parent of another cluster's values
@@ -323,7 +337,7 @@ class Values:
         if self._base_checked:
             return True
         try:
-            owner, _ = await self._root.zk.get(self._base)
+            owner, _ = await self._root.zk.get_or_sync(self._base)
         except NoNodeError:
             return False
         instance_id = await read_instance_id(self._root)
@@ -383,7 +397,7 @@ class Values:
 async def read_instance_id(root: ZooKeeperRoot) -> str:
     """Return the instance id of the cluster, or '' if it has none."""
     try:
-        data, _ = await root.zk.get(root.at("INSTANCEID"))
+        data, _ = await root.zk.get_or_sync(root.at("INSTANCEID"))
     except NoNodeError:
         await root.check_layout()
         return ""
