@@ -179,5 +179,11 @@ def acknowledged_text(last_entry: int) -> str:
 
 
 def utc_text(ms: int) -> str:
-    """Return a Unix time in milliseconds as a date and time in UTC: `2026-11-28T15:34:54Z`."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return a Unix time in milliseconds as a date and time in UTC: `2026-11-28T15:34:54Z`.
+
+    A time before the year 1 or after the year 9999 becomes a text such as `Unix time 1e+18 s`.
+    """
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"Unix time {ms / 1000:g} s"

@@ -85,6 +85,29 @@ def test_an_object_that_cannot_be_read_is_told_of() -> None:
     run(scene)
 
 
+def test_a_full_page_names_the_objects_that_it_has_passed_and_that_cannot_be_read() -> None:
+    """Only the last page named them, and only those after the page before it."""
+
+    async def scene(b: Bench) -> None:
+        objects = Objects(b.client)
+        for name in ("a", "c", "e", "g"):
+            await objects.put(name, b"1")
+        for name in ("b", "d", "f"):
+            await b.client.metadata.write_value(head_key("default", name), b"garbage", None)
+        pages: list[tuple[list[str], list[str]]] = []
+        after: dict[str, str] = {}
+        while True:
+            page = await Routes(b.client)("objects", limit=2, **after)
+            named = [one for one in "bdf" if f"object '{one}'" in page["unreadable"]]
+            pages.append(([one["name"] for one in page["objects"]], named))
+            if page["next"] is None:
+                break
+            after = {"after": page["next"]}
+        assert pages == [(["a", "c"], ["b"]), (["e", "g"], ["d", "f"])]
+
+    run(scene)
+
+
 def test_datasets_and_their_ledgers() -> None:
     async def scene(b: Bench) -> None:
         ask = Routes(b.client)

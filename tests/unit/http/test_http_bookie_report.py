@@ -87,6 +87,7 @@ def test_long_answers_are_cut() -> None:
     [
         "", "nonsense", "[" * 100_000, "7", '{"directories": 7}', '{"directories": [7]}',
         '{"started_ms": true}', '{"started_ms": "7"}', '{"started_ms": NaN}', '{"id": 7}',
+        '{"started_ms": 9223372036854775808}', '{"min_free_bytes": -1' + "0" * 400 + "}",
         '{"store": {"ledgers": 1.5}}', '{"garbage_collection": {"enabled": 1}}',
     ],
 )  # fmt: skip

@@ -87,6 +87,7 @@ async def test_the_last_index_stays_while_the_store_does_not_answer(
 
     monkeypatch.setattr(type(client.metadata), "read_ledger", away)
     assert (await index.of(client)).count("a") == 6
+    assert index.age_s == INDEX_INTERVAL_S, "it was not made again"
 
 
 async def test_metadata_that_cannot_be_read_is_counted(

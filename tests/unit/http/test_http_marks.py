@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any, cast
@@ -101,6 +102,28 @@ async def test_a_count_that_took_long_is_not_repeated_soon(
     assert (await counts.of(client)).marked == 1
     assert counts.interval_s == 100 * MARKS_INTERVAL_S
     await counts.close()
+
+
+async def test_a_failure_that_cannot_be_decoded_hides_nothing(client: Client) -> None:
+    """A later version wrote the note, or a worker deleted it between two reads of the count."""
+    key = ("autorecovery", "failures", "1")
+    later = {**asdict(LastFailure("no room", 7, 1, 8, "a worker")), "of_a_later_version": 1}
+    await client.metadata.write_value(key, json.dumps(later).encode(), None)
+    told = await overview(client.metadata)
+    assert (told.failing, [one.ledger for one in told.failures]) == (2, [3])
+    said = [one.what for one in problems([], asdict(told))]
+    assert "2 ledgers could not be repaired, such as ledger 3: no room" in said
+
+
+async def test_a_ledger_that_is_repaired_during_the_count_does_not_fail(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def repaired(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(status, "why_not", repaired)
+    told = await overview(client.metadata)
+    assert (told.failing, told.failures) == (0, ())
 
 
 async def test_a_store_that_does_not_answer_is_told_of() -> None:

@@ -106,6 +106,36 @@ async def test_an_error_that_nobody_expected_does_not_end_the_questions(
     await reach.stop()
 
 
+async def test_a_server_that_cannot_be_asked_does_not_end_the_questions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store seemed to be away forever, although it answered again."""
+    monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.001)
+    store = Store()
+    store.error = TimeoutError()
+
+    async def why() -> dict[str, str]:
+        raise RuntimeError("nobody expected this")
+
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store, why)
+    reach.start()
+    async with asyncio.timeout(10):
+        while reach.failures < 2:
+            await asyncio.sleep(0)
+        with pytest.raises(MetadataUnavailableError, match="nobody expected this"):
+            reach.check()
+        store.error = None
+        while reach.since_ms is not None:
+            await asyncio.sleep(0)
+    await reach.stop()
+
+
+async def test_a_host_name_that_is_not_valid_is_named() -> None:
+    told = await server_causes(f"zk://{'a' * 64}.example:2181/ledgers")
+    [why] = told.values()
+    assert why.startswith("its host name is not valid")
+
+
 async def test_what_is_asked_while_it_goes_away_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+from quire.errors import ReadError
+from quire.http.views import stream_statistics
 from quire.http.watch import stream_figures
 from quire.http.watch.stream_figures import (
     StreamFigures,
@@ -14,6 +18,7 @@ from quire.http.watch.stream_figures import (
     topic_as_json,
 )
 from quire.metadata.tree import Put
+from quire.streams import DLSN
 from tests.support.streams import Bench, run
 
 
@@ -102,6 +107,42 @@ def test_a_stream_that_cannot_be_read_says_why() -> None:
             assert found["good"]["records"] == 1
         finally:
             await watch.close()
+
+    run(scene)
+
+
+def test_a_subscription_whose_place_cannot_be_read_hides_nothing() -> None:
+    """The figures of the whole stream were an error, and so was its page."""
+
+    async def scene(b: Bench) -> None:
+        await append(b, "orders", 10)
+        records = await b.read("orders")
+        for at, name in ((2, "good"), (3, "bad")):
+            place = records[at].position.next_slot()
+            await b.streams.subscription("orders", name).commit(place)
+        counted = stream_statistics.records_from
+        bad = records[3].position.next_slot()
+
+        async def records_from(client: Any, facts: Any, position: DLSN, *rest: Any) -> int:
+            if position == bad:
+                raise ReadError("entry 0 of ledger 7 cannot be read")
+            return await counted(client, facts, position, *rest)
+
+        watch = watched(b)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(stream_statistics, "records_from", records_from)
+            try:
+                orders = (await figures(b, watch, "orders"))["orders"]
+                assert (orders["error"], orders["records"]) == ("", 10)
+                assert (orders["lag"], orders["slowest"]) == (7, "good")
+                told = {one["name"]: one for one in watch.subscriptions(b.streams.path, ["orders"])}
+                assert told["good"]["whole"]
+                assert not told["bad"]["whole"]
+                [row] = told["bad"]["partitions"]
+                assert (row["position"], row["records"]) == (str(bad), None)
+                assert "entry 0 of ledger 7 cannot be read" in row["error"]
+            finally:
+                await watch.close()
 
     run(scene)
 

@@ -29,6 +29,7 @@ from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.notes import AwaitedBookie, last_waiting, note_waiting
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
+from tests.support.waiting import until
 
 ALL = ("a", "b", "c")
 
@@ -173,6 +174,7 @@ class Office:
         self.stats = AutorecoveryStats()
         clock = SimClock(world.loop)
         self.locks = ReplicationLocks(self.store, "auditor", clock)
+        self.running: asyncio.Task[None] | None = None
         self.auditor = Auditor(
             self.client,
             self.locks,
@@ -208,7 +210,7 @@ def office(
         for name in world.disks:
             await world.start(name)
         there = Office(world, adheres, **settings)
-        running = asyncio.ensure_future(there.auditor.run())
+        there.running = running = asyncio.ensure_future(there.auditor.run())
         try:
             await scenario(there)
         finally:
@@ -685,15 +687,39 @@ def test_a_placement_check_is_not_repeated_because_its_note_was_not_stored() -> 
     office(scenario, adheres, placement_check_interval_s=50)
 
 
-def test_misplaced_ledgers_are_counted() -> None:
-    def adheres(metadata: LedgerMetadata) -> bool | None:
-        return {1: None, 2: True, 3: False}[metadata.ensemble_size]
+def test_the_findings_are_those_of_the_present_auditor() -> None:
+    """A former auditor reported for ever what was repaired long ago."""
 
     async def scenario(there: Office) -> None:
-        for count in (1, 2, 3, 3):
-            await there.ledger(*(bookie_id(f"bookie-{n}") for n in range(count)))
+        for _ in range(2):
+            await there.ledger(*(bookie_id(f"bookie-{n}") for n in range(3)))
         await asyncio.sleep(60.0)
-        assert there.stats.ledgers_misplaced == 2
-        assert await there.marks.checked_ms(CHECKED_PLACEMENT) is not None
+        mine, theirs = there.stats, AutorecoveryStats()
+        mine.ledgers_unreadable = 7
+        assert (mine.ledgers_misplaced, mine.replicas_missing) == (2, 6)
+        assert there.running is not None
+        there.running.cancel()
+        await asyncio.wait([there.running])
+        found = (mine.ledgers_unreadable, mine.ledgers_misplaced, mine.replicas_missing)
+        assert found == (0, 0, 0)
+        later = Auditor(
+            there.client,
+            there.locks,
+            settings=AutorecoverySettings(
+                ledger_check_interval_s=0, placement_check_interval_s=1e6
+            ),
+            stats=theirs,
+            clock=SimClock(there.world.loop),
+            rng=random.Random(2),
+            log=lambda event, **fields: None,
+        )
+        running = asyncio.ensure_future(later.run())
+        # It takes over what the former one noted, and need not wait for its own check.
+        await until(lambda: theirs.ledgers_misplaced, right=lambda found: found == 2)
+        running.cancel()
+        await asyncio.wait([running])
 
-    office(scenario, adheres, placement_check_interval_s=50)
+    def adheres(metadata: LedgerMetadata) -> bool:
+        return False
+
+    office(scenario, adheres, placement_check_interval_s=50, replicas_check_interval_s=50)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import exposition
 from quire.client import Client
 from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
+from quire.errors import MetadataUnavailableError
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.stream_statistics import stream_statistics
 from quire.http.watch.observations import LOST_INTERVAL_S, LostLedgerSearch
@@ -74,6 +77,27 @@ async def test_a_short_search_is_repeated_soon(client: Client) -> None:
     found = await search.of(client)
     assert found is not None
     assert (found.count, search.age_s) == (1, 0.0)
+    await search.close()
+
+
+async def test_a_search_that_fails_does_not_make_its_result_current(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dashboard showed an hour-old result as one of this moment."""
+    await stream_of(client, "orders")
+    now_s = 0.0
+    search = LostLedgerSearch(lambda: now_s, wait_s=60)
+    await search.of(client)
+
+    def away(*_: object) -> None:
+        raise MetadataUnavailableError("gone")
+
+    monkeypatch.setattr(client.metadata, "list_ledgers", away)
+    for passed in (1, 2):
+        now_s += LOST_INTERVAL_S
+        found = await search.of(client)
+        assert found is not None
+        assert (found.whole, search.age_s) == (True, passed * LOST_INTERVAL_S)
     await search.close()
 
 

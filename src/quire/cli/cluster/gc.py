@@ -59,7 +59,7 @@ async def status(uri: str, as_json: bool) -> None:
     A bookie refuses when it has proof that the metadata store went back to an older state. Its log
     names the ledgers that it holds and the store lacks (event garbage_unnamed).
     """
-    switch, refusing = await _status(uri)
+    switch, refusing, later = await _status(uri)
     if as_json:
         print_json(
             {
@@ -69,7 +69,8 @@ async def status(uri: str, as_json: bool) -> None:
                 "why": None if switch is None else switch.why,
                 "refusing": {name: one.since_ms for name, one in refusing.items()},
                 "unreadable": {
-                    name: one.unreadable for name, one in refusing.items() if one.unreadable
+                    **{name: one.unreadable for name, one in refusing.items() if one.unreadable},
+                    **later,
                 },
             }
         )
@@ -80,6 +81,8 @@ async def status(uri: str, as_json: bool) -> None:
         click.echo(f"{switch.sentence()}, since {time_text(switch.since_ms) or 'an unknown time'}")
     for name, one in sorted(refusing.items()):
         click.echo(_line(name, one))
+    for name, why in sorted(later.items()):
+        click.echo(f"{name} may collect garbage or not: {why}")
 
 
 def _line(name: str, one: CollectionRefusal) -> str:
@@ -92,12 +95,14 @@ def _line(name: str, one: CollectionRefusal) -> str:
     )
 
 
-async def _status(uri: str) -> tuple[Switch | None, dict[str, CollectionRefusal]]:
+async def _status(uri: str) -> tuple[Switch | None, dict[str, CollectionRefusal], dict[str, str]]:
+    """Return the switch, the refusals, and the reason for each mark of a later version."""
     from quire.metadata.bookies.collection import read_switch, refusals
 
     async with opened_metadata(uri) as store:
         await store.instance_id()  # raises if there is no cluster
-        return await read_switch(store), await refusals(store)
+        later: dict[str, str] = {}
+        return await read_switch(store), await refusals(store, later), later
 
 
 @click.command()
@@ -150,8 +155,10 @@ def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json
     the store does not have. First find out which ledgers these are, and restore the missing
     metadata: deleted ledgers cannot be recovered.
     """
-    _, refusing = run_async(_status(uri))
+    _, refusing, later = run_async(_status(uri))
     for name in bookies:
+        if name in later:
+            raise click.UsageError(f"nothing was changed: {later[name]}")
         if name not in refusing:
             raise click.UsageError(
                 f"bookie {name} does not refuse to collect garbage, so there is nothing to "

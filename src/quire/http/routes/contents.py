@@ -6,17 +6,19 @@ They return what the metadata store says. The bytes are in ledgers, and only the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote
 
 from quire._runtime.tasks import each
+from quire._runtime.units import counted
 from quire.client import Client
 from quire.client.datasets import as_json
 from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.client.datasets.datasets import Datasets
+from quire.client.unreadable_items import NAMED_MAX, Skipped
 from quire.errors import (
-    MetadataError,
     MetadataUnavailableError,
     NoSuchKeyError,
     NoSuchLedgerError,
@@ -33,7 +35,7 @@ from quire.http.views.stream_statistics import stream_statistics
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.objects.format import HEADS as OBJECTS
 from quire.streams.objects.format import ObjectInfo
-from quire.streams.objects.objects import DEFAULT_BUCKET, Objects
+from quire.streams.objects.objects import DEFAULT_BUCKET, Objects, listed_objects
 from quire.streams.ownership.named_ledgers import stream_owner
 from quire.streams.read.statistics import records_from
 from quire.streams.statemachine.snapshot_info import BUCKET as STATE_MACHINES
@@ -195,23 +197,36 @@ class ContentRoutes:
 async def _objects_page(
     bucket: Objects, call: Call, prefix: str = ""
 ) -> tuple[list[ObjectInfo], str | None, str]:
-    """Return a page of objects, the `after` of the next page, and an error.
+    """Return a page of objects, the `after` of the next page, and what cannot be read.
 
-    `after` is None on the last page. The error says why the list ends early, or is ''.
+    `after` is None on the last page. The text names the objects between those of the page that
+    cannot be read, or is ''.
     """
-    limit = call.query.get("limit", PAGE)
+    limit, after = call.query.get("limit", PAGE), call.query.get("after", "")
     page: list[ObjectInfo] = []
-    try:
-        async with aclosing(bucket.list(prefix, after=call.query.get("after", ""))) as listed:
-            async for info in listed:
+    skipped: list[Skipped] = []
+    async with aclosing(listed_objects(bucket, prefix, after)) as listed:
+        async for items in listed:
+            for one in items:
                 if len(page) == limit:
-                    return page, page[-1].name, ""
-                page.append(info)
-    except MetadataUnavailableError:
-        raise
-    except MetadataError as error:
-        return page, None, str(error.args[0])
-    return page, None, ""
+                    return page, page[-1].name, _unreadable(skipped)
+                if isinstance(one, Skipped):
+                    skipped.append(one)
+                else:
+                    page.append(one)
+    return page, None, _unreadable(skipped)
+
+
+def _unreadable(skipped: Sequence[Skipped]) -> str:
+    """Return a sentence that names objects that cannot be read, or '' if there are none."""
+    if not skipped:
+        return ""
+    more = len(skipped) - NAMED_MAX
+    named = "; ".join(map(str, skipped[:NAMED_MAX]))
+    return (
+        f"{counted(len(skipped), 'object')} of this page cannot be read: {named}"
+        f"{f'; and {more} more' if more > 0 else ''}"
+    )
 
 
 def _object_json(info: ObjectInfo) -> dict[str, Any]:

@@ -92,7 +92,7 @@ AUTORECOVERY = {
     "store_errors": "The number of times the metadata store did not answer or returned data that "
     "cannot be read",
     "ledgers_unreadable": "The number of ledgers that the last pass skipped because their "
-    "metadata or repair mark cannot be read",
+    "metadata or repair mark cannot be read; 0 if this process is not the auditor",
     "marks_malformed": "The number of nodes in the tree of repair marks that are not repair marks, "
     "at the last check",
     "audits": "The number of completed searches for lost bookies",
@@ -106,9 +106,10 @@ AUTORECOVERY = {
     "placement_checks": "The number of completed checks of placement",
     "replicas_lagged": "The number of ledgers whose replicas lacked entries in a check and had "
     "them when checked again",
-    "replicas_missing": "The number of entries that bookies lacked at the last check",
+    "replicas_missing": "The number of entries that bookies lacked at the last check of this "
+    "auditor; 0 if this process is not the auditor",
     "ledgers_misplaced": "The number of ledgers whose placement did not follow the policy at the "
-    "last check",
+    "last check; 0 if this process is not the auditor",
     "ledgers_done": "The number of ledgers marked for repair that were repaired completely or were "
     "deleted",
     "ledgers_failed": "The number of failed attempts to repair a ledger",

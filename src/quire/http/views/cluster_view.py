@@ -263,11 +263,13 @@ def _free_share(bookie: Mapping[str, Any]) -> float:
 async def _collection(store: MetadataStore) -> Collection:
     switch = await read_switch(store)
     off = "" if switch is None else switch.sentence()
-    waiting = sorted((await refusals(store)).items())
+    later: dict[str, str] = {}
+    waiting = sorted((await refusals(store, later)).items())
     return Collection(
         off,
         tuple(name for name, one in waiting if not one.unreadable),
         tuple(name for name, one in waiting if one.unreadable),
+        tuple(sorted(later)),
     )
 
 

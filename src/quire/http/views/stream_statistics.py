@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.limits import MAX_TXID
-from quire.errors import StreamDamagedError
+from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
 from quire.http.views.ledger_json import time_text
 from quire.streams.ownership.named_ledgers import segment_words
 from quire.streams.read.positions import oldest_position
@@ -112,23 +112,26 @@ async def subscription_lags(
     """Return the progress of the first `most` subscriptions.
 
     Each has its `position`, which is the first record still to be read (None if nothing was ever
-    committed), and `records`, the number of records from there on. A subscription that cannot be
-    decoded has None for both, and the reason as `error`.
+    committed), and `records`, the number of records from there on. If the subscription cannot be
+    decoded, or the entry at its position cannot be read, what is not known is None, and `error` is
+    the reason.
+
+    Raises NoSuchStreamError, and MetadataUnavailableError if the store does not answer.
     """
 
     async def lag(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": name, "position": None, "records": None}
         try:
             position = await opened.subscription(facts.name, name).position()
-        except StreamDamagedError as error:
-            return {"name": name, "position": None, "records": None, "error": str(error)}
-        count = facts.records
-        if position is not None:
-            count = await records_from(opened.client, facts.facts, position, password)
-        return {
-            "name": name,
-            "position": None if position is None else str(position),
-            "records": count,
-        }
+            if position is None:
+                return {**found, "records": facts.records}
+            found["position"] = str(position)
+            found["records"] = await records_from(opened.client, facts.facts, position, password)
+        except (MetadataUnavailableError, NoSuchStreamError):
+            raise
+        except QuireError as error:
+            found["error"] = str(error)
+        return found
 
     return await each((await opened.subscriptions(facts.name))[:most], lag)
 

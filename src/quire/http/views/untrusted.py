@@ -13,6 +13,8 @@ TEXT_MAX = 1_000
 """The largest number of characters of a text that is taken."""
 ITEMS_MAX = 512
 """The largest number of items of a list that is taken."""
+NUMBER_MAX = 2**63 - 1
+"""The largest number that is taken, and the largest below zero."""
 
 
 def taken(text: str, shape: Any) -> Any:
@@ -21,7 +23,7 @@ def taken(text: str, shape: Any) -> Any:
     A shape is a type, a list with the shape of its items, or a dictionary of shapes by name. Names
     that the shape does not have are left out, and missing ones are None. Texts are cut after
     `TEXT_MAX` characters, and lists after `ITEMS_MAX` items. Raises ValueError if the text is not
-    JSON, or a value has another type than in the shape.
+    JSON, a value has another type than in the shape, or a number is beyond `NUMBER_MAX`.
     """
     try:
         found = json.loads(text)
@@ -41,4 +43,6 @@ def _taken(value: Any, shape: Any) -> Any:
     mistyped = isinstance(shape, dict | list) or not isinstance(value, shape)
     if mistyped or (isinstance(value, bool) and shape is not bool):
         raise ValueError(f"the answer has {str(value)[:80]!r}, which is of a wrong type")
+    if isinstance(value, int) and abs(value) > NUMBER_MAX:
+        raise ValueError("the answer has a number of more than 64 bits")
     return value[:TEXT_MAX] if isinstance(value, str) else value

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire.errors import MetadataError
 from quire.http.watch.observations import (
     LOOK_SHARE,
     LOOK_WAIT_S,
@@ -85,21 +84,18 @@ class LedgerIndex(BackgroundObservation):
             found = await read_or_skip(client.metadata, ledger_id, unread)
             return None if found is None else found.value
 
-        try:
-            async for page in pages(client.list_ledgers(), PAGE_LEDGERS):
-                for ledger_id, metadata in zip(page, await each(page, look), strict=True):
-                    if metadata is None:
-                        continue
-                    ledgers += 1
-                    for bookie in {one for part in metadata.segments for one in part.ensemble}:
-                        by_bookie.setdefault(bookie, array("q")).append(ledger_id)
-                if first:
-                    self._found = LedgerIndexState(by_bookie, ledgers, len(unread))
-                if ledgers >= INDEX_LEDGERS_MAX:
-                    break
-                await asyncio.sleep(PAUSE_S)
-            whole = ledgers < INDEX_LEDGERS_MAX
-            self._found = LedgerIndexState(by_bookie, ledgers, len(unread), whole)
-            self._ended = True
-        except MetadataError:
-            pass  # the pages themselves report that the store does not answer
+        async for page in pages(client.list_ledgers(), PAGE_LEDGERS):
+            for ledger_id, metadata in zip(page, await each(page, look), strict=True):
+                if metadata is None:
+                    continue
+                ledgers += 1
+                for bookie in {one for part in metadata.segments for one in part.ensemble}:
+                    by_bookie.setdefault(bookie, array("q")).append(ledger_id)
+            if first:
+                self._found = LedgerIndexState(by_bookie, ledgers, len(unread))
+            if ledgers >= INDEX_LEDGERS_MAX:
+                break
+            await asyncio.sleep(PAUSE_S)
+        whole = ledgers < INDEX_LEDGERS_MAX
+        self._found = LedgerIndexState(by_bookie, ledgers, len(unread), whole)
+        self._ended = True

@@ -85,7 +85,8 @@ class BackgroundObservation:
     async def refresh(self, look: Callable[[], Coroutine[None, None, None]]) -> None:
         """Begin an observation if one is due, and wait up to `wait_s` for the running one.
 
-        After that, the observation continues in the background. Its errors are not raised here.
+        After that, the observation continues in the background. Its errors are not raised here. An
+        observation that ends with MetadataError is not successful.
         """
         due = self._monotonic() - self._ended_s >= self.interval_s
         if due and (self._looking is None or self._looking.done()):
@@ -98,6 +99,8 @@ class BackgroundObservation:
         try:
             await look()
             self._looked_s = self._monotonic()
+        except MetadataError:
+            pass  # the pages themselves report that the store does not answer
         finally:
             self._ended_s = self._monotonic()
             if self.share is not None:
@@ -142,6 +145,7 @@ class MarkCounts(BackgroundObservation):
             self._error = None
         except MetadataError as error:
             self._error = error
+            raise
 
 
 class LedgerRisks(BackgroundObservation):
@@ -189,14 +193,11 @@ class LedgerRisks(BackgroundObservation):
         writable: Collection[str] | None,
     ) -> None:
         first = self.found is None
-        try:
-            async for found in at_risk(client, registered, groups, writable):
-                if first or found.whole:
-                    self.found = found
-                await asyncio.sleep(PAUSE_S)
-            self.found = found
-        except MetadataError:
-            pass  # the pages themselves report that the store does not answer
+        async for found in at_risk(client, registered, groups, writable):
+            if first or found.whole:
+                self.found = found
+            await asyncio.sleep(PAUSE_S)
+        self.found = found
 
 
 class LostLedgerSearch(BackgroundObservation):
@@ -228,15 +229,12 @@ class LostLedgerSearch(BackgroundObservation):
     async def _look(self, client: Client) -> None:
         first = self.found is None
         index = OwnerIndex(client.clock.now_ms())
-        try:
-            async for found in lost_ledgers(client, index.add):
-                index.whole = found.whole
-                if first or found.whole:
-                    self.found, self._index = found, index
-                if found.records % RECORDS_AT_ONCE == 0:
-                    await asyncio.sleep(PAUSE_S)
-        except MetadataError:
-            pass  # the pages themselves report that the store does not answer
+        async for found in lost_ledgers(client, index.add):
+            index.whole = found.whole
+            if first or found.whole:
+                self.found, self._index = found, index
+            if found.records % RECORDS_AT_ONCE == 0:
+                await asyncio.sleep(PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)

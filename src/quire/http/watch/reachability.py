@@ -94,12 +94,20 @@ class MetadataReachability:
             self._causes = self._causes_of(error)
             self._down.set()
             if not self._causes and self._why is not None:
-                self._causes = await self._why()
+                self._causes = await self._reasons(self._why)
         else:
             if self._down.is_set():
                 self.outages.append(Outage(self._answered_ms, self._clock.now_ms()))
             self._answered_ms = self._clock.now_ms()
             self._down.clear()
+
+    async def _reasons(
+        self, why: Callable[[], Awaitable[Mapping[str, str]]]
+    ) -> Mapping[str, BaseException | str]:
+        try:
+            return await why()
+        except Exception as error:  # noqa: BLE001 - otherwise the probing would silently stop
+            return self._causes_of(error)
 
     def _causes_of(self, error: Exception) -> Mapping[str, BaseException | str]:
         if isinstance(error, QuireError):
@@ -202,6 +210,8 @@ async def _server_cause(server: str) -> str:
         return f"it did not accept a connection within {SERVER_TIMEOUT_S:g} s"
     except OSError as error:
         return f"it accepts no connections: {error.strerror or error}"
+    except UnicodeError as error:
+        return f"its host name is not valid: {error}"
     writer.close()
     return "it accepts connections, but does not answer"
 

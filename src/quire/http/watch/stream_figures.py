@@ -262,7 +262,7 @@ class StreamWatch(BackgroundObservation):
                     async with await open_namespace(client, namespace) as opened:
                         await each(names, lambda n: self._look_at(opened, n), STREAMS_AT_ONCE)
                 except MetadataError:
-                    return  # the pages themselves report that the store does not answer
+                    raise  # every other namespace is in the same store
                 except QuireError:
                     continue  # the namespace was deleted meanwhile
 

@@ -21,6 +21,7 @@ from typing import Any
 from quire.errors import (
     CollectionOffError,
     KeyExistsError,
+    LaterMetadataError,
     MetadataError,
     MetadataWentBackError,
     NoSuchKeyError,
@@ -247,12 +248,20 @@ async def write_mark(
     await write_node(store, mark_path(store.uri, bookie_id), made.encode(), version)
 
 
-async def refusals(store: MetadataStore) -> dict[str, CollectionRefusal]:
+async def refusals(
+    store: MetadataStore, later: dict[str, str] | None = None
+) -> dict[str, CollectionRefusal]:
     """Return the refusals that no operator has accepted yet, by bookie id.
 
     A mark that cannot be decoded counts as a refusal.
 
+    Args:
+        store: The metadata store.
+        later: Receives the reason for each bookie whose mark a later version of Quire wrote. It is
+            not known whether such a bookie refuses. With None, one such mark is an error.
+
     Raises:
+        LaterMetadataError: A later version wrote a mark, and `later` is None.
         MetadataError: The store does not answer.
     """
     parent = f"{replication_root(store.uri)}/{MARKS_NODE}"
@@ -262,7 +271,13 @@ async def refusals(store: MetadataStore) -> dict[str, CollectionRefusal]:
         return {}
     found = {}
     for name in names:
-        one = await read_mark(store, name)
+        try:
+            one = await read_mark(store, name)
+        except LaterMetadataError as error:
+            if later is None:
+                raise
+            later[name] = str(error.args[0])
+            continue
         if one is not None and one.value.refusal is not None and not one.value.refusal.accepted:
             found[name] = one.value.refusal
     return found

@@ -60,6 +60,7 @@ from quire.replication.marks.notes import (
     AwaitedBookie,
     PlacementCheck,
     forget_waiting,
+    last_placement,
     note_placement,
     note_unreadable,
     note_waiting,
@@ -146,6 +147,14 @@ class Auditor:
         Cancellation is safe at any moment: the next auditor finds what was not marked. Errors of
         the metadata store are not raised: the operation is retried.
         """
+        try:
+            await self._search_and_check()
+        finally:
+            # The next auditor reports these numbers, perhaps in another process.
+            stats = self._stats
+            stats.ledgers_unreadable = stats.ledgers_misplaced = stats.replicas_missing = 0
+
+    async def _search_and_check(self) -> None:
         await self._insist("prepare", self._prepare)
         with ExitStack() as watches:
             for watch in (
@@ -392,6 +401,8 @@ class Auditor:
             for check in checks:
                 if check.interval_s:
                     group.create_task(self._repeat(check))
+            if settings.placement_check_interval_s:
+                group.create_task(self._take_over())
 
     async def _repeat(self, check: _Check) -> None:
         while True:
@@ -471,6 +482,16 @@ class Auditor:
                 self._log("replicas_lacking", ledgers_marked=marked)
         await self._tell_unread(unread)
         return missing
+
+    async def _take_over(self) -> None:
+        """Count the misplaced ledgers of the last check, which a former auditor may have made."""
+
+        async def read() -> None:
+            found = await last_placement(self._store)
+            if found is not None and not self._stats.placement_checks:
+                self._stats.ledgers_misplaced = found.misplaced
+
+        await self._insist("placement", read)
 
     async def _placement(self) -> None:
         """Count the closed ledgers that violate the placement policy.

@@ -95,8 +95,8 @@ class AutorecoveryStats:
     """The number of times that the metadata store did not answer, or a value in it could not be
     decoded. Each is retried."""
     ledgers_unreadable: int = 0
-    """The number of ledgers that the last pass of this auditor skipped, because it could not read
-    their metadata or mark."""
+    """The number of ledgers that the last pass of an auditor skipped, because it could not read
+    their metadata or mark. 0 while this process is not the auditor."""
     marks_malformed: int = 0
     """The number of nodes in the tree of marks that are not marks, as of this worker's last full
     walk."""
@@ -116,9 +116,11 @@ class AutorecoveryStats:
     """The number of ledgers whose replicas lacked entries in a check, and were complete when the
     check of the ledger was repeated some seconds later."""
     replicas_missing: int = 0
-    """The number of entries that bookies lacked in the last check of replicas."""
+    """The number of entries that bookies lacked in the last check of replicas. 0 while this process
+    is not the auditor, and before its first check."""
     ledgers_misplaced: int = 0
-    """The number of misplaced ledgers in the last check of placement."""
+    """The number of misplaced ledgers in the last check of placement. 0 while this process is not
+    the auditor."""
     fragments_moved: int = 0
     """The number of fragments that were moved to follow the placement policy."""
     ledgers_done: int = 0

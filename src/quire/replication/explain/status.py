@@ -157,7 +157,7 @@ class Overview:
     failing: int
     """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The failing ledgers, at most `FAILURES_TOLD_MAX` of them."""
+    """The failing ledgers whose last failure is known, at most `FAILURES_TOLD_MAX` of them."""
     placement: PlacementCheck | None = None
     """The last check of placement by a Quire auditor, or None if there was none."""
     waiting: AwaitedBookie | None = None
@@ -214,7 +214,7 @@ class MarkCount:
     failing: int = 0
     """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The failing ledgers, at most `FAILURES_TOLD_MAX` of them."""
+    """The failing ledgers whose last failure is known, at most `FAILURES_TOLD_MAX` of them."""
     whole: bool = True
     """Whether all marks were counted. If not, the numbers are lower bounds."""
     malformed: tuple[str, ...] = ()
@@ -243,7 +243,10 @@ async def count_marks(
             failed += 1
             if len(told) < FAILURES_TOLD_MAX:
                 why = await why_not(store, ledger_id, clock=clock)
-                told += [why] if why is not None else []
+                if why is None:
+                    failed -= 1  # it was repaired meanwhile
+                elif why.failure is not None:
+                    told.append(why)
         if marked % COUNTED_AT_ONCE == 0:
             yield MarkCount(marked, failed, tuple(told), whole=False, example=example)
     yield MarkCount(marked, failed, tuple(told), malformed=tuple(malformed), example=example)

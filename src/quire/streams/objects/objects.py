@@ -396,19 +396,11 @@ class Objects(Ready):
         Raises:
             MetadataError: As for `list`.
         """
-        *folder, _ = prefix.split("/")
-        if any(part in ("", ".", "..") for part in folder):
-            return  # no valid name begins with this prefix
-        page: builtins.list[str] = []
         skipped: builtins.list[Skipped] = []
-        async with aclosing(self._names(folder, prefix, after)) as names:
-            async for name in names:
-                page.append(name)
-                if len(page) == PAGE_OBJECTS:
-                    yield await self._infos(page, skipped)
-                    page = []
-        if page:
-            yield await self._infos(page, skipped)
+        async with aclosing(self._listed(prefix, after)) as listed:
+            async for found in listed:
+                skipped += [one for one in found if isinstance(one, Skipped)]
+                yield [one for one in found if not isinstance(one, Skipped)]
         if skipped:
             named = "; ".join(map(str, skipped[:NAMED_MAX]))
             raise MetadataError(
@@ -417,6 +409,28 @@ class Objects(Ready):
                 remedy="Put these objects again and replace them, or restore their nodes from a "
                 "backup of the metadata store",
             )
+
+    async def _listed(
+        self, prefix: str, after: str
+    ) -> AsyncGenerator[builtins.list[ObjectInfo | Skipped], None]:
+        """Yield pages of objects as `pages` does, with those that cannot be read in their places.
+
+        Raises MetadataUnavailableError if the store does not answer.
+        """
+        *folder, _ = prefix.split("/")
+        if any(part in ("", ".", "..") for part in folder):
+            return  # no valid name begins with this prefix
+        async with aclosing(pages(self._names(folder, prefix, after), PAGE_OBJECTS)) as names:
+            async for page in names:
+                found = await each(page, self._info_or_skipped)
+                yield [one for one in found if one is not None]
+
+    async def _info_or_skipped(self, name: str) -> ObjectInfo | Skipped | None:
+        """Return an object, None if it was deleted since, or why it cannot be read."""
+        skipped: builtins.list[Skipped] = []
+        with skipping(_what(name), skipped):
+            return (await self._head(name))[0]
+        return skipped[0]
 
     async def _names(
         self, folder: builtins.list[str], prefix: str, after: str
@@ -433,16 +447,6 @@ class Objects(Ready):
                 async with aclosing(self._names(name[:-1].split("/"), prefix, after)) as below:
                     async for inner in below:
                         yield inner
-
-    async def _infos(
-        self, names: builtins.list[str], skipped: builtins.list[Skipped]
-    ) -> builtins.list[ObjectInfo]:
-        async def info(name: str) -> ObjectInfo | None:
-            with skipping(_what(name), skipped):
-                return (await self._head(name))[0]
-            return None
-
-        return [found for found in await each(names, info) if found is not None]
 
     # -- deleting -----------------------------------------------------------------------------
 
@@ -673,6 +677,17 @@ def _condemned(now: LedgerMetadata) -> LedgerMetadata | None:
     if CONDEMNED_KEY in now.custom:
         return None
     return dataclasses.replace(now, custom={**now.custom, CONDEMNED_KEY: b"1"})
+
+
+def listed_objects(
+    bucket: Objects, prefix: str, after: str
+) -> AsyncGenerator[builtins.list[ObjectInfo | Skipped], None]:
+    """Yield pages of a bucket's objects, with those that cannot be read in their places.
+
+    `prefix` and `after` are as for `Objects.list`. Use this for a list that people read page by
+    page: `Objects.list` reports what cannot be read only after the last object.
+    """
+    return bucket._listed(prefix, after)
 
 
 def _what(name: str) -> str:

@@ -109,3 +109,11 @@ def test_the_files_of_this_process() -> None:
         "openssl x509 -enddate -noout -in /f"
     )
     assert "openssl storeutl -noout -text -certs /f | grep" in expired.next
+
+
+def test_a_date_before_the_calendar_hides_nothing() -> None:
+    """Any process that registers as a bookie may report such a date."""
+    report = {"certificates": [{"path": "/a.crt", "own": True, "expires_ms": -(2**62)}]}
+    told = [one.what for one in found({**bookie("a"), "report": report}, dated("b", 2))]
+    assert any("of a expired" in one and "at Unix time -4.61169e+15 s" in one for one in told)
+    assert any("of b expires in 2 d" in one for one in told)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from quire.http.views.bookie_report import read_report
 from quire.http.views.problems.cluster import problems
 from tests.support.http.problems import GB, WELL, bookie, said
 
@@ -90,3 +93,29 @@ def test_suspended_compaction_is_told_once_with_what_to_type() -> None:
         "warn",
         "Major and minor compaction of a, b is suspended; the disk of b is nearly full",
     ) in said(held)
+
+
+@pytest.mark.parametrize(
+    "directories",
+    [
+        "null",
+        '[{"path": "/d"}]',
+        '[{"path": "/d", "segments": [{"state": "sealed"}]}]',
+        '[{"state": "writable"}]',
+    ],
+)
+def test_a_report_that_lacks_the_size_of_the_log_hides_nothing(directories: str) -> None:
+    """Any process that registers as a bookie may answer with such a report."""
+    report = read_report(f'{{"directories": {directories}}}')
+    full = {
+        **bookie("a", "read-only"),
+        "unwritable": [{"why": "full", "directory": "/d"}],
+        "disks": [{"directory": "/d", "free_bytes": 1, "total_bytes": 100 * GB}],
+        "min_free_bytes": GB,
+        "report": report,
+    }
+    told = [one.what for one in problems([full, bookie("z")], WELL)]
+    assert (
+        "a is read-only because its disk is full: /d: 1 B of 100 GB free, less than "
+        "min_free_bytes (1.0 GB)"
+    ) in told

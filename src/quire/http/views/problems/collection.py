@@ -19,6 +19,8 @@ class Collection:
     """The bookies that found that the metadata store went back in time."""
     unreadable: tuple[str, ...] = ()
     """The bookies whose mark in the store could not be read."""
+    later: tuple[str, ...] = ()
+    """The bookies whose mark a later version of Quire wrote. They may refuse or not."""
 
 
 def of_collection(found: Collection) -> Iterator[Problem]:
@@ -45,6 +47,14 @@ def of_collection(found: Collection) -> Iterator[Problem]:
             "It is unknown whether the store went back in time",
             "These bookies delete nothing until an operator accepts the store",
             found.unreadable,
+        )
+    if found.later:
+        yield Problem(
+            "note",
+            f"A later version of Quire wrote the marks of {some_of(found.later)} in the metadata "
+            "store, so this version cannot tell whether these bookies collect garbage",
+            "Run quire explain cluster of that version",
+            bookies=found.later,
         )
     if found.off:
         yield Problem(

@@ -175,11 +175,13 @@ def disk_text(bookie: Bookie, directory: str) -> str:
 def own_bytes(bookie: Bookie, directory: str) -> int | None:
     """Return the bytes of the log of a bookie in one of its data directories, or None.
 
-    They are not known if the bookie has no HTTP server, which reports them.
+    They are not known if the bookie has no HTTP server, which reports them, or if its report lacks
+    them.
     """
-    for one in (bookie.get("report") or {}).get("directories", ()):
-        if one["path"] == directory:
-            return sum(int(part["file_bytes"]) for part in one["segments"])
+    for one in (bookie.get("report") or {}).get("directories") or ():
+        if one["path"] == directory and one["segments"] is not None:
+            sizes = [part["file_bytes"] for part in one["segments"]]
+            return None if None in sizes else sum(sizes)
     return None
 
 
