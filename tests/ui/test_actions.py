@@ -65,7 +65,8 @@ def bookie(row: Values) -> Values:
     rates = {key: row.pop(key) for key in list(row) if key in RATES}
     return {"host": "h", "port": 1, "tls": False, "http": ["http://h:1"], "unwritable": [],
             "total_bytes": 1000, "space_age_s": 0, "answers": True, "silence": None,
-            "free_shares": {}, "disks": [], "compaction_suspended": [],
+            "free_shares": {}, "disks": [], "compaction_suspended": [], "severity": "",
+            "fullness": "",
             "rates": {**RATES, **rates}, **row}  # fmt: skip
 
 
@@ -328,12 +329,15 @@ def test_the_states_that_bookies_are_filtered_by(dashboard: Dashboard, tab: Tab)
     page = tab.page
     rows: list[Values] = [
         {"id": "well", "state": "writable", "free_bytes": 900},
-        {"id": "held", "state": "read-only", "free_bytes": 900},
-        {"id": "away", "state": "gone", "free_bytes": None},
-        {"id": "full", "state": "writable", "free_bytes": 150},
-        {"id": "mute", "state": "writable", "free_bytes": None, "answers": False},
-        {"id": "part", "state": "writable", "free_bytes": 900, "free_shares": {"/d1": 0.05}},
-    ]
+        {"id": "held", "state": "read-only", "free_bytes": 900, "severity": "warn"},
+        {"id": "away", "state": "gone", "free_bytes": None, "severity": "note"},
+        {"id": "full", "state": "writable", "free_bytes": 150, "fullness": "warn"},
+        {"id": "mute", "state": "writable", "free_bytes": None, "answers": False,
+         "severity": "bad"},
+        {"id": "part", "state": "writable", "free_bytes": 900, "fullness": "warn", "disks": [
+            {"directory": "/d0", "free_bytes": 895, "total_bytes": 900, "fullness": ""},
+            {"directory": "/d1", "free_bytes": 5, "total_bytes": 100, "fullness": "warn"}]},
+    ]  # fmt: skip
     body = json.dumps(
         {"bookies": [bookie({"location": None, **row}) for row in rows], "next": None}
     )
@@ -343,10 +347,11 @@ def test_the_states_that_bookies_are_filtered_by(dashboard: Dashboard, tab: Tab)
     for choice, found in (
         ("writable", ["mute", "full", "part", "well"]), ("read-only", ["held"]), ("gone", ["away"]),
         ("nearly full", ["full", "part"]), ("no answer", ["mute"]),
-        ("any", ["mute", "away", "held", "full", "part", "well"]),
+        ("any", ["mute", "held", "away", "full", "part", "well"]),
     ):  # fmt: skip
         page.get_by_label("State").select_option(label=choice)
         expect(page.locator("tbody th")).to_have_text(found)
+    expect(page.locator("small.worst")).to_have_text("/d1: 95 % used")
 
 
 def test_ledgers_are_filtered_by_their_replicas(dashboard: Dashboard, tab: Tab) -> None:

@@ -248,7 +248,7 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
     tab.open("bookies")
     expect(page.locator("tbody th").first, "the worst bookie is the first").to_have_text(lost.id)
     tab.go(f"bookie/{lost.id}")
-    expect(page.locator(".problems > .bad")).to_contain_text("not registered")
+    expect(page.locator(".problems > .bad")).to_contain_text("is gone")
     names = page.locator(".tile dt")
     expect(names, "what it did is not known").to_have_text(["State", "Ledgers that name it"])
     expect(page.get_by_role("heading", name="Over time")).to_be_visible()  # It comes last.

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 
 
-def changed(page: Page, path: str, change: Callable[[Any], None]) -> None:
+def changed(page: Page, path: str | re.Pattern[str], change: Callable[[Any], None]) -> None:
     """Change the answers of a route of the server before the page gets them."""
 
     def fulfill(route: Route) -> None:
@@ -41,10 +41,11 @@ def test_a_bookie_without_an_answer_is_not_counted_as_writable(
     silent = dashboard.cluster.bookies[1].id
 
     def of_overview(found: Any) -> None:
-        found |= {"silent_bookies": 1, "silent_writable": 1}
+        found |= {"silent_bookies": 1, "silent_writable": 1, "away_severity": "bad"}
 
     def of_list(found: Any) -> None:
-        next(one for one in found["bookies"] if one["id"] == silent)["answers"] = False
+        one = next(one for one in found["bookies"] if one["id"] == silent)
+        one |= {"answers": False, "severity": "bad"}
 
     changed(page, "**/quire/overview", of_overview)
     changed(page, "**/quire/bookies?**", of_list)
@@ -68,18 +69,68 @@ def test_repair_and_jobs_names_the_bookies_that_are_away(dashboard: Dashboard, t
     tab.open("work")
     expect(page.get_by_role("heading", name="Jobs of this server")).to_be_visible()
     expect(page.locator("main .alert.warn")).to_have_count(0)
-    away = [{"id": first, "state": "gone"}, {"id": second, "state": "writable"}]
+    away = [{"id": first, "state": "gone", "severity": "note"},
+            {"id": second, "state": "writable", "severity": "warn"}]  # fmt: skip
     changed(page, "**/quire/work", lambda found: found.update(bookies_away=away))
     tab.open("work")
     alert = page.locator("main .alert.warn")
     expect(alert).to_contain_text(f"! Bookie {second} does not answer.")
-    expect(alert).to_contain_text(f"! Bookie {first} is gone: it is not registered.")
+    expect(alert).to_contain_text(f"! Bookie {first} is gone.")
     expect(alert.get_by_role("link", name=first)).to_have_attribute(
         "href", re.compile("^#/bookie/")
     )
     tab.check("work")
     alert.get_by_role("link", name="see the overview").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
+@pytest.mark.parametrize(("severity", "shown"), [("note", "gone"), ("bad", "✗ gone")])
+def test_a_bookie_that_is_gone_has_the_colour_of_its_problem(
+    dashboard: Dashboard, tab: Tab, severity: str, shown: str
+) -> None:
+    """It was grey, amber and red at the same time."""
+    page, lost = tab.page, dashboard.cluster.bookies[1].id
+    gone = {"state": "gone", "severity": severity, "answers": None}
+
+    def lose(found: Any) -> None:
+        for one in _bookies(found):
+            if one["id"] == lost:
+                one.update(gone)
+
+    def of_overview(found: Any) -> None:
+        found["bookies"] |= {"writable": 3, "gone": 1}
+        found["away_severity"] = severity
+
+    def of_work(found: Any) -> None:
+        found["bookies_away"] = [{"id": lost, "state": "gone", "severity": severity}]
+
+    changed(page, "**/quire/overview", of_overview)
+    changed(page, "**/quire/work", of_work)
+    changed(page, "**/quire/topology", lose)
+    changed(page, re.compile(r"/quire/bookies(\?|/[^/]+$)"), lose)
+    tile = "tile" if severity == "note" else f"tile {severity}"
+    titles = {"": "Writable bookies", "bookies": "Gone", f"bookie/{lost}": "State"}
+    for path, title in titles.items():
+        tab.open(path)
+        name = page.locator("dt").get_by_text(title, exact=True)
+        expect(page.locator(".tile").filter(has=name)).to_have_class(tile)
+        if path:
+            expect(page.locator("main .mark").first).to_have_text(shown)
+            expect(page.locator("main .mark").first).to_have_class(f"mark {severity}")
+    tab.open("topology")
+    chip = page.locator(".chip").filter(has_text=lost)
+    expect(chip).to_have_class(f"chip {severity}")
+    expect(chip).to_contain_text(": gone")
+    tab.open("work")
+    expect(page.locator("main .alert").first).to_have_class(f"alert {severity}")
+
+
+def _bookies(found: Any) -> list[Any]:
+    """Return the descriptions of bookies in the answer of one of the routes about them."""
+    if "regions" in found:
+        racks = [rack for region in found["regions"] for rack in region["racks"]]
+        return [one for rack in racks for one in rack["bookies"]]
+    return [found["bookie"]] if "bookie" in found else list(found["bookies"])
 
 
 def test_namespaces_are_paths_with_the_number_of_their_streams(

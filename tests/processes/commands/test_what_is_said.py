@@ -164,7 +164,7 @@ def test_a_bookie_then_its_rack(tmp_path: Path) -> None:
 
 def _one_is_gone(watched: Watched, lost: BookieProcess, ledgers: int) -> None:
     said = watched.told(
-        f"{lost.id} is not registered",
+        f"{lost.id} is gone",
         risk=rf"^{ledgers} of 3 ledgers lack",
         doing=rf"^The auditor healer waits [1-9][0-9]* (s|min|h) more for {lost.id}",
         # The bookie has noted its options, and ledgers on all bookies leave none to copy to.
@@ -197,7 +197,7 @@ def _rack_is_gone(watched: Watched, lost: list[BookieProcess]) -> None:
     )
     assert all(one.id in said["what"] for one in lost)
     assert "quire autorecovery trigger" in said["next"]
-    assert watched.problem("not registered") is None
+    assert watched.problem("is gone: ") is None
     assert said["what"] in watched.explain()
     assert watched.metric("quire_cluster_locations_lost") == 1
     assert watched.metric('quire_cluster_bookies{state="gone"}') == 2

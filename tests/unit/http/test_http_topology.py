@@ -72,16 +72,34 @@ def test_another_depth_than_most() -> None:
 
 
 def test_all_are_in_one_rack() -> None:
-    gone, one = warnings_of(rack("/a", 5) + rack("/b", 1, state="gone"))
-    assert gone.severity == "warn"
+    lost = {**bookie("/b-0", "/b", "gone"), "severity": "bad"}
+    gone, one = warnings_of([*rack("/a", 5), lost])
+    assert gone.severity == "bad"
     assert gone.what == (
-        "1 bookie is not registered: /b-0 (/b). The overview says whether copies are missing"
+        "1 bookie is gone: /b-0 (/b). The overview says whether copies are missing"
     )
     assert gone.next == "quire explain"
     assert one.severity == "warn"
     assert one.what.startswith("All 5 writable bookies with a location are in /a, because /b-0 of")
     (one,) = warnings_of(rack("/a", 5))
     assert "quire cluster locations set /a-0 /RACK" in one.next
+
+
+@pytest.mark.parametrize("severity", ["bad", "note"])
+def test_a_bookie_that_is_gone_is_as_bad_as_its_problem(severity: str) -> None:
+    """It was a warning here while the overview called it a note."""
+    lost = [{**bookie(name, None, "gone"), "severity": severity} for name in "ab"]
+    lost[0]["severity"] = "note"
+    (one,) = (one for one in warnings_of([*rack("/a", 1), *lost]) if "gone" in one.what)
+    assert one.severity == severity
+    (shown, *_) = topology(lost)["unknown"]
+    assert shown["severity"] == "note"
+
+
+def test_a_rack_is_as_full_as_its_fullest_bookie() -> None:
+    full = {**bookie("a", "/r"), "fullness": "warn"}
+    found = topology([full, {**bookie("b", "/r"), "fullness": ""}, bookie("c", "/s")])
+    assert [one["fullness"] for one in found["regions"][0]["racks"]] == ["warn", ""]
 
 
 def test_too_few_are_left_without_a_rack() -> None:

@@ -23,7 +23,7 @@ from quire.http.server.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.server.error_responses import NotFoundError
 from quire.http.server.fetch import Put
 from quire.http.views.bookie_list import bookie_facts
-from quire.http.views.bookie_page import actions, problems_of
+from quire.http.views.bookie_page import actions, problems_of, with_fullness
 from quire.http.views.bookie_report import bookie_report
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.job_pace import jobs_with_pace, running_with_pace
@@ -137,7 +137,7 @@ class BookiePages:
             "region": region,
             "rack": rack,
             "series": self._has_series(bookie_id),
-            "report": seen.report,
+            "report": with_fullness(seen.report),
             "report_missing": {"what": seen.missing, "next": seen.remedy} if seen.missing else None,
             "order": None if given is None else asdict(given),
             "problems": [asdict(each) for each in problems_of(bookie_id, state.problems)],
@@ -246,11 +246,7 @@ class BookiePages:
 
     async def topology(self, call: Call) -> dict[str, Any]:
         async with answering(self._connect) as client:
-            return topology(
-                await bookie_facts(
-                    client, gone=True, spaces=self._view.spaces, rates=self._view.rates
-                )
-            )
+            return topology((await self._view.look(client)).bookies)
 
 
 def _checked(call: Call) -> str:

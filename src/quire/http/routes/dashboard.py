@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -11,11 +10,9 @@ from quire.http.routes.answering import answering
 from quire.http.routes.cluster import Connect
 from quire.http.routes.jobs import Jobs
 from quire.http.server.api import Call, Route
-from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.job_pace import jobs_with_pace, running_with_pace
 from quire.replication.explain.status import why_not
-from quire.replication.marks.job_announcements import running_jobs
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import Pauses
 from quire.streams.namespace.tree_search import namespace_sizes
@@ -32,8 +29,6 @@ LAST_KNOWN = tuple(
 KEPT = (f"{PREFIX}/overview", f"{PREFIX}/work")
 """The routes whose last known state is refreshed regularly, even if nobody asks for them."""
 MARKED_SHOWN_MAX = 50
-SILENT_AGE_MAX_S = 60.0
-"""The age in seconds from which on it is not known whether bookies answer."""
 AWAY_SHOWN_MAX = 50
 """The largest number of bookies that are gone or do not answer, and are named beside the jobs."""
 NAMESPACES_MAX = 1_000
@@ -67,7 +62,8 @@ class DashboardRoutes:
                   self.work, example={"autorecovery": {"enabled": True}, "jobs": [],
                                        "elsewhere": [], "paused": [], "marked": [],
                                        "bookies_away": [{"id": "10.0.0.1:3181",
-                                                         "state": "gone"}]}),
+                                                         "state": "gone",
+                                                         "severity": "bad"}]}),
             Route("GET", f"{PREFIX}/namespaces", f"List the first {NAMESPACES_MAX} "
                   "namespaces of streams",
                   self.namespaces, example={"namespaces": ["/streams"],
@@ -83,7 +79,8 @@ class DashboardRoutes:
     async def work(self, call: Call) -> dict[str, Any]:
         async with answering(self._connect) as client:
             store = client.metadata
-            recovery = await self._view.autorecovery(client)
+            state = await self._view.look(client)
+            recovery = state.autorecovery
             ids: list[int] = []
             async for ledger_id in ReplicationMarks(store).walk():
                 ids.append(ledger_id)
@@ -91,31 +88,21 @@ class DashboardRoutes:
                     break
             found = await each(ids, lambda one: why_not(store, one, clock=client.clock))
             paused = await Pauses(store).all()
-            running = await running_jobs(store)
-            facts = await bookie_facts(client, gone=True)
             now_ms = client.clock.now_ms()
-        silent = self._silent()
-        away = [one for one in facts if one["state"] == "gone" or one["id"] in silent]
+        away = [one for one in state.bookies if one["state"] == "gone" or one["answers"] is False]
         paces = self._view.paces
         return {
             "autorecovery": recovery,
             "repair": paces.repair(recovery["marked"], now_ms),
             "jobs": jobs_with_pace(self._jobs.all(), paces, now_ms),
-            "elsewhere": running_with_pace(running, self._owner, paces),
+            "elsewhere": running_with_pace(state.running, self._owner, paces),
             "paused": [asdict(one) for one in paused],
             "marked": [{**asdict(one), "why": one.sentence()} for one in found if one],
             "bookies_away": [
-                {name: one[name] for name in ("id", "state")} for one in away[:AWAY_SHOWN_MAX]
+                {name: one[name] for name in ("id", "state", "severity")}
+                for one in away[:AWAY_SHOWN_MAX]
             ],
         }
-
-    def _silent(self) -> Collection[str]:
-        """Return the bookies that did not answer when the server asked all of them the last time.
-
-        The samples for the charts and the overview ask them anyway, so a page of jobs does not.
-        """
-        age_s = self._view.spaces.age_s
-        return self._view.spaces.silent if age_s is not None and age_s < SILENT_AGE_MAX_S else ()
 
     async def namespaces(self, call: Call) -> dict[str, Any]:
         async with answering(self._connect) as client:

@@ -97,6 +97,9 @@ class QuireRoutes:
         space = Field("space", "boolean", "ask each bookie for the free space of its disk")
         rates = Field("rates", "boolean", "include the rates of each bookie, from its /metrics")
         gone = Field("gone", "boolean", "include bookies that have a cookie and are not registered")
+        severity = Field("severity", "boolean", "include the worst severity of the problems that "
+                         "name each bookie, and also its free space and its rates"
+                         )  # fmt: skip
         deep = Field("deep", "boolean", "read every entry of every replica")
         missing = Field("namespace", "string", NAMESPACE.help)
         name = Field("name", "string", "the stream's name", required=True)
@@ -109,7 +112,7 @@ class QuireRoutes:
                   "Return the state of the cluster and of its autorecovery",
                   self.cluster, example={"instance_id": "…", "writable": 3, "readonly": 0}),
             Route("GET", f"{PREFIX}/bookies", "List the registered bookies", self.bookies,
-                  query=(*names, space, rates, gone),
+                  query=(*names, space, rates, gone, severity),
                   example={"bookies": [{"id": "10.0.0.1:3181", "state": "writable"}],
                            "next": None}),
             Route("GET", f"{PREFIX}/ledgers", "List ledgers with their metadata and owners",
@@ -178,12 +181,21 @@ class QuireRoutes:
         }
 
     async def bookies(self, call: Call) -> dict[str, Any]:
-        found = await bookie_facts(
-            await self._connect(),
-            gone=call.query.get("gone", False),
-            spaces=self._view.spaces if call.query.get("space") else None,
-            rates=self._view.rates if call.query.get("rates") else None,
-        )
+        client, gone = await self._connect(), call.query.get("gone", False)
+        if call.query.get("severity"):
+            state = await self._view.look(client)
+            found = [
+                {name: value for name, value in one.items() if name != "report"}
+                for one in state.bookies
+                if gone or one["state"] != "gone"
+            ]
+        else:
+            found = await bookie_facts(
+                client,
+                gone=gone,
+                spaces=self._view.spaces if call.query.get("space") else None,
+                rates=self._view.rates if call.query.get("rates") else None,
+            )
         listed = {one["id"]: one for one in found}
         names, following = _page(list(listed), call)
         return {"bookies": [listed[name] for name in names], "next": following}

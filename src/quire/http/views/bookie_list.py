@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire._runtime.tasks import each
 from quire._runtime.units import host_port
@@ -19,7 +19,7 @@ from quire.errors import (
 from quire.metadata.bookies import tls_files
 from quire.metadata.bookies.orders import stored_order
 from quire.metadata.bookies.start_commands import read_start_command
-from quire.metadata.bookies.unwritable import from_properties
+from quire.metadata.bookies.unwritable import FULL, from_properties
 from quire.replication.explain.silence import SilenceKind, data_directories
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ async def bookie_facts(
             not answer, and `certificate_expires_ms` when its certificate expires. `directories` has
             the data directories of the bookie's cookie, if little space is free, or if the bookie
             reports damage. The first `GONE_NAMED_MAX` bookies whose process does not run have it
-            too, and also `start_command`, if the command that started them is known.
+            too, and also `start_command`, if the command that started them is known. `fullness` is
+            "warn" if a disk of the bookie is nearly full or full, and otherwise "". It is the
+            severity of the problem that reports the disk. Each of the `disks` has it, too.
         rates: If given, each description has what the bookie's metrics show: rates, the space of
             each disk, suspended compaction, damage, and the free space that it needs.
         reports: If given, each description has the last report of the bookie as `report`, or None.
@@ -107,12 +109,19 @@ async def bookie_facts(
             described["rates"] = current.get(name)
             described["free_shares"] = dict(rates.directories.get(name, {}))
             described["disks"] = [
-                {"directory": path, "free_bytes": int(free), "total_bytes": int(total)}
+                {
+                    "directory": path,
+                    "free_bytes": int(free),
+                    "total_bytes": int(total),
+                    "fullness": disk_fullness(free, total),
+                }
                 for path, (free, total) in rates.disks.get(name, {}).items()
             ]
             described["compaction_suspended"] = rates.suspended.get(name, [])
             described["damaged"] = rates.damaged.get(name)
             described["min_free_bytes"] = rates.min_free_bytes.get(name)
+        if spaces is not None:
+            described["fullness"] = bookie_fullness(described)
         if reports is not None:
             described["report"] = known.get(name)
         if ports is not None:
@@ -150,6 +159,17 @@ def disk_nearly_full(free_bytes: float, total_bytes: float) -> bool:
     return used >= CERTAINLY_NEARLY_FULL or (
         used >= NEARLY_FULL and free_bytes <= NEARLY_FULL_BYTES
     )
+
+
+def disk_fullness(free_bytes: float | None, total_bytes: float | None) -> Literal["", "warn"]:
+    """Return "warn" if a disk is nearly full. A disk of unknown size counts as not."""
+    return "warn" if total_bytes and disk_nearly_full(free_bytes or 0, total_bytes) else ""
+
+
+def bookie_fullness(described: Mapping[str, Any]) -> Literal["", "warn"]:
+    """Return "warn" if a disk of a bookie is nearly full, or too full for the bookie."""
+    full = any(reason["why"] == FULL for reason in described["unwritable"] or ())
+    return "warn" if full or nearly_full(described) else ""
 
 
 def damaged(described: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from quire.http.views.bookie_list import disk_fullness
 from quire.http.views.problems.problem import Problem
 from quire.metadata.bookies.orders import Order, What
 
@@ -59,6 +60,17 @@ def actions(
 def _action(*refusals: tuple[str, bool]) -> dict[str, Any]:
     why = next((why for why, holds in refusals if holds), "")
     return {"possible": not why, "why": why}
+
+
+def with_fullness(report: Report | None) -> dict[str, Any] | None:
+    """Return the report with the `fullness` of each directory's disk (see `disk_fullness`)."""
+    if report is None:
+        return None
+    directories = [
+        {**one, "fullness": disk_fullness(one["free_bytes"], one["total_bytes"])}
+        for one in report["directories"]
+    ]
+    return {**report, "directories": directories}
 
 
 def problems_of(bookie_id: str, problems: Iterable[Problem]) -> list[Problem]:

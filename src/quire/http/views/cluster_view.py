@@ -26,7 +26,7 @@ from quire.http.views.problems.metadata_store import (
     of_metadata_disk,
     of_noticed_outages,
 )
-from quire.http.views.problems.problem import Problem
+from quire.http.views.problems.problem import SEVERITIES, Problem, severities
 from quire.http.watch.bookie_reports import BookieReports
 from quire.http.watch.known_reports import KnownReports
 from quire.http.watch.ledger_index import LedgerIndex
@@ -55,6 +55,10 @@ from quire.streams.ownership.owner_index import OwnerIndex
 STATES = ("writable", "read-only", "gone")
 FULLEST_SHOWN = 12
 """The number of bookies whose disks the overview shows."""
+FULLEST_KEYS = (
+    "id", "state", "answers", "severity", "free_bytes", "total_bytes", "fullness",
+)  # fmt: skip
+"""The part of the description of a bookie that the overview shows beside its disk."""
 OWNER_KINDS = ("stream", "object", "state machine", "dataset")
 
 
@@ -97,12 +101,22 @@ class ClusterState:
         """Return the number of registered bookies that do not answer."""
         return sum(one["answers"] is False for one in self.bookies)
 
+    def away_severity(self) -> str:
+        """Return the worst severity of the bookies that are not writable or are silent, or ""."""
+        found = {
+            one["severity"]
+            for one in self.bookies
+            if one["state"] != "writable" or one["answers"] is False
+        }
+        return next((one for one in SEVERITIES if one in found), "")
+
     def as_json(self) -> dict[str, Any]:
         told = [one for one in self.bookies if one["free_bytes"] is not None]
         return {
             "metadata": self.metadata,
             "instance_id": self.instance_id,
             "bookies": self.count(),
+            "away_severity": self.away_severity(),
             "silent_bookies": self.silent(),
             "silent_writable": sum(
                 one["state"] == "writable" and one["answers"] is False for one in self.bookies
@@ -111,7 +125,7 @@ class ClusterState:
             "total_bytes": sum(one["total_bytes"] for one in told),
             "space_age_s": self.space_age_s,
             "fullest": [
-                {name: one[name] for name in ("id", "state", "free_bytes", "total_bytes")}
+                {name: one[name] for name in FULLEST_KEYS}
                 for one in sorted(told, key=_free_share)[:FULLEST_SHOWN]
             ],
             "rates": together({one["id"]: one["rates"] for one in self.bookies if one["rates"]}),
@@ -176,6 +190,8 @@ class ClusterView:
     async def look(self, client: Client) -> ClusterState:
         """Return the state of the cluster.
 
+        The description of each bookie has the worst `severity` of the problems that name it, or "".
+
         Raises MetadataError. Safe to cancel.
         """
         bookies = await bookie_facts(
@@ -214,13 +230,17 @@ class ClusterView:
         )
         unsteady = of_noticed_outages(client.metadata.uri, outages, now_ms)
         disk = await asyncio.to_thread(metadata_disk, client.metadata.uri)
+        all_found = worst_first([*of_metadata_disk(disk, bookies), *unsteady, *found])
+        worst = severities(all_found)
+        for one in bookies:
+            one["severity"] = worst.get(one["id"], "")
         return ClusterState(
             client.metadata.uri,
             await client.metadata.instance_id(),
             bookies,
             recovery,
             risk,
-            worst_first([*of_metadata_disk(disk, bookies), *unsteady, *found]),
+            all_found,
             self.spaces.age_s,
             await running_jobs(client.metadata),
             lost,

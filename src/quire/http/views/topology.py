@@ -10,12 +10,13 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from quire._runtime.units import are, counted, percent_text, plural, some_of, them, verb
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
 from quire.core.placement.values import parts_of
+from quire.http.views.problems.problem import SEVERITIES, Severity
 
 Bookie = Mapping[str, Any]
 """A bookie as `bookie_list.bookie_facts` describes it."""
@@ -53,9 +54,9 @@ MOVE_COPIES = (
 class TopologyWarning:
     """Something that is wrong with the distribution of bookies over racks."""
 
-    severity: Literal["warn", "note"]
-    """`warn`: a bookie is away, or data or writing is at stake when a rack is lost. `note`: good to
-    know."""
+    severity: Severity
+    """`warn`: data or writing is at stake when a rack is lost. `note`: good to know. Bookies that
+    are gone have the severity of the problem that reports them."""
     what: str
     next: str
     """The command to type, or the action to take."""
@@ -105,12 +106,16 @@ def _rack(location: str, members: Sequence[Bookie]) -> dict[str, Any]:
         "location": location,
         "free_bytes": sum(one["free_bytes"] for one in told) if told else None,
         "total_bytes": sum(one["total_bytes"] for one in told) if told else None,
+        "fullness": "warn" if any(one.get("fullness") for one in members) else "",
         "bookies": [_short(one) for one in members],
     }
 
 
 def _short(one: Bookie) -> dict[str, Any]:
-    names = ("id", "state", "free_bytes", "total_bytes", "answers", "compaction_suspended")
+    names = (
+        "id", "state", "severity", "free_bytes", "total_bytes", "fullness", "answers",
+        "compaction_suspended",
+    )  # fmt: skip
     return {name: one.get(name) for name in names}
 
 
@@ -132,7 +137,7 @@ def warnings_of(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
             ),
         ]
     found = [*lost, *data_warnings(bookies), *_capacity(located)]
-    return sorted(found, key=lambda one: ("warn", "note").index(one.severity))
+    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 
 def data_warnings(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
@@ -151,9 +156,10 @@ def _lost(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
     gone = [one for one in bookies if one["state"] == "gone"]
     if gone:
         named = [one["id"] + (f" ({one['location']})" if one["location"] else "") for one in gone]
+        worst = {one.get("severity") for one in gone}
         yield TopologyWarning(
-            "warn",
-            f"{counted(len(gone), 'bookie')} {are(len(gone))} not registered: {some_of(named)}. "
+            next((one for one in SEVERITIES if one in worst), "note"),
+            f"{counted(len(gone), 'bookie')} {are(len(gone))} gone: {some_of(named)}. "
             "The overview says whether copies are missing",
             "quire explain",
             bookies=tuple(one["id"] for one in gone),

@@ -134,12 +134,12 @@ def test_a_repair_that_fails_because_a_bookie_is_lost_follows_from_that() -> Non
     bookies = [bookie("a"), bookie("b", "gone")]
     risk = AtRisk(9, True, lacking=2, by_group={"alone": 2}, without_spare=2)
     first, second = problems(bookies, found, risk, now_ms=NOW_MS)
-    assert first.what.startswith("b is not registered")
+    assert first.what.startswith("b is gone")
     assert second.what == (
         "1 ledger could not be repaired, such as ledger 7: no writable bookie can replace b"
     )
     assert second.next == (
-        "This follows from b, which is not registered: bring it back, as the finding about it "
+        "This follows from b, which is gone: bring it back, as the finding about it "
         "says. To see one of the ledgers: quire explain ledger 7"
     )
     _, second = problems(bookies, found, AtRisk(9, True, by_group={"alone": 2}), now_ms=NOW_MS)
@@ -154,7 +154,7 @@ def test_marked_ledgers_of_a_lost_bookie_follow_from_that() -> None:
     example = {"ledger": 7, "replicas": ["b"]}
     found = {**WELL, "marked": 2, "locked": 1, "example": example}
     _, one = problems([bookie("a"), bookie("b", "gone")], found)
-    assert one.next.startswith("This follows from b, which is not registered: bring it back, as")
+    assert one.next.startswith("This follows from b, which is gone: bring it back, as")
     assert one.next.endswith("To list the ledgers: quire autorecovery list")
     (one,) = problems([bookie("a"), bookie("b")], found)
     assert one.next == "quire autorecovery list"

@@ -69,7 +69,7 @@ def test_it_follows_from_the_bookies_that_are_gone() -> None:
     there = [bookie("a"), bookie("b")]
     _, found = problems([*there, bookie("c", "gone")], WELL, creatable=few)
     assert found.next.startswith(
-        "This follows from c, which is not registered: bring it back, as the finding about it "
+        "This follows from c, which is gone: bring it back, as the finding about it "
         "says. Otherwise: start another bookie"
     )
     _, found = problems([there[0], bookie("c", "gone")], WELL, creatable=few)

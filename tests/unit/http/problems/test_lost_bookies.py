@@ -16,9 +16,7 @@ from tests.support.http.problems import WELL, bookie, said
 
 def test_lost_bookies() -> None:
     lost = [bookie("a"), bookie("b", "gone")]
-    assert said(lost) == [
-        ("bad", "b is not registered: stopped, or cut off from the metadata store")
-    ]
+    assert said(lost) == [("bad", "b is gone: stopped, or cut off from the metadata store")]
     (one,) = problems(lost, WELL)
     assert "quire bookie recover b" in one.next
     (one,) = problems(lost, WELL, AtRisk(ledgers=7, whole=True, by_group={ALONE: 1}))
@@ -29,7 +27,7 @@ def test_lost_bookies() -> None:
     assert "recover" not in one.next
     many = [bookie("z"), *(bookie(f"b{n}", "gone") for n in range(9))]
     ((_, what),) = said(many)
-    assert what.startswith("b0, b1, b2, b3, b4 and 4 more are not registered")
+    assert what.startswith("b0, b1, b2, b3, b4 and 4 more are gone")
 
 
 def test_a_lost_rack_is_one_thing() -> None:
@@ -37,7 +35,7 @@ def test_a_lost_rack_is_one_thing() -> None:
     assert said(bookies) == [("bad", "All bookies of /r2 are gone: b, c")]
     half = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", rack="/r2")]
     ((_, what),) = said(half)
-    assert what.startswith("b is not registered")
+    assert what.startswith("b is gone")
 
 
 def test_nobody_takes_entries() -> None:
@@ -97,7 +95,7 @@ def test_a_bookie_whose_copies_no_other_can_take_is_not_recovered() -> None:
 def of_lost(risk: AtRisk | None, now_ms: int = 0, **recovery: Any) -> Problem:
     """Return what is reported about b, which is lost."""
     found = problems([bookie("a"), bookie("b", "gone")], {**WELL, **recovery}, risk, now_ms=now_ms)
-    return next(one for one in found if "b is not registered" in one.what)
+    return next(one for one in found if "b is gone" in one.what)
 
 
 RISK = AtRisk(ledgers=9, whole=True, lacking=4, last_copy=1, by_group={ALONE: 4})
@@ -157,19 +155,17 @@ def probed(*probes: ProbeResult | None, rack: str | None = None) -> Problem:
 def test_the_address_of_a_lost_bookie_tells_whether_it_is_stopped_or_cut_off() -> None:
     """The finding said "stopped, or cut off", and the person connected to the port by hand."""
     one = probed(ProbeResult.REFUSED)
-    assert one.what == "b0 is not registered: nothing listens at its address, so it is stopped"
+    assert one.what == "b0 is gone: nothing listens at its address, so it is stopped"
     assert one.next.startswith("Start it again, with the options that it had: quire bookie start")
     one = probed(ProbeResult.ACCEPTED)
     assert one.what == (
-        "b0 is not registered: its address accepts connections, so it runs, but is cut off from "
+        "b0 is gone: its address accepts connections, so it runs, but is cut off from "
         "the metadata store or paused"
     )
     assert one.next.startswith("Do not start it again: look in its log for errors of the")
     assert "bookie start" not in one.next
     one = probed(ProbeResult.SILENT)
-    assert one.what == (
-        "b0 is not registered: its address does not answer, so its machine is off or cut off"
-    )
+    assert one.what == "b0 is gone: its address does not answer, so its machine is off or cut off"
     assert one.next.startswith("Check the machine and the network to it. Start it again, with")
     two = probed(ProbeResult.REFUSED, ProbeResult.REFUSED)
     assert two.what.endswith("nothing listens at their addresses, so they are stopped")
@@ -180,7 +176,7 @@ def test_the_address_of_a_lost_bookie_tells_whether_it_is_stopped_or_cut_off() -
 
 def test_lost_bookies_whose_addresses_answer_differently_are_listed() -> None:
     one = probed(ProbeResult.REFUSED, ProbeResult.SILENT, None)
-    assert one.what.endswith("are not registered: stopped, or cut off from the metadata store")
+    assert one.what.endswith("are gone: stopped, or cut off from the metadata store")
     assert one.items == (
         "b0: nothing listens at its address, so it is stopped",
         "b1: its address does not answer, so its machine is off or cut off",

@@ -32,7 +32,7 @@ def test_one_rack_is_left_because_the_bookies_of_the_others_are_gone() -> None:
     """The finding asked for another location, or another rack, although there was one."""
     bookies = [bookie("a", rack="/r1"), bookie("b", rack="/r1"), bookie("c", "gone", rack="/r2")]
     lost, found = problems(bookies, WELL)
-    assert lost.what.startswith("c is not registered")
+    assert lost.what.startswith("c is gone")
     assert found.what == (
         "All 2 writable bookies with a location are in /r1, because c of other racks is gone or "
         "read-only: every copy of a ledger that is written now can be lost with that rack"

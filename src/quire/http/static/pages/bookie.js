@@ -4,7 +4,7 @@
 import { QUESTIONS, button } from "/ui/parts/actions.js";
 import { ask, get } from "/ui/parts/api.js";
 import { stateMarks } from "/ui/pages/bookies.js";
-import { advice, command, empty, tiles, usage } from "/ui/parts/controls.js";
+import { advice, command, empty, stateKind, tiles, usage } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
 import { address, facts, h, link, mark, section, table } from "/ui/parts/dom.js";
 import { bytes, count, counted, localSizes, milliseconds, percent, rate, seconds, time } from "/ui/parts/format.js";
@@ -21,13 +21,12 @@ const next = (text) => (text ? advice(text) : "");
 // -- key figures --------------------------------------------------------------------------------
 
 /** Return the key figures. Of a bookie that is gone, only two are known. */
-function figures({ bookie, report, problems }, ledgers) {
+function figures({ bookie, report }, ledgers) {
   const { rates } = bookie;
   const used = bookie.free_bytes === null || !bookie.total_bytes ? null : 1 - bookie.free_bytes / bookie.total_bytes;
-  const wrong = problems.some((one) => one.severity === "bad");
   return tiles([
-    { name: "State", value: bookie.state, below: report ? `version ${report.version}, up ${seconds((Date.now() - report.started_ms) / 1000)}` : "", kind: bookie.state === "gone" && wrong ? "bad" : bookie.state === "writable" ? "" : "warn" },
-    ...(bookie.state === "gone" ? [] : [{ name: "Disk used", value: percent(used), below: used === null ? "not known" : `${bytes(bookie.free_bytes)} free of ${bytes(bookie.total_bytes)}`, kind: used >= 0.9 ? "bad" : used >= 0.8 ? "warn" : "" }]),
+    { name: "State", value: bookie.state, below: report ? `version ${report.version}, up ${seconds((Date.now() - report.started_ms) / 1000)}` : "", kind: stateKind(bookie) },
+    ...(bookie.state === "gone" ? [] : [{ name: "Disk used", value: percent(used), below: used === null ? "not known" : `${bytes(bookie.free_bytes)} free of ${bytes(bookie.total_bytes)}`, kind: bookie.fullness }]),
     { name: "Ledgers that name it", value: (ledgers.whole ? "" : "at least ") + count(ledgers.count), below: ledgers.age_s === null ? "being counted" : `of ${counted(ledgers.read, "ledger")}` },
     ...(bookie.state === "gone" ? [] : [
       { name: "Entries added", value: rate(rates?.adds_per_s), below: rate(rates?.add_bytes_per_s, "B") },
@@ -49,7 +48,7 @@ function directory(one) {
   return h("section", { class: "card directory", "aria-label": `Directory ${one.path}` },
     h("header", null, h("h3", { class: "mono" }, one.path), mark(...(DIRECTORY[one.state] ?? ["note", one.state]))),
     one.reason ? h("p", { class: "wrong" }, localSizes(one.reason)) : "",
-    one.total_bytes ? usage(`disk of ${one.path}`, one.total_bytes - one.free_bytes, one.total_bytes) : h("p", { class: "quiet" }, "Its file system does not answer."),
+    one.total_bytes ? usage(`disk of ${one.path}`, one.total_bytes - one.free_bytes, one.total_bytes, one.fullness) : h("p", { class: "quiet" }, "Its file system does not answer."),
     one.ledgers === null ? "" : h("p", null, `${counted(one.ledgers, "ledger")}. The log files take ${bytes(files)}, with ${bytes(live)} of entries that are not deleted.`),
     one.segments.length ? table(`Segments of ${one.path}`, [["Segments", ""], ["Number", "number"], ["Files", "number"], ["Live", "number"]], one.segments.map((part) =>
       [SEGMENT_KIND[part.state] && part.state === "damaged" ? mark("bad", `✗ ${SEGMENT[part.state]}`) : SEGMENT[part.state] ?? part.state, count(part.segments), bytes(part.file_bytes), bytes(part.live_bytes)])) : "");
@@ -59,7 +58,7 @@ function disks({ bookie, report, report_missing: missing }) {
   if (report) return section("Disks by directory", h("div", { class: "cards" }, report.directories.map(directory)));
   const known = Object.entries(bookie.free_shares ?? {});
   return section("Disks by directory",
-    bookie.free_bytes === null || !bookie.total_bytes ? "" : h("div", { class: "card directory" }, h("p", null, "All directories together"), usage(`disks of ${bookie.id}`, bookie.total_bytes - bookie.free_bytes, bookie.total_bytes)),
+    bookie.free_bytes === null || !bookie.total_bytes ? "" : h("div", { class: "card directory" }, h("p", null, "All directories together"), usage(`disks of ${bookie.id}`, bookie.total_bytes - bookie.free_bytes, bookie.total_bytes, bookie.fullness)),
     known.length ? table("From its metrics", [["Directory", ""], ["Used", "number"]], known.map(([where, free]) => [where, percent(1 - free)])) : "",
     h("div", { class: "alert note" }, h("p", null, `Directories, segments and the reason for read-only are not known. ${missing.what}.`), next(missing.next)));
 }

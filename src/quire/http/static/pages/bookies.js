@@ -1,34 +1,38 @@
 // The list of bookies.
 
 import { get } from "/ui/parts/api.js";
-import { command, empty, tiles, usage } from "/ui/parts/controls.js";
+import { command, empty, signed, stateKind, tiles, usage } from "/ui/parts/controls.js";
 import { NONE, h, link, mark, sortable } from "/ui/parts/dom.js";
 import { bytes, count, counted, milliseconds, percent, rate } from "/ui/parts/format.js";
 import { spaceAge } from "/ui/pages/overview.js";
 
 const LIMIT = 1000;
-const NEARLY_FULL = 0.8;
-export const STATES = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], gone: ["bad", "✗ gone"] };
-const ORDER = { gone: 1, "read-only": 2, writable: 3 };
+const KINDS = ["bad", "warn", "note", "good"];
+const STATES = ["gone", "read-only", "writable"];
 
 /** Return the place of a bookie in the order of states, in which the worst is the first. */
-const worst = (one) => (one.answers === false ? 0 : ORDER[one.state]);
+const worst = (one) => KINDS.indexOf(stateKind(one)) * STATES.length + STATES.indexOf(one.state);
+
+/** Return the worst severity of the problems of these bookies, or "". */
+const severity = (some) => KINDS.find((kind) => some.some((one) => stateKind(one) === kind)) ?? "";
 
 /** Return the state of a bookie as marks. */
-export const stateMarks = (one) => [mark(...STATES[one.state]), one.answers === false ? [" ", mark("bad", "✗ no answer")] : "",
+export const stateMarks = (one) => [one.answers === false ? mark("", one.state) : mark(stateKind(one), signed(stateKind(one), one.state)),
+  one.answers === false ? [" ", mark(stateKind(one), signed(stateKind(one), "no answer"))] : "",
   one.compaction_suspended?.length ? [" ", mark("warn", `! ${one.compaction_suspended.join(" and ")} compaction suspended`)] : ""];
 
 const used = (one) => (one.free_bytes === null || !one.total_bytes ? null : 1 - one.free_bytes / one.total_bytes);
 
-/** Return the fullest directory of a bookie, if it is fuller than the disks together say. */
+/** Return the fullest directory of a bookie that has several, if it is nearly full. */
 function fullest(one) {
-  const [path, free] = Object.entries(one.free_shares ?? {}).reduce((least, each) => (least && least[1] <= each[1] ? least : each), null) ?? [];
-  return path !== undefined && 1 - free >= NEARLY_FULL && (used(one) ?? 0) < NEARLY_FULL ? h("small", { class: "worst" }, `${path}: ${percent(1 - free)} used`) : "";
+  const disks = one.disks ?? [];
+  const full = disks.length < 2 ? [] : disks.filter((each) => each.fullness).sort((first, second) => used(second) - used(first));
+  return full.length ? h("small", { class: "worst" }, `${full[0].directory}: ${percent(used(full[0]))} used`) : "";
 }
 
 export function disk(one) {
   if (one.free_bytes === null) return one.state === "gone" || one.answers === false ? "–" : spaceAge(null);
-  return [usage(`disk of ${one.id}`, one.total_bytes - one.free_bytes, one.total_bytes), fullest(one), spaceAge(one.space_age_s)];
+  return [usage(`disk of ${one.id}`, one.total_bytes - one.free_bytes, one.total_bytes, one.fullness), fullest(one), spaceAge(one.space_age_s)];
 }
 
 const COLUMNS = [
@@ -54,7 +58,7 @@ const CHOICES = [["", "any"], ["writable", "writable"], ["read-only", "read-only
 function fits(one) {
   const part = wanted.text.toLowerCase();
   const named = `${one.id} ${one.location ?? ""} ${one.host ?? ""}`.toLowerCase().includes(part);
-  const state = { "": true, full: (used(one) ?? 0) >= NEARLY_FULL || fullest(one) !== "", silent: one.answers === false }[wanted.state] ?? one.state === wanted.state;
+  const state = { "": true, full: Boolean(one.fullness), silent: one.answers === false }[wanted.state] ?? one.state === wanted.state;
   return named && state;
 }
 
@@ -71,18 +75,19 @@ function filter() {
 }
 
 function figures(all) {
-  const of = (state) => all.filter((one) => one.state === state).length;
+  const those = (state) => all.filter((one) => one.state === state);
+  const of = (state) => those(state).length;
   const silent = all.filter((one) => one.answers === false);
   const writable = of("writable") - silent.filter((one) => one.state === "writable").length;
   const told = all.filter((one) => one.free_bytes !== null);
   const sum = (name) => told.reduce((total, one) => total + one[name], 0);
-  const full = all.filter((one) => (used(one) ?? 0) >= NEARLY_FULL || fullest(one) !== "").length;
+  const full = all.filter((one) => one.fullness).length;
   return tiles([
-    { name: "Writable", value: `${count(writable)} of ${count(all.length)}`, below: silent.length ? `${count(silent.length)} ${silent.length === 1 ? "does" : "do"} not answer` : "accept new entries", kind: writable && !silent.length ? "" : "bad" },
-    { name: "Read-only", value: count(of("read-only")), below: "serve what they have", kind: of("read-only") ? "warn" : "" },
-    { name: "Gone", value: count(of("gone")), below: "not registered", kind: of("gone") ? "warn" : "" },
+    { name: "Writable", value: `${count(writable)} of ${count(all.length)}`, below: silent.length ? `${count(silent.length)} ${silent.length === 1 ? "does" : "do"} not answer` : "accept new entries", kind: writable ? severity(silent) : "bad" },
+    { name: "Read-only", value: count(of("read-only")), below: "serve what they have", kind: severity(those("read-only")) },
+    { name: "Gone", value: count(of("gone")), below: "not registered", kind: severity(those("gone")) },
     { name: "Free space", value: told.length ? bytes(sum("free_bytes")) : "–", below: told.length ? `of ${bytes(sum("total_bytes"))}` : "not known yet" },
-    { name: "Nearly full disks", value: count(full), below: "over 80\u00a0% used", kind: full ? "warn" : "" },
+    { name: "Nearly full disks", value: count(full), below: "bookies with a full or nearly full disk", kind: full ? "warn" : "" },
   ]);
 }
 
@@ -93,7 +98,7 @@ export const bookies = {
     return filter();
   },
   load: ({ query }, signal) => get("/api/v1/quire/bookies", {
-    space: true, rates: true, gone: true, limit: LIMIT, ...(query.has("after") ? { after: query.get("after") } : {}),
+    severity: true, gone: true, limit: LIMIT, ...(query.has("after") ? { after: query.get("after") } : {}),
   }, signal),
   oldSince: (data) => data.old_since_ms ?? null,
   render(data) {

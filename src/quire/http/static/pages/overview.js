@@ -1,7 +1,7 @@
 // What somebody on call wants to know first: what is wrong, then the key figures, then the rest.
 
 import { get } from "/ui/parts/api.js";
-import { advice, fullness, tiles, usage } from "/ui/parts/controls.js";
+import { advice, signed, stateKind, tiles, usage } from "/ui/parts/controls.js";
 import { facts, h, link, mark, section } from "/ui/parts/dom.js";
 import { bytes, count, counted, localTimes, milliseconds, percent, rate, seconds } from "/ui/parts/format.js";
 import { noteProblems } from "/ui/parts/problems.js";
@@ -43,10 +43,9 @@ function keyFigures(data) {
   const away = [silent, bookies["read-only"] ? `${count(bookies["read-only"])} read-only` : "", bookies.gone ? `${count(bookies.gone)} gone` : ""].filter(Boolean);
   const all = bookies.writable + bookies["read-only"] + bookies.gone;
   const looked = autorecovery.enabled && autorecovery.auditor;
-  const wrong = data.problems.some((one) => one.severity === "bad");
   return tiles([
-    { name: "Writable bookies", value: `${count(bookies.writable - (data.silent_writable ?? 0))} of ${count(all)}`, below: away.join(", ") || "all of them", kind: silent || !bookies.writable || bookies.gone && wrong ? "bad" : away.length ? "warn" : "" },
-    { name: "Fullest bookie", value: fullest ? `${percent(share)} used` : "–", below: data.space_age_s === null ? "not known yet" : [`${bytes(data.free_bytes)} of ${bytes(data.total_bytes)} free in all `, spaceAge(data.space_age_s)], kind: fullness(share) },
+    { name: "Writable bookies", value: `${count(bookies.writable - (data.silent_writable ?? 0))} of ${count(all)}`, below: away.join(", ") || "all of them", kind: bookies.writable ? data.away_severity : "bad" },
+    { name: "Fullest bookie", value: fullest ? `${percent(share)} used` : "–", below: data.space_age_s === null ? "not known yet" : [`${bytes(data.free_bytes)} of ${bytes(data.total_bytes)} free in all `, spaceAge(data.space_age_s)], kind: fullest?.fullness },
     { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: looked ? `${count(autorecovery.locked)} being repaired` : "nobody looks for them", kind: autorecovery.marked || bookies.gone && !looked ? "warn" : "" },
     { name: "Autorecovery", value: autorecovery.enabled ? "on" : "switched off", below: autorecovery.auditor ? `auditor ${autorecovery.auditor}` : "no auditor", kind: autorecovery.enabled && autorecovery.auditor ? "" : "warn" },
     ...(rates.bookies ? [
@@ -58,16 +57,14 @@ function keyFigures(data) {
   ]);
 }
 
-const STATES = { "read-only": ["warn", "! read-only"], gone: ["bad", "✗ gone"] };
-
 /** Draw the disks of the fullest bookies. */
 function disks(data) {
   const all = data.bookies.writable + data.bookies["read-only"];
   const shown = data.fullest;
   if (!shown.length) return "";
   return section("Disks", h("ul", { class: "disks card" }, shown.map((one) => h("li", null,
-    h("div", { class: "name" }, link(one.id, "bookie", [one.id]), STATES[one.state] ? mark(...STATES[one.state]) : ""),
-    usage(`disk of ${one.id}`, one.total_bytes - one.free_bytes, one.total_bytes)))),
+    h("div", { class: "name" }, link(one.id, "bookie", [one.id]), one.state === "writable" ? "" : mark(stateKind(one), signed(stateKind(one), one.state))),
+    usage(`disk of ${one.id}`, one.total_bytes - one.free_bytes, one.total_bytes, one.fullness)))),
   h("p", { class: "quiet" }, shown.length < all ? `The fullest ${shown.length} of ${counted(all, "bookie")}. ` : "", link("All bookies", "bookies")));
 }
 

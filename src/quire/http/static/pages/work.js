@@ -2,7 +2,7 @@
 
 import { QUESTIONS, button } from "/ui/parts/actions.js";
 import { ask, get } from "/ui/parts/api.js";
-import { command, empty, tiles } from "/ui/parts/controls.js";
+import { command, empty, SIGNS, tiles } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
 import { h, link, section, table } from "/ui/parts/dom.js";
 import { count, counted, rate, seconds } from "/ui/parts/format.js";
@@ -26,14 +26,17 @@ function repairProgress(repair) {
     `${count(repair.ledgers_done)} of ${counted(repair.ledgers, "ledger")} repaired${speed}${left}`));
 }
 
-/** Name the bookies that are gone or do not answer: what is to be done about them is elsewhere. */
+/** Name the bookies that are gone or do not answer: what is to be done about them is elsewhere. The box has the colour
+ * of the worst of their problems. */
 function bookiesAway(away) {
   if (!away.length) return "";
+  const kind = ["bad", "warn", "note"].find((one) => away.some((bookie) => (bookie.severity || "note") === one));
+  const sign = SIGNS[kind] ? `${SIGNS[kind]} ` : "";
   const names = (state) => away.filter((one) => (one.state === "gone") === (state === "gone"))
     .map((one, at) => [at ? ", " : "", link(one.id, "bookie", [one.id])]);
   const [gone, silent] = [names("gone"), names("silent")];
-  const sentence = (found, one, many) => (found.length ? h("p", null, `! ${found.length === 1 ? "Bookie " : "Bookies "}`, found, found.length === 1 ? ` ${one}.` : ` ${many}.`) : "");
-  return h("div", { class: "alert warn" }, sentence(silent, "does not answer", "do not answer"), sentence(gone, "is gone: it is not registered", "are gone: they are not registered"),
+  const sentence = (found, one, many) => (found.length ? h("p", null, `${sign}${found.length === 1 ? "Bookie " : "Bookies "}`, found, found.length === 1 ? ` ${one}.` : ` ${many}.`) : "");
+  return h("div", { class: `alert ${kind}` }, sentence(silent, "does not answer", "do not answer"), sentence(gone, "is gone", "are gone"),
     h("p", null, "What to do: ", h("a", { href: "#/" }, "see the overview"), ". It says which ledgers lack copies and what to type."));
 }
 

@@ -3,8 +3,6 @@
 import { h, icon } from "/ui/parts/dom.js";
 import { bytes, percent } from "/ui/parts/format.js";
 
-const NEARLY_FULL = 0.8;
-const FULL = 0.9;
 const COPIED_MS = 2000;
 
 /** Return a value with its unit in smaller letters: "12.5 MB/s", "3 of 4". */
@@ -16,20 +14,26 @@ export function figure(value) {
 }
 
 /** Return key figures. Each is { name, value, below, kind }: `below` is a remark in small letters,
- * and `kind` is "warn" or "bad" if the value is not as it should be. */
+ * and `kind` is "warn" or "bad" if the value is not as it should be. Other kinds look like none. */
 export const tiles = (all) => h("dl", { class: "tiles" }, all.filter(Boolean).map((one) =>
-  h("div", { class: `tile ${one.kind ?? ""}`.trim() }, h("dt", null, one.name), h("dd", null, figure(one.value)),
+  h("div", { class: ["warn", "bad"].includes(one.kind) ? `tile ${one.kind}` : "tile" }, h("dt", null, one.name), h("dd", null, figure(one.value)),
     one.below ? h("dd", { class: "below" }, one.below) : "")));
 
-/** Return the state of a disk by the share that is used: "" , "warn" from 80 %, "bad" from 90 %. */
-export const fullness = (share) => (share >= FULL ? "bad" : share >= NEARLY_FULL ? "warn" : "");
+/** The sign of each kind of state. */
+export const SIGNS = { bad: "✗", warn: "!", good: "✓" };
 
-/** Return a bar of the share that is used, with words that say the same. It turns amber at 80 % and
- * red at 90 %. `name` says what is used, for screen readers. */
-export function usage(name, used, total) {
+/** Return the kind of a bookie's state: "good", or the severity of the problem that the bookie has. So no page shows
+ * it worse than that problem. */
+export const stateKind = (one) => (one.state === "writable" && one.answers !== false ? "good" : one.severity || "note");
+
+/** Return a word with the sign of its kind, if it has one. */
+export const signed = (kind, text) => (SIGNS[kind] ? `${SIGNS[kind]} ${text}` : text);
+
+/** Return a bar of the share that is used, with words that say the same. `name` says what is used, for screen readers.
+ * `kind` is "warn" if the server says that this is nearly full or full, and otherwise "". */
+export function usage(name, used, total, kind = "") {
   const share = total > 0 ? Math.min(1, Number(used) / Number(total)) : 0;
-  const kind = fullness(share);
-  const sign = share >= 1 ? "✗ full" : kind === "bad" ? `✗ ${percent(share)} used` : kind === "warn" ? `! ${percent(share)} used` : `${percent(share)} used`;
+  const sign = signed(kind, share >= 1 ? "full" : `${percent(share)} used`);
   return h("div", { class: "usage" },
     h("div", { class: "words" }, h("span", { class: kind || null }, sign), h("span", { class: "quiet" }, `${bytes(total - used)} free`)),
     h("div", { class: `bar ${kind}`.trim(), role: "meter", "aria-label": name, "aria-valuemin": 0, "aria-valuemax": 100,

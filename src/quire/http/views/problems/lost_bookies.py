@@ -95,7 +95,7 @@ def _alone(
     each_one = [f"{name}: {probed_text([one])}" for name, one in zip(names, probes) if one]
     return Problem(
         "note" if empty else "bad",
-        f"{some_of(names)} {are(len(names))} not registered: "
+        f"{some_of(names)} {are(len(names))} gone: "
         f"{state or 'stopped, or cut off from the metadata store'}",
         f"{start}. {give_up}",
         items=() if state else listed(each_one),

@@ -35,6 +35,18 @@ class Problem:
     Empty if `what` names them itself."""
 
 
+def severities(problems: Iterable[Problem]) -> dict[str, Severity]:
+    """Return the worst severity of the problems that name a bookie, by the bookie's id.
+
+    Bookies that no problem names are missing.
+    """
+    found: dict[str, Severity] = {}
+    for one in sorted(problems, key=lambda one: SEVERITIES.index(one.severity)):
+        for bookie in one.bookies:
+            found.setdefault(bookie, one.severity)
+    return found
+
+
 Bookie = Mapping[str, Any]
 """A bookie as `bookie_list.bookie_facts` describes it, including its disk space."""
 
@@ -43,7 +55,7 @@ def follows_from(lost: Collection[str]) -> str:
     """Return the sentence that a problem is a consequence of lost bookies, without its period."""
     those = them(len(lost))
     return (
-        f"This follows from {some_of(lost)}, which {are(len(lost))} not registered: bring {those} "
+        f"This follows from {some_of(lost)}, which {are(len(lost))} gone: bring {those} "
         f"back, as the finding about {those} says"
     )
 
