@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -899,6 +900,34 @@ async def test_watches_tell_that_the_file_is_gone(
         await store.bookies()
         path_of(sqlite).unlink()
         await until(lambda: "watches cannot read the metadata store" in caplog.text)
+    finally:
+        watch.close()
+        await store.close()
+
+
+async def test_watches_and_the_lease_go_on_after_an_unexpected_error(
+    sqlite: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task ended: no watch ever fired again, and the bookie's lease ran out."""
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    store = await open_store(sqlite)
+    calls: list[str] = []
+
+    def failing(name: str) -> Callable[..., Any]:
+        async def fail(*_: object) -> None:
+            calls.append(name)
+            raise KeyError("a defect")
+
+        return fail
+
+    monkeypatch.setattr(store, "_session_timeout_ms", 30)
+    monkeypatch.setattr(store, "_renew_now", failing("renew"))
+    monkeypatch.setattr(store._watches, "_poll_s", 0.01)
+    monkeypatch.setattr(store._watches, "_look", failing("look"))
+    store._keep_session()
+    watch = store.watch_bookies(lambda bookies: None)
+    try:
+        await until(lambda: min(calls.count("renew"), calls.count("look")) > 2)
     finally:
         watch.close()
         await store.close()

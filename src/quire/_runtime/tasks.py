@@ -96,6 +96,43 @@ class TaskSet:
         await cancelled(task for task in self._tasks if task is not asyncio.current_task())
 
 
+class UnexpectedErrors:
+    """The unexpected errors of work that is repeated, and that goes on after them.
+
+    The first error of each kind goes to the exception handler of the event loop, which logs it with
+    its traceback. An error of the same type in the same work is of the same kind.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        """The number of errors so far, of all kinds."""
+        self._kinds: set[tuple[str, type[Exception]]] = set()
+
+    def note(self, what: str, error: Exception) -> None:
+        """Count an error of the work that is called `what`, and report the first of its kind."""
+        self.count += 1
+        kind = what, type(error)
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            message = f"unexpected error in repeated background work ({what}), which goes on"
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": message, "exception": error}
+            )
+
+    async def repeat(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
+        """Call `work` every `period_s`, until cancelled. An error ends only the call that it is in.
+
+        The first call is after `period_s`.
+        """
+        what = getattr(work, "__qualname__", repr(work))
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - otherwise the work would end for good
+                self.note(what, error)
+
+
 class AtOnce:
     """A limit on the operations of one kind that are under way. Further ones wait in order.
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from quire._runtime.clock import SystemClock
@@ -174,7 +175,8 @@ async def _serve(options: BookieOptions) -> int:
         gc.collect()
         gc.freeze()
         tasks.start(_collect_now_and_then())
-        tasks.start(_trim_after_storms(bookie))
+        trim = partial(_trim_after_storm, bookie)
+        tasks.start(bookie.background_errors.repeat(TRIM_INTERVAL_S, trim))
         if options.config.batch_scheduling:
             tasks.start(schedule_as_batch(options.log))
         if options.on_serving is not None:
@@ -233,13 +235,11 @@ async def _collect_now_and_then() -> None:
         gc.collect()
 
 
-async def _trim_after_storms(bookie: Bookie) -> None:
+async def _trim_after_storm(bookie: Bookie) -> None:
     """Return free memory to the system after a burst of requests, once half of it is free again."""
-    while True:
-        await asyncio.sleep(TRIM_INTERVAL_S)
-        peak_bytes = bookie.service.take_peak_bytes()
-        if peak_bytes > KEPT_BYTES and bookie.service.held_bytes < peak_bytes // 2:
-            await asyncio.to_thread(trim_heap)
+    peak_bytes = bookie.service.take_peak_bytes()
+    if peak_bytes > KEPT_BYTES and bookie.service.held_bytes < peak_bytes // 2:
+        await asyncio.to_thread(trim_heap)
 
 
 async def _beside(

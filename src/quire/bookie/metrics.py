@@ -181,6 +181,10 @@ def _limits(bookie: Bookie) -> Iterator[Metric]:
 
 
 def _damage(bookie: Bookie) -> Iterator[Metric]:
+    yield counter("quire_bookie_background_errors_total",
+                  "The number of unexpected errors of the bookie's periodic work, which goes on. "
+                  "The log has the first of each kind.",
+                  bookie.background_errors.count)  # fmt: skip
     yield gauge("quire_bookie_ledgers_unreadable",
                 "The number of ledgers on this bookie whose metadata the last search for "
                 "superfluous copies could not read. Their entries are kept.",

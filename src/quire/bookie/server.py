@@ -18,7 +18,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.shortages import reason_of
-from quire._runtime.tasks import TaskSet
+from quire._runtime.tasks import TaskSet, UnexpectedErrors
 from quire._runtime.units import host_port
 from quire.bookie.announcement import Announced, Announcement
 from quire.bookie.background.collection_guard import (
@@ -36,6 +36,7 @@ from quire.bookie.background.garbage import (
 )
 from quire.bookie.background.orders import Orders, forget_predecessor
 from quire.bookie.background.over_replicated import OverReplicated
+from quire.bookie.directories import rollback
 from quire.bookie.directories.cookie_directories import FoundDirectory, check_directories, look_at
 from quire.bookie.directories.identity import remembered_id
 from quire.bookie.directories.opening import open_store
@@ -197,6 +198,8 @@ class Bookie:
         """Whether the bookie accepts entries according to the last log event about that. True
         before the first one."""
         self._tasks = TaskSet()
+        self.background_errors = UnexpectedErrors()
+        """The unexpected errors of periodic work."""
         # The source of randomness for the pauses between retries.
         self._rng = rng = random.Random(int.from_bytes(random_bytes(8), "big"))
         self._outage_notes: OutageNotes | None = None
@@ -515,7 +518,7 @@ class Bookie:
             self._repeat(config.gc_over_replicated_interval_s, self.collect_over_replicated)
         self._repeat(config.check_space_s, self._check_space)
         assert self.rollbacks is not None
-        self._tasks.start(self.rollbacks.run())
+        self._repeat(rollback.LOOK_S, self.rollbacks.look)
         self._tasks.start(self._note_damage())
         if self.start_command.words:
             self._tasks.start(self._note_start_command())
@@ -684,12 +687,7 @@ class Bookie:
         )
 
     def _repeat(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
-        async def run() -> None:
-            while True:
-                await asyncio.sleep(period_s)
-                await work()
-
-        self._tasks.start(run())
+        self._tasks.start(self.background_errors.repeat(period_s, work))
 
     async def _check_space(self) -> None:
         self.store.check_space()

@@ -67,6 +67,11 @@ class Choice:
         """The number of the segment whose place the output takes."""
         return self.numbers[-1]
 
+    @property
+    def freed_bytes(self) -> int:
+        """The least number of bytes that the compaction frees."""
+        return self.file_bytes - self.output_bytes
+
 
 def choose(
     segments: Iterable[CompactionCandidate],
@@ -97,7 +102,7 @@ def choose(
         chosen.append(one)
         taken += one.file_bytes
         output += one.share_bytes
-        if best is None or taken - output > best.file_bytes - best.output_bytes:
+        if best is None or taken - output > best.freed_bytes:
             best = Choice(tuple(sorted(x.number for x in chosen)), taken, output)
     if best is not None and is_worth_it(best.file_bytes, best.output_bytes):
         return best
@@ -109,7 +114,7 @@ def choose(
         if single.output_bytes <= available_bytes
         and is_worth_it(single.file_bytes, single.output_bytes)
     ]
-    return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
+    return max(worth, key=lambda one: one.freed_bytes, default=None)
 
 
 def alone(one: CompactionCandidate) -> Choice:

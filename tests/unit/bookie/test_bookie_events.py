@@ -250,3 +250,25 @@ async def test_damage_that_is_found_and_healed_is_told(told: Told) -> None:
     assert seen == [("/d", 7)]
     await asyncio.sleep(0)
     bookie._damage_notes = notes
+
+
+async def test_an_unexpected_error_does_not_end_the_periodic_work(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage was never collected again, and only one line of the log said so."""
+    bookie, reported, calls = told.bookie, list[str](), list[int]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+    again = asyncio.Event()
+
+    async def collect() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            again.set()
+        raise KeyError("a defect")
+
+    bookie._repeat(0.001, collect)
+    async with asyncio.timeout(10):
+        await again.wait()
+    assert bookie.background_errors.count >= 2
+    assert len(reported) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -382,6 +383,22 @@ async def test_free_space_is_asked_for_and_asked_again(cluster: Cluster) -> None
         await until(lambda: asked.count("b3") > rounds + 1)
         chosen = [(await ensemble(client, 1))[0] for _ in range(40)]
         assert chosen.count("b1") > 30
+
+
+async def test_free_space_is_asked_for_again_after_an_unexpected_error(cluster: Cluster) -> None:
+    """The task ended, and the weights stayed as they were for the life of the client."""
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    await cluster.add("b1")
+    asked: list[str] = []
+
+    async def tell(bookie: str) -> int:
+        asked.append(bookie)
+        raise KeyError("a defect")
+
+    async with cluster.client(disk_weighted=True, weight_refresh_s=0.01) as client:
+        client.placement._ask_free_bytes = tell
+        await until(lambda: len(asked) > 2)
+        assert client.placement._unexpected.count >= 2
 
 
 # -- reading ----------------------------------------------------------------------------------

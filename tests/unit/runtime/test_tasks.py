@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quire._runtime.tasks import TaskGroup, cancelled, each
+from quire._runtime.tasks import TaskGroup, TaskSet, UnexpectedErrors, cancelled, each
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -121,3 +121,29 @@ async def test_what_has_ended_already_is_not_waited_for() -> None:
     del done
     gc.collect()
     assert reported == []
+
+
+async def test_repeated_work_goes_on_after_unexpected_errors() -> None:
+    """It ended for good, and nothing noticed. One log line a second would be as bad."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    raised = [KeyError("a"), KeyError("b"), TypeError("c"), KeyError("d")]
+    calls = 0
+    enough = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            enough.set()
+        if calls <= len(raised):
+            raise raised[calls - 1]
+
+    errors, tasks = UnexpectedErrors(), TaskSet()
+    tasks.start(errors.repeat(0.0, work))
+    async with asyncio.timeout(10):
+        await enough.wait()
+    await tasks.close()
+    assert errors.count == 4
+    assert [one["exception"] for one in reported] == [raised[0], raised[2]]
+    assert all("work" in one["message"] and "goes on" in one["message"] for one in reported)

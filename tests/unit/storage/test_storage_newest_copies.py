@@ -12,8 +12,10 @@ import random
 import pytest
 
 from quire.storage.background import sealer
+from quire.storage.inspect.contents import open_segment
 from quire.storage.segment.footer import Sealed, SealInput, write_footer
 from tests.support.storage.compaction import opened
+from tests.support.storage.segments import flip
 from tests.support.storage.storage import (
     SMALL,
     StoreOnDisk,
@@ -77,9 +79,8 @@ def test_a_compaction_keeps_the_newest_copy(
     check_newest(box)
 
 
-def test_a_compaction_moves_no_copy_past_a_newer_one() -> None:
-    """The output has the number of its newest source, and a segment in between was not a source."""
-    box = opened()
+def copies_apart(box: StoreOnDisk) -> tuple[int, int, int]:
+    """Write old copies, newer ones in a full segment, and others. Return the three segments."""
     add(box, range(20), "old")
     mixed(box, segments=1, ledgers=3)
     first = sealed(box)[-1]
@@ -92,12 +93,53 @@ def test_a_compaction_moves_no_copy_past_a_newer_one() -> None:
     between = sealed(box)[-1]
     add(box, range(20, 25), "old")
     mixed(box, segments=1, ledgers=3)
-    last = sealed(box)[-1]
+    return first, between, sealed(box)[-1]
+
+
+def test_a_compaction_moves_no_copy_past_a_newer_one() -> None:
+    """The output has the number of its newest source, and a segment in between was not a source."""
+    box = opened()
+    first, between, last = copies_apart(box)
     box.drop([1, 2, 3])
     box.pump()
     done = compact(box)
     assert (first, last) in [one.segments for one in done]
     assert between in sealed(box)
+    check_newest(box)
+    box.close()
+    box.open()
+    check_newest(box)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("part", ["rows", "summary"])
+def test_a_compaction_moves_no_copy_past_a_segment_whose_footer_cannot_be_read(
+    part: str, known: bool
+) -> None:
+    """Its newer copies were unknown, so the older ones came after them and counted for good."""
+    box = opened()
+    first, between, last = copies_apart(box)
+    disk = disk_of(box)
+    with open_segment(disk, between) as one:
+        trailer = one.description.trailer
+    assert trailer is not None
+    places = {
+        "rows": range(trailer.footer_at, trailer.footer_at + trailer.rows_bytes),
+        "summary": range(trailer.summary_at, trailer.summary_at + trailer.summary_bytes),
+    }
+    for at in places[part]:
+        flip(disk, between, at)
+    scrubber = box.store._maintenance.scrubber
+    if known:
+        scrubber.suspect(between)
+        box.idle()
+    box.drop([1, 2, 3])
+    box.pump()
+    done = [*compact(box), *compact(box)]
+    assert {number for one in done for number in one.segments} >= {first, last}
+    scrubber.suspect(between)
+    box.idle()
+    compact(box)  # This rewrites a segment whose footer is damaged from its groups.
     check_newest(box)
     box.close()
     box.open()

@@ -298,19 +298,19 @@ class Rollbacks:
                 return True
         return False
 
-    async def run(self) -> None:
-        """Report the position of the log regularly, until cancelled.
+    async def look(self) -> None:
+        """Report the position of the log, if that is due.
 
-        The position is checked every `LOOK_S`. If the metadata store cannot be reached, the next
-        check tries again.
+        The bookie calls this every `LOOK_S`. If the metadata store cannot be reached, the next call
+        tries again.
         """
-        while not self._replaced:
-            await asyncio.sleep(LOOK_S)
-            moved = self._moved()
-            if not moved:
-                self.reported_s = self._monotonic()
-            elif self._due(moved):
-                await self.report()
+        if self._replaced:
+            return
+        moved = self._moved()
+        if not moved:
+            self.reported_s = self._monotonic()
+        elif self._due(moved):
+            await self.report()
 
     async def last(self) -> None:
         """Report the end of a log that was stopped cleanly.

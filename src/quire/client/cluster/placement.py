@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TypeVar
 
-from quire._runtime.tasks import TaskSet, each
+from quire._runtime.tasks import TaskSet, UnexpectedErrors, each
 from quire.client.cluster.location_files import FileLocations, ScriptLocations
 from quire.client.cluster.locations import (
     PULSAR_NODE,
@@ -132,6 +132,7 @@ class Placement:
         self._locations = open_locations(config, metadata)
         self._rng = rng
         self._tasks = tasks
+        self._unexpected = UnexpectedErrors()
         self._ask_free_bytes = free_bytes
         self._free_bytes: dict[str, int] = {}
         self._bookies = Bookies({}, {})
@@ -457,7 +458,10 @@ class Placement:
             source = self._locations
             assert source is not None
             bookies = {**self._bookies.readonly, **self._bookies.writable}
-            await source.learn(list(bookies.values()))
+            try:
+                await source.learn(list(bookies.values()))
+            except Exception as error:  # noqa: BLE001 - otherwise no location would be learnt again
+                self._unexpected.note("learn locations", error)
             self._asked = set(bookies)
             learned, self._learned = self._learned, asyncio.Event()
             learned.set()
@@ -485,8 +489,12 @@ class Placement:
         """
         while True:
             bookies = {**self._bookies.readonly, **self._bookies.writable}
-            found = await each(bookies, self._free_of)
-            self._free_bytes = {b: free for b, free in zip(bookies, found) if free is not None}
+            try:
+                found = await each(bookies, self._free_of)
+            except Exception as error:  # noqa: BLE001 - otherwise the weights would stay for ever
+                self._unexpected.note("ask for free space", error)
+            else:
+                self._free_bytes = {b: free for b, free in zip(bookies, found) if free is not None}
             await self._others_than(set(bookies), self.config.weight_refresh_s)
 
     async def _free_of(self, bookie_id: str) -> int | None:

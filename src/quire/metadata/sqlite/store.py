@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from quire._runtime.clock import Clock
-from quire._runtime.tasks import TaskSet
+from quire._runtime.tasks import TaskSet, UnexpectedErrors
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_metadata_format import decode
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
@@ -102,6 +102,7 @@ class SqliteStore:
         self._session_timeout_ms = session_timeout_ms
         self._session = Session(session_id, session_timeout_ms, machine or ThisMachine())
         self._tasks = TaskSet()
+        self._unexpected = UnexpectedErrors()
         self._watches = Watches(file, self._session, self._tasks, poll_s=watch_poll_s)
         self.tree = SqliteTree(
             file, self._session, self._watches, self._keep_session, self._check_open
@@ -363,6 +364,9 @@ class SqliteStore:
                 if not failing:
                     logger.warning("the lease of the session could not be renewed: %s", error)
                 failing = True
+                continue
+            except Exception as error:  # noqa: BLE001 - otherwise the lease would end
+                self._unexpected.note("renew the lease", error)
                 continue
             for bookie_id, registration in list(self._registrations.items()):
                 if bookie_id not in taken:

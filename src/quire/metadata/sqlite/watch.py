@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from quire._runtime.tasks import TaskSet, came
+from quire._runtime.tasks import TaskSet, UnexpectedErrors, came
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import ClientClosedError, MetadataError, UnreadableMetadataError
 from quire.metadata.common import WatchHandle, logger
@@ -126,6 +126,7 @@ class Watches:
         self._file = file
         self._session = session
         self._tasks = tasks
+        self._unexpected = UnexpectedErrors()
         self._poll_s = poll_s
         self._ledgers: set[SqliteLedgerWatch] = set()
         self._bookies: set[SqliteBookieWatch] = set()
@@ -201,6 +202,10 @@ class Watches:
                         )
                     failing = True
                     self._wake.set()  # changes in the meantime are unknown
+                    await asyncio.sleep(self._poll_s)
+                except Exception as error:  # noqa: BLE001 - otherwise no watch would fire again
+                    self._unexpected.note("look for changes", error)
+                    self._wake.set()
                     await asyncio.sleep(self._poll_s)
                 await came(self._wake, asyncio.timeout(self._poll_s))
         finally:

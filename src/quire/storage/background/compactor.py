@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,8 +38,13 @@ from quire.errors import LaterStorageError
 from quire.storage.background.collector import Collector
 from quire.storage.background.job import BackgroundJob, JobContext, PacedJob
 from quire.storage.background.quarantine import Quarantine
-from quire.storage.background.rewrite import BadSegmentError, Rewrite, RewriteResult, RewriteSource
-from quire.storage.background.salvage import Salvage, copies_between, is_original_deletion
+from quire.storage.background.rewrite import Rewrite, RewriteResult, RewriteSource
+from quire.storage.background.salvage import (
+    BadSegmentError,
+    Salvage,
+    copies_between,
+    is_original_deletion,
+)
 from quire.storage.background.suspension import Suspension, resumed, suspended, write_note
 from quire.storage.log.preallocation import may_pass
 from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
@@ -329,11 +335,26 @@ class Compactor(PacedJob):
             together_bytes=self._config.segment_bytes,
         )
         if not self._short:
-            return pick(candidates)
+            parts = [pick(part) for part in self._undamaged_parts(candidates)]
+            return max(filter(None, parts), key=lambda one: one.freed_bytes, default=None)
         # Compact one segment at a time. When its own file is replaced, that gives back the space
         # that the output has taken.
         worth = [choice for choice in (pick([one]) for one in candidates) if choice is not None]
-        return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
+        return max(worth, key=lambda one: one.freed_bytes, default=None)
+
+    def _undamaged_parts(
+        self, candidates: Sequence[CompactionCandidate]
+    ) -> list[list[CompactionCandidate]]:
+        """Divide the candidates at each damaged segment, and return the parts that are not empty.
+
+        The output of a compaction has the number of its newest source. An older copy from before a
+        damaged segment must not come after it, because it is unknown which newer copies are there.
+        """
+        damaged = sorted(one.number for one in self._catalogue.segments.values() if one.damage)
+        parts: dict[int, list[CompactionCandidate]] = {}
+        for one in candidates:
+            parts.setdefault(bisect_left(damaged, one.number), []).append(one)
+        return list(parts.values())
 
     def is_worth_it(self, segment: LogSegment) -> bool:
         """Return whether the segment can be removed, or rewritten by itself with a gain.
@@ -396,9 +417,7 @@ class Compactor(PacedJob):
             ids = array("q", [info.ledger_id for info in here])
             newer = {}
             for info in here:
-                found = copies_between(
-                    segments, info, number, choice.numbers, self._quarantine.records
-                )
+                found = copies_between(segments, info, number, choice.numbers)
                 if found is not None:
                     newer[info.ledger_id] = found
             sources.append(RewriteSource(number, segment.trailer, ids, salvage, newer))

@@ -12,7 +12,8 @@ in any of the segments, and is durable.
 An entry may have several copies. They differ if a repair has replaced its content, or if the id of
 a deleted ledger is used again. The newest copy counts, so only that one is copied. The output has
 the number of the newest source. So a copy is also left out if a segment below that number, which is
-not a source, has a newer one. Otherwise the older copy would come after the newer one.
+not a source, has a newer one. Otherwise the older copy would come after the newer one. If the
+footer of such a segment cannot be read, nothing is copied across it.
 
 As in a read, every copied block is checked against its checksum, and every frame against the index.
 If a check fails, nothing is replaced, because damaged data must not get a valid checksum. Each
@@ -51,8 +52,9 @@ from quire.codec.log.group import (
 from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, StateRecord
 from quire.core.ranges import Range, include, overlapping, without
-from quire.errors import DamagedError, StorageError
+from quire.errors import StorageError
 from quire.storage.background.salvage import (
+    BadSegmentError,
     Footers,
     Newer,
     Salvage,
@@ -86,17 +88,6 @@ BLOCKS_MAX = 4_096
 
 
 E = TypeVar("E", bound=FrameExtent)
-
-
-class BadSegmentError(DamagedError):
-    """The error that a segment cannot be copied, because something in it fails its check."""
-
-    def __init__(self, number: int, what: str) -> None:
-        super().__init__(
-            f"{segment_name(number)} is damaged: {what}",
-            remedy="It is kept as it is. Autorecovery restores what this bookie has lost of it",
-        )
-        self.number = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +173,8 @@ class Rewrite:
         """List what to copy, and return the state records of the last source. Nothing is written.
 
         Raises:
-            BadSegmentError: A source cannot be read or is damaged.
+            BadSegmentError: A source cannot be read or is damaged, or the footer of a segment
+                between the sources that may have newer copies.
             LaterStorageError: A later version wrote a source.
         """
         header: SegmentHeader | None = None

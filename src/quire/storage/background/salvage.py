@@ -19,13 +19,24 @@ from quire.codec.log.footer import decode_ledger_rows as decode_rows
 from quire.codec.log.group import RunRow
 from quire.codec.log.state_records import Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range, merged, without
-from quire.storage.background.quarantine_record import SegmentDamage
+from quire.errors import DamagedError
 from quire.storage.interfaces import Disk, File
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment import extents, sealed_rows
 from quire.storage.segment.extents import FrameExtent
 from quire.storage.segment.footer import read
 from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, segment_name
+
+
+class BadSegmentError(DamagedError):
+    """The error that a segment cannot be copied or compared, because it fails its check."""
+
+    def __init__(self, number: int, what: str) -> None:
+        super().__init__(
+            f"{segment_name(number)} is damaged: {what}",
+            remedy="It is kept as it is. Autorecovery restores what this bookie has lost of it",
+        )
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +49,6 @@ class Newer:
     open: tuple[Range, ...]
     """The ranges (first, last) of synced entries of the ledger in newer segments without
     footers."""
-    damaged: tuple[Range, ...] = ()
-    """The ranges of entries that do not count, because their copies in one of the newer segments
-    are known to be damaged. Only `named` considers them."""
 
 
 def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: int) -> Newer:
@@ -59,14 +67,13 @@ def copies_between(
     info: LedgerInfo,
     number: int,
     sources: Sequence[int],
-    damage: Mapping[int, SegmentDamage],
 ) -> Newer | None:
     """Return where the ledger may have newer copies of entries in the segment `number`.
 
     These are the segments between `number` and the last of the `sources` of a compaction that are
     not sources themselves, if the range of the ledger's entries there overlaps that in `number`.
-    Return None if there are none. `damage` has the known damage of each damaged segment. The older
-    copy of an entry that is damaged there must be kept.
+    Return None if there are none. None of these segments is known to be damaged, because
+    compactions do not copy across such a segment.
     """
     below = [part for part in info.open_parts if number < part.segment.number < sources[-1]]
     if info.ordered and not below:
@@ -83,13 +90,7 @@ def copies_between(
     ranges = _synced(below)
     if not sealed and not ranges:
         return None
-    damaged: list[Range] = []
-    for other in (*(other for other, _ in sealed), *(part.segment.number for part in below)):
-        known = damage.get(other)
-        if known is not None:
-            # The record of a segment may leave out ledgers. Then all entries may be damaged there.
-            damaged += known.ledgers.get(info.ledger_id, ((first, last),) if known.more else ())
-    return Newer(tuple(sealed), tuple(merged(ranges)), tuple(merged(damaged)))
+    return Newer(tuple(sealed), tuple(merged(ranges)))
 
 
 def _synced(parts: Iterable[LedgerPart]) -> list[Range]:
@@ -111,7 +112,7 @@ class Footers:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._open: dict[int, tuple[File, Summary] | None] = {}
+        self._open: dict[int, tuple[File, Summary] | OSError | FormatError] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Footers:
@@ -125,25 +126,41 @@ class Footers:
 
         Return None if there are none or if the footer cannot be read.
         """
-        if number not in self._open:
-            self._open[number] = None
-            with suppress(OSError, FormatError):
+        with suppress(OSError, FormatError):
+            return self.checked_rows(number, trailer, ledger_id)
+        return None
+
+    def checked_rows(self, number: int, trailer: Trailer, ledger_id: int) -> LedgerRows:
+        """Return the rows of a ledger that must be in the segment `number`.
+
+        Raises:
+            FormatError: The footer is damaged, or does not name the ledger.
+            OSError: The footer cannot be read.
+        """
+        file, summary = self._summary(number, trailer)
+        found = summary.find(ledger_id)
+        if found is None:
+            raise FormatError(f"its index does not name ledger {ledger_id}")
+        data = read(file, trailer.footer_at + found.rows_at, found.rows_bytes)
+        if len(data) != found.rows_bytes or crc32c(data) != found.rows_crc:
+            raise FormatError(f"the index of ledger {ledger_id} does not match its checksum")
+        return decode_rows(data, found.rows)
+
+    def _summary(self, number: int, trailer: Trailer) -> tuple[File, Summary]:
+        """Return the open file and the summary of a segment, which is read only once."""
+        known = self._open.get(number)
+        if known is None:
+            try:
                 file = self._disk.open(segment_name(number))
                 self._stack.callback(file.close)
                 data = read(file, trailer.summary_at, trailer.summary_bytes)
-                self._open[number] = file, decode_footer_summary(data, trailer)
-        known = self._open[number]
-        if known is None:
-            return None
-        file, summary = known
-        found = summary.find(ledger_id)
-        if found is None:
-            return None
-        with suppress(OSError, FormatError):
-            data = read(file, trailer.footer_at + found.rows_at, found.rows_bytes)
-            if len(data) == found.rows_bytes and crc32c(data) == found.rows_crc:
-                return decode_rows(data, found.rows)
-        return None
+                known = file, decode_footer_summary(data, trailer)
+            except (OSError, FormatError) as error:
+                known = error
+            self._open[number] = known
+        if isinstance(known, Exception):
+            raise known
+        return known
 
     def extents(self, number: int, trailer: Trailer, ledger_id: int) -> list[FrameExtent]:
         """Return the runs of the ledger in the segment `number`, or [] if they cannot be read."""
@@ -169,14 +186,21 @@ def lacking(
 def named(footers: Footers, ledger_id: int, newer: Newer) -> list[Range]:
     """Return all entries of a ledger that the segments in `newer` name, as ranges.
 
-    Entries that are damaged there are left out, and all entries of a segment whose footer cannot be
-    read.
+    Raises:
+        BadSegmentError: The footer of one of these segments cannot be read, or does not name the
+            ledger. So it is unknown which entries have newer copies there.
     """
     ranges = list(newer.open)
     for number, trailer in newer.sealed:
-        for extent in footers.extents(number, trailer, ledger_id):
+        try:
+            rows = footers.checked_rows(number, trailer, ledger_id)
+        except FormatError as error:
+            raise BadSegmentError(number, str(error)) from None
+        except OSError as error:
+            raise BadSegmentError(number, f"reading its file failed: {error}") from error
+        for extent in extents.of_rows(ledger_id, rows):
             ranges += extent.entries()
-    return without(merged(ranges), newer.damaged)
+    return merged(ranges)
 
 
 @dataclass(frozen=True, slots=True)
