@@ -399,5 +399,11 @@ class Link(asyncio.Protocol):
                 future.exception()  # a cancelled caller never retrieves it, so avoid a warning
         self._expected.clear()  # the sinks are told below
         for sink in list(self._sinks.values()):
-            sink.on_lost(error)
+            try:
+                sink.on_lost(error)
+            except Exception as raised:  # noqa: BLE001 - one ledger must not keep the others
+                message = f"handling the end of the connection to bookie {self.bookie_id} failed"
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": message, "exception": raised}
+                )
         self._sinks.clear()

@@ -72,6 +72,32 @@ def test_a_check_that_fails_unexpectedly_ends_no_other() -> None:
     simulated(main)
 
 
+def test_a_session_that_fails_to_end_with_its_client_keeps_no_other() -> None:
+    """The callers of the others waited for ever, because a log handler of the program raised."""
+
+    class Ending(Watched):
+        ended = 0
+
+        def end_with_client(self) -> None:
+            self.ended += 1
+            raise RuntimeError("a handler of the program")
+
+    async def main() -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+        timeouts = AddTimeouts(LIMIT_S)
+        watched = [cast(Any, Ending([])) for _ in range(3)]
+        for one in watched:
+            timeouts.watch(one)
+        timeouts.end_sessions()
+        assert [one.ended for one in watched] == [1, 1, 1]
+        assert [str(what["exception"]) for what in reported] == ["a handler of the program"] * 3
+        for one in watched:
+            timeouts.forget(one)
+
+    simulated(main)
+
+
 def test_who_is_forgotten_is_not_looked_at_and_the_timer_ends() -> None:
     async def main() -> None:
         timeouts = AddTimeouts(LIMIT_S)

@@ -139,6 +139,37 @@ def test_failures_are_counted_and_tried_again(loop: SimulatedLoop) -> None:
     loop.run(main())
 
 
+def test_an_unexpected_error_is_reported_and_ends_no_later_lac(loop: SimulatedLoop) -> None:
+    """After it, readers never saw the newest entry of a writer that paused."""
+
+    class Broken(Bookies):
+        broken = True
+
+        async def control(self, bookie: str) -> Any:
+            if self.broken:
+                raise RuntimeError("oops")
+            return await super().control(bookie)
+
+    async def main() -> None:
+        told: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, what: told.append(what))
+        session = Session()
+        session.pool = Broken()
+        session.confirm(4, -1)
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
+        lac.start()
+        await asyncio.sleep(0.1)
+        assert lac.failures == 3
+        assert [repr(one["exception"]) for one in told] == ["RuntimeError('oops')"]
+        session.pool.broken = False
+        await asyncio.sleep(1)
+        assert session.pool.written == [("a", 4), ("b", 4), ("c", 4)]
+        lac.stop()
+        await session.tasks.close()
+
+    loop.run(main())
+
+
 def test_an_entry_soon_behind_another_is_told_within_the_interval_and_not_before_half_of_it(
     loop: SimulatedLoop,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -52,6 +53,7 @@ class Traces:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(shutdown_on_exit=False, **how)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.provider = provider
         self.tracer = provider.get_tracer("test")
 
     def all(self, name: str) -> list[ReadableSpan]:
@@ -258,6 +260,36 @@ def test_what_is_not_sampled_is_not_kept() -> None:
     spans.sent(0, 9, 100)
     assert not spans._batches
     assert traces.names() == set()
+
+
+@pytest.mark.parametrize("when", ["on_start", "on_end"])
+def test_a_tracer_that_fails_breaks_no_call(when: str) -> None:
+    """It ended writers whose entries were stored, and failed calls that had done their work."""
+    traces, told = Traces(), list[dict[str, Any]]()
+
+    class Broken(SpanProcessor):
+        def fail(self, *_: object, **__: object) -> None:
+            raise RuntimeError("exporter")
+
+    setattr(Broken, when, Broken.fail)
+    traces.provider.add_span_processor(Broken())
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        cluster = await FakeCluster.made(4)
+        async with cluster.client(tracer=traces.tracer) as client:
+            async with await writer_of(client) as writer:
+                await writer.append(payload(0))
+                cluster[writer.metadata.last_segment.ensemble[0]].die()
+                assert await writer.append_many([payload(n) for n in range(1, 10)]) == 9
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert [e.payload async for e in reader.read()] == [payload(n) for n in range(10)]
+            with pytest.raises(NoSuchLedgerError):
+                await client.open_ledger(99)
+            await client.delete_ledger(LEDGER)
+
+    simulated(main)
+    assert {repr(one["exception"]) for one in told} == {"RuntimeError('exporter')"}
 
 
 def test_without_a_tracer_a_session_has_no_spans_and_nothing_is_imported() -> None:

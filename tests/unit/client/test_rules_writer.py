@@ -36,6 +36,7 @@ from tests.support.bookies.fake_bookies import (
     PASSWORD,
     FakeBookie,
     FakeCluster,
+    FakePool,
     created,
     payload,
     simulated,
@@ -102,6 +103,41 @@ def test_rule_8_nothing_is_sent_to_a_new_member_before_the_metadata_names_it() -
             assert [entry for entry, _, _ in new.added] == [1]
             assert new.name in (await cluster.stored()).last_segment.ensemble
             writer.abandon()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("bookies", [3, 4])
+def test_a_writer_that_has_ended_changes_no_ensemble(
+    bookies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once wrote metadata, or began to wait for bookies, after it was abandoned."""
+    pick, picking, go = FakePool.pick, asyncio.Event(), asyncio.Event()
+
+    async def slowly(pool: FakePool, *args: Any, **named: Any) -> dict[int, str]:
+        picking.set()
+        await go.wait()
+        return await pick(pool, *args, **named)
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(bookies)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            before = await cluster.stored()
+            monkeypatch.setattr(FakePool, "pick", slowly)
+            members[0].die()
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await picking.wait()
+            writer.abandon()
+            with pytest.raises(LedgerClosedError):
+                await appended
+            go.set()
+            await asyncio.sleep(1)
+            assert await cluster.stored() == before
+            changes = writer._session._changes
+            assert changes is not None
+            assert not changes.absent
+            assert changes._giving_up is None
 
     simulated(main)
 

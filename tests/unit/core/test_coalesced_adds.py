@@ -151,6 +151,23 @@ async def test_the_time_of_an_entry_counts_once_if_its_row_was_detached(detached
         assert times.count - before == len(writers)
 
 
+async def test_every_ledger_learns_that_a_connection_is_lost() -> None:
+    """An error while one was told kept all others. They waited for answers until a time-out."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+    async with many_writers(3) as (network, _, writers):
+        end = next(iter(network.ends.values()))
+        sinks = list(end.link._sinks.values())
+        assert len(sinks) == len(writers)
+        with mock.patch.object(Member, "on_lost", side_effect=RuntimeError("oops")) as lost:
+            end.lose()
+        assert lost.call_count == len(writers)
+        assert [repr(one["exception"]) for one in reported] == ["RuntimeError('oops')"] * 3
+        for sink in sinks:
+            assert end.link.lost is not None
+            sink.on_lost(end.link.lost)
+
+
 async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
     """The answers before and after it in the same buffer are expected in two parts."""
     async with many_writers(10) as (network, _, writers):

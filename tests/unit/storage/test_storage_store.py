@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -367,6 +368,29 @@ def test_a_file_that_could_not_be_prepared_is_empty_or_gone(new: bool) -> None:
         prepare(disk, 3, 8192)
     assert disk.exists(segment_name(3)) is not new
     assert new or disk.open(segment_name(3)).size() == 0
+
+
+def test_a_file_that_cannot_be_emptied_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems need space to cut a file. Each attempt of a start left it open."""
+    disk = sim_disk()
+    disk.make_directory("log")
+    disk.create(segment_name(3)).close()
+    closed: list[SimFile] = []
+    close = SimFile.close
+
+    def full(file: SimFile, size: int) -> None:
+        raise OSError(errno.ENOSPC, "simulated")
+
+    def closing(file: SimFile) -> None:
+        closed.append(file)
+        close(file)
+
+    monkeypatch.setattr(SimFile, "truncate", full)
+    monkeypatch.setattr(SimFile, "close", closing)
+    with pytest.raises(OSError, match="simulated"):
+        prepare(disk, 3, 8192)
+    assert len(closed) == 1
+    assert disk.exists(segment_name(3))
 
 
 def test_what_found_no_room_is_tried_again() -> None:

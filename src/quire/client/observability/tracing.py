@@ -3,12 +3,19 @@
 Spans cover calls, batches and requests for many entries, never single entries. Without a tracer
 they cost next to nothing. `opentelemetry-api` (the extra `otel`) is imported only if there is a
 tracer. docs/guides/client-observability.md describes each span.
+
+The tracer, its exporters and its span processors are code of the program. An error of theirs breaks
+no call: the event loop's exception handler receives the first one, and the span is missing.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quire.errors import QuireError
@@ -25,6 +32,43 @@ def _attributes(values: dict[str, Value]) -> dict[str, Value]:
     return {f"quire.{name}": value for name, value in values.items()}
 
 
+class _GuardedSpan(AbstractContextManager["Span | None"]):
+    """The span of a block of code. An error of the tracer does not leave the block."""
+
+    def __init__(
+        self,
+        begin: Callable[[], AbstractContextManager[Span]],
+        report: Callable[[Exception], None],
+    ) -> None:
+        self._begin = begin
+        self._report = report
+        self._inner: AbstractContextManager[Span] | None = None
+
+    def __enter__(self) -> Span | None:
+        try:
+            inner = self._begin()
+            span = inner.__enter__()
+        except Exception as error:  # noqa: BLE001 - the tracer is code of the program
+            self._report(error)
+            return None
+        self._inner = inner
+        return span
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._inner is None:
+            return
+        try:
+            self._inner.__exit__(kind, error, trace)
+        except Exception as raised:  # noqa: BLE001 - the tracer is code of the program
+            if raised is not error:
+                self._report(raised)
+
+
 class Tracing:
     """The spans of one client.
 
@@ -33,6 +77,15 @@ class Tracing:
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
+        self._reported = False
+
+    def _report(self, error: Exception) -> None:
+        """Pass an error of the tracer to the event loop's exception handler, if it is the first."""
+        if not self._reported:
+            self._reported = True
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "the tracer of a client failed: spans are missing", "exception": error}
+            )
 
     def span(self, name: str, **values: Value) -> AbstractContextManager[Span | None]:
         """Return a context manager for the span of a block of code.
@@ -43,7 +96,10 @@ class Tracing:
         """
         if self._tracer is None:
             return _NOTHING
-        return self._tracer.start_as_current_span(f"quire.{name}", attributes=_attributes(values))
+        begin = partial(
+            self._tracer.start_as_current_span, f"quire.{name}", attributes=_attributes(values)
+        )
+        return _GuardedSpan(begin, self._report)
 
     def of_session(self, ledger_id: int) -> SessionSpans | None:
         """Return the spans of a session that adds to a ledger, or None without a tracer.
@@ -51,7 +107,9 @@ class Tracing:
         Call it while the session is made. The span that is current then is linked to the spans of
         the session's ensemble changes, which run in the background.
         """
-        return None if self._tracer is None else SessionSpans(self._tracer, ledger_id)
+        if self._tracer is None:
+            return None
+        return SessionSpans(self._tracer, ledger_id, self._report)
 
 
 def note(span: Span | None, **values: Value) -> None:
@@ -63,10 +121,12 @@ def note(span: Span | None, **values: Value) -> None:
 class SessionSpans:
     """The spans of the batches that one session adds to a ledger, and of its ensemble changes."""
 
-    def __init__(self, tracer: Tracer, ledger_id: int) -> None:
+    def __init__(self, tracer: Tracer, ledger_id: int, report: Callable[[Exception], None]) -> None:
+        """Create the spans of a session. `report` is called with each error of the tracer."""
         from opentelemetry.trace import Link, get_current_span
 
         self._tracer = tracer
+        self._report = report
         self._ledger_id = ledger_id
         made_by = get_current_span().get_span_context()
         self._links = [Link(made_by)] if made_by.is_valid else []
@@ -75,42 +135,54 @@ class SessionSpans:
         entries."""
 
     def sent(self, first: int, last: int, size_bytes: int) -> None:
-        span = self._tracer.start_span(
-            "quire.add",
-            attributes={
-                "quire.ledger_id": self._ledger_id,
-                "quire.first_entry": first,
-                "quire.last_entry": last,
-                "quire.size_bytes": size_bytes,
-            },
-        )
-        if span.is_recording():  # otherwise it is not sampled
-            self._batches.append((last, span))
+        try:
+            span = self._tracer.start_span(
+                "quire.add",
+                attributes={
+                    "quire.ledger_id": self._ledger_id,
+                    "quire.first_entry": first,
+                    "quire.last_entry": last,
+                    "quire.size_bytes": size_bytes,
+                },
+            )
+            if span.is_recording():  # otherwise it is not sampled
+                self._batches.append((last, span))
+        except Exception as error:  # noqa: BLE001 - the tracer is code of the program
+            self._report(error)
 
     def accepted(self, through: int) -> None:
         batches = self._batches
         while batches and batches[0][0] <= through:
-            batches.popleft()[1].end()
+            self._end(batches.popleft()[1])
 
     def failed(self, error: QuireError) -> None:
         """End all spans with an error. It is unknown whether their entries are in the ledger."""
-        from opentelemetry.trace import StatusCode
-
         batches, self._batches = self._batches, deque()
         for _, span in batches:
-            span.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
-            span.end()
+            self._end(span, error)
 
-    def ensemble_change(self, failed: list[str]) -> AbstractContextManager[Span]:
+    def _end(self, span: Span, failure: QuireError | None = None) -> None:
+        from opentelemetry.trace import StatusCode
+
+        try:
+            if failure is not None:
+                span.set_status(StatusCode.ERROR, f"{type(failure).__name__}: {failure}")
+            span.end()
+        except Exception as error:  # noqa: BLE001 - the tracer is code of the program
+            self._report(error)
+
+    def ensemble_change(self, failed: list[str]) -> AbstractContextManager[Span | None]:
         """Return the span of an ensemble change.
 
         It begins a trace of its own, because the spans of all callers may have ended long before.
         """
         from opentelemetry.context import Context
 
-        return self._tracer.start_as_current_span(
+        begin = partial(
+            self._tracer.start_as_current_span,
             "quire.ensemble_change",
             context=Context(),
             links=self._links,
             attributes=_attributes({"ledger_id": self._ledger_id, "failed": failed}),
         )
+        return _GuardedSpan(begin, self._report)

@@ -754,7 +754,13 @@ class AddTimeouts:
         the tasks that would connect or replace its members are cancelled.
         """
         for session in list(self._sessions):
-            session.end_with_client()
+            try:
+                session.end_with_client()
+            except Exception as error:  # noqa: BLE001 - one session must not keep the others
+                message = "ending a writer with its client failed"
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": message, "exception": error}
+                )
 
     def _begin_round(self) -> None:
         self._left = list(self._sessions)

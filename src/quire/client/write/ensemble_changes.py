@@ -315,6 +315,8 @@ class EnsembleChanges:
         else:
             wait = not self.bearable(failed)
             replacements = await session.pool.pick(self._wanted(failed), rested=True, wait=wait)
+            if session.failure is not None:
+                raise session.failure.with_traceback(None)  # it changes nothing any more
         ensemble = session.ensemble
         if replacements:
             self._check_changes()
@@ -330,6 +332,8 @@ class EnsembleChanges:
         after = members_after_change(session.ensemble, ensemble, failed, self.absent)
         session.take_ensemble(ensemble)
         self.absent = after.absent
+        if session.failure is not None:
+            return
         if after.left_out:
             self._go_on_without(after.left_out)
         session.begin_again(set(after.restarted))

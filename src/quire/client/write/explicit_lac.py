@@ -49,6 +49,8 @@ class ExplicitLac:
         self._busy: dict[str, asyncio.Task[bool]] = {}
         """The request in progress to each bookie that has not answered the last LAC yet. No other
         LAC is sent to it meanwhile."""
+        self._reported = False
+        """Whether an unexpected error was reported. Further ones are only counted."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -123,7 +125,20 @@ class ExplicitLac:
                     ),
                 )
         except (QuireError, TimeoutError):
-            self.failures += 1
-            await asyncio.sleep(RETRY_DELAY_S)
-            return False
-        return True
+            pass
+        except Exception as error:  # noqa: BLE001 - a defect must not end all later LACs
+            self._report(error)
+        else:
+            return True
+        self.failures += 1
+        await asyncio.sleep(RETRY_DELAY_S)
+        return False
+
+    def _report(self, error: Exception) -> None:
+        """Report an unexpected error to the event loop, but only the first one."""
+        if not self._reported:
+            self._reported = True
+            message = f"unexpected error in the explicit LACs of ledger {self._codec.ledger_id}"
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": message, "exception": error}
+            )

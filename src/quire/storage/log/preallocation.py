@@ -56,12 +56,10 @@ def prepare(disk: Disk, number: int, size: int) -> LogSegment:
     """
     name = segment_name(number)
     new = not disk.exists(name)
-    if new:
-        file = disk.create(name)
-    else:
-        file = disk.open(name)
-        file.truncate(0)
+    file = disk.create(name) if new else disk.open(name)
     try:
+        if not new:
+            file.truncate(0)
         file.preallocate(size)
         file.sync()
         disk.sync_directory(LOG_DIRECTORY)
