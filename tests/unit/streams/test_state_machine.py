@@ -27,7 +27,7 @@ from quire.streams.statemachine.durable_dict import (
     open_dict,
 )
 from quire.streams.statemachine.snapshot_info import snapshot_info
-from quire.streams.statemachine.state_machine import BUCKET, Follower, follow, lead
+from quire.streams.statemachine.state_machine import BUCKET, Follower, Leader, follow, lead
 from tests.support.streams import Bench, run
 
 
@@ -44,6 +44,54 @@ def test_what_was_executed_survives() -> None:
         async with await open_dict(b.streams, "d") as d:
             assert dict(d) == {"b": [1, {"c": None}], "n": 1}
             assert d.leader.applied == 6
+
+    run(scene)
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "machine"])
+@pytest.mark.parametrize(
+    "limit", [{"retention_s": 60.0}, {"retention_bytes": 1}], ids=["age", "size"]
+)
+def test_retention_deletes_no_commands(kind: str, limit: dict[str, Any]) -> None:
+    """A namespace with a retention deleted the oldest commands, and with them what was set long
+    ago. Nobody could open the dictionary again."""
+
+    async def opened(b: Bench) -> Leader[bool]:
+        if kind == "dictionary":
+            return (await open_dict(b.streams, "d")).leader
+        return await lead(b.streams, "d", Dictionary())
+
+    async def scene(b: Bench) -> None:
+        await b.streams.configure({**limit, "roll_interval_s": 10.0})
+        # A leader of an earlier version has created the stream.
+        await b.streams.create_stream("d")
+        leader = await opened(b)
+        assert (await b.streams.stream_settings("d")).explicit_truncation
+        for number in range(4):
+            await leader.execute(b'["set", "%d", %d]' % (number, number))
+            await asyncio.sleep(100)
+        await leader.close()
+        assert await b.streams.retain("d", dry_run=True) == []
+        assert await b.streams.retain("d") == []
+        leader = await opened(b)
+        assert leader.machine.items == {str(number): number for number in range(4)}  # type: ignore[attr-defined]
+        await leader.snapshot()
+        await leader.close()
+        assert len(await b.streams.segments("d")) < 5  # a snapshot takes their place
+        leader = await opened(b)
+        assert leader.machine.items == {str(number): number for number in range(4)}  # type: ignore[attr-defined]
+        await leader.close()
+
+    run(scene)
+
+
+def test_a_stream_that_is_no_dictionary_keeps_its_retention() -> None:
+    async def scene(b: Bench) -> None:
+        async with b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"a record")
+        with pytest.raises(UsageError, match="not a change of a dictionary"):
+            await open_dict(b.streams, "s")
+        assert not (await b.streams.stream_settings("s")).explicit_truncation
 
     run(scene)
 
