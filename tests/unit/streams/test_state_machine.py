@@ -16,6 +16,7 @@ from quire.errors import (
     StreamClosedError,
     StreamDamagedError,
     StreamFencedError,
+    StreamQuotaError,
     UsageError,
 )
 from quire.statemachine import Dictionary
@@ -81,6 +82,32 @@ def test_retention_deletes_no_commands(kind: str, limit: dict[str, Any]) -> None
         leader = await opened(b)
         assert leader.machine.items == {str(number): number for number in range(4)}  # type: ignore[attr-defined]
         await leader.close()
+
+    run(scene)
+
+
+def test_a_snapshot_makes_room_in_a_stream_that_is_full() -> None:
+    """The proof that the leader still leads was refused as an append, so that the only call that
+    makes room could not be made."""
+
+    async def fill(d: DurableDict) -> None:
+        while True:
+            await d.set("n", d.get("n", 0) + 1)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings={"bytes_max": 1_000})
+        for _ in range(3):
+            async with await open_dict(b.streams, "d") as d:
+                with pytest.raises(StreamQuotaError):
+                    await fill(d)
+                await d.leader.confirm()
+                reached = d["n"]
+            for _ in range(2):  # the newest completed segment is always kept
+                async with await open_dict(b.streams, "d") as d:
+                    assert d["n"] == reached
+                    await d.leader.snapshot()
+            async with await open_dict(b.streams, "d") as d:
+                await d.set("n", reached + 1)
 
     run(scene)
 

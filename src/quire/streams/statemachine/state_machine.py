@@ -440,7 +440,9 @@ class Leader(_Replica[ResultT]):
             self._fail(error)
 
     async def _submit(self, command: bytes) -> ResultT | None:
-        appended = await self._writer.submit_many((command,))
+        # A full stream takes the proof of a leader nevertheless: only a snapshot makes room there.
+        within_quota = command != NOTHING
+        appended = await self._writer._append((command,), None, None, "", within_quota=within_quota)
         if self._ended is not None:  # commands are no longer applied
             raise self._ended
         result: asyncio.Future[ResultT | None] = asyncio.get_running_loop().create_future()
