@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from dataclasses import replace
 
@@ -34,6 +35,8 @@ from quire.streams.publish.publishing import (
     sweep_job,
     take,
 )
+from quire.streams.read.positions import AtTime
+from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.producers import read_marks
 from tests.support.streams import Bench, run
 
@@ -442,6 +445,38 @@ def test_producers_and_tokens_outlive_a_batch() -> None:
             producer = await writer.producer("till")
             assert producer.last_sequence == 41
             assert await producer.append(b"sale", 41, token="t") is None
+
+    run(scene)
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["time stored", "no time stored"])
+def test_a_batch_with_txids_of_its_own_is_found_by_its_time(
+    monkeypatch: pytest.MonkeyPatch, *, stored: bool
+) -> None:
+    """All its records counted as older than any time. A reader that began an hour ago skipped them,
+    and a truncation to a time deleted them."""
+    if not stored:  # as version 0.2 wrote it
+        monkeypatch.setattr(PendingEntry, "mark", lambda self, payload: None)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"txids": "given"})
+        moments = []
+        for number in range(3):
+            moments.append(b.client.clock.now_ms())
+            await asyncio.sleep(100)
+            batch = await begin(b.streams, "s", replace(KEY, number=number))
+            assert batch is not None
+            written = [b"%d%d" % (number, one) for one in range(2)]
+            await publish(b.streams, "s", batch, [await build(b, batch, written)])
+            await asyncio.sleep(100)
+        moments.append(b.client.clock.now_ms())
+        everything = [record.payload for record in await b.read("s")]
+        for number, moment in enumerate(moments):
+            found = [r.payload for r in await b.read("s", start=AtTime(moment))]
+            assert found == everything[2 * number :]
+        place = await b.streams.find("s", AtTime(moments[2]))
+        await b.streams.truncate("s", place)
+        assert [record.payload for record in await b.read("s")] == everything[4:]
 
     run(scene)
 

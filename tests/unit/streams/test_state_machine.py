@@ -16,6 +16,7 @@ from quire.errors import (
     StreamClosedError,
     StreamDamagedError,
     StreamFencedError,
+    StreamQuotaError,
     UsageError,
 )
 from quire.statemachine import Dictionary
@@ -27,7 +28,7 @@ from quire.streams.statemachine.durable_dict import (
     open_dict,
 )
 from quire.streams.statemachine.snapshot_info import snapshot_info
-from quire.streams.statemachine.state_machine import BUCKET, Follower, follow, lead
+from quire.streams.statemachine.state_machine import BUCKET, Follower, Leader, follow, lead
 from tests.support.streams import Bench, run
 
 
@@ -44,6 +45,80 @@ def test_what_was_executed_survives() -> None:
         async with await open_dict(b.streams, "d") as d:
             assert dict(d) == {"b": [1, {"c": None}], "n": 1}
             assert d.leader.applied == 6
+
+    run(scene)
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "machine"])
+@pytest.mark.parametrize(
+    "limit", [{"retention_s": 60.0}, {"retention_bytes": 1}], ids=["age", "size"]
+)
+def test_retention_deletes_no_commands(kind: str, limit: dict[str, Any]) -> None:
+    """A namespace with a retention deleted the oldest commands, and with them what was set long
+    ago. Nobody could open the dictionary again."""
+
+    async def opened(b: Bench) -> Leader[bool]:
+        if kind == "dictionary":
+            return (await open_dict(b.streams, "d")).leader
+        return await lead(b.streams, "d", Dictionary())
+
+    async def scene(b: Bench) -> None:
+        await b.streams.configure({**limit, "roll_interval_s": 10.0})
+        # A leader of an earlier version has created the stream.
+        await b.streams.create_stream("d")
+        leader = await opened(b)
+        assert (await b.streams.stream_settings("d")).explicit_truncation
+        for number in range(4):
+            await leader.execute(b'["set", "%d", %d]' % (number, number))
+            await asyncio.sleep(100)
+        await leader.close()
+        assert await b.streams.retain("d", dry_run=True) == []
+        assert await b.streams.retain("d") == []
+        leader = await opened(b)
+        assert leader.machine.items == {str(number): number for number in range(4)}  # type: ignore[attr-defined]
+        await leader.snapshot()
+        await leader.close()
+        assert len(await b.streams.segments("d")) < 5  # a snapshot takes their place
+        leader = await opened(b)
+        assert leader.machine.items == {str(number): number for number in range(4)}  # type: ignore[attr-defined]
+        await leader.close()
+
+    run(scene)
+
+
+def test_a_snapshot_makes_room_in_a_stream_that_is_full() -> None:
+    """The proof that the leader still leads was refused as an append, so that the only call that
+    makes room could not be made."""
+
+    async def fill(d: DurableDict) -> None:
+        while True:
+            await d.set("n", d.get("n", 0) + 1)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings={"bytes_max": 1_000})
+        for _ in range(3):
+            async with await open_dict(b.streams, "d") as d:
+                with pytest.raises(StreamQuotaError):
+                    await fill(d)
+                await d.leader.confirm()
+                reached = d["n"]
+            for _ in range(2):  # the newest completed segment is always kept
+                async with await open_dict(b.streams, "d") as d:
+                    assert d["n"] == reached
+                    await d.leader.snapshot()
+            async with await open_dict(b.streams, "d") as d:
+                await d.set("n", reached + 1)
+
+    run(scene)
+
+
+def test_a_stream_that_is_no_dictionary_keeps_its_retention() -> None:
+    async def scene(b: Bench) -> None:
+        async with b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"a record")
+        with pytest.raises(UsageError, match="not a change of a dictionary"):
+            await open_dict(b.streams, "s")
+        assert not (await b.streams.stream_settings("s")).explicit_truncation
 
     run(scene)
 

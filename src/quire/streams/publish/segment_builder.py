@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from quire.client import Client, LedgerWriter
 from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.control_record import CreationTime, encode_control
 from quire.codec.distributedlog.envelope import MAX_BODY_BYTES
 from quire.codec.distributedlog.record import HEAD_BYTES, entry_ends
 from quire.codec.distributedlog.segment import StreamSegment
@@ -110,6 +111,10 @@ class SegmentBuilder:
                 while len(writer.in_flight) > UNACKED_ENTRIES_MAX:
                     await writer.acknowledged()
             if end > first:
+                if not self._entry.size_bytes and self._settings.txids == "given":
+                    # A search for a time cannot use the txids of such a stream.
+                    now = CreationTime(self._client.clock.now_ms())
+                    self._entry.mark(encode_control(now))
                 self._entry.add(payloads[first:end], txids[first:end], envelopes[first:end])
             first = end
 

@@ -73,6 +73,9 @@ IsBefore = Callable[[StreamSegment, int, Records, int], bool]
 records of its entry, and the index of the record in them."""
 
 _STARTS = f"Use {EARLIEST!r}, {LATEST!r}, a DLSN, AtTxid, AtTime or AtSequence"
+TIME_TXID_MIN = 10**12
+"""The lowest txid that can be the time of an append: in September 2001, before there were streams.
+"""
 PLACES = "earliest, latest, a position (5:12:3), txid:N, time:ISO or seq:N"
 """The forms that `parse_start` accepts, for messages."""
 
@@ -414,5 +417,15 @@ def _is_before_time(segment: StreamSegment, time_ms: int) -> bool:
 
 
 def _time_ms(segment: StreamSegment, entry_id: int, records: Records, at: int) -> int:
+    """Return the time at which a record was appended, or the latest time at which it can have been.
+
+    Other programs store no time with records whose txids they choose, and neither did Spark jobs of
+    version 0.2. Such a txid may be any number. One that is too low for a time says nothing, and
+    must not make a record that was appended today count as an old one.
+    """
     told = creation_time_ms(segment, entry_id, records, at)
-    return records.txids[at] if told is None else told
+    if told is None:
+        told = records.txids[at]
+        if told < TIME_TXID_MIN:
+            told = TIME_MAX_MS if segment.in_progress else segment.completion_time_ms
+    return told

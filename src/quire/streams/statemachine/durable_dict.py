@@ -296,7 +296,9 @@ async def open_dict(
         UsageError: The stream holds records that are not changes of a dictionary.
     """
     machine = Dictionary()
-    leader = await lead(streams, name, machine, snapshot_every=snapshot_every, create=create)
+    leader = await lead(
+        streams, name, machine, snapshot_every=snapshot_every, create=create, keep_log=False
+    )
     if machine.has_other_records:
         await leader.close()
         raise UsageError(
@@ -305,4 +307,5 @@ async def open_dict(
             "was fenced",
             remedy="Open the dictionary on a stream of its own, or with the version that wrote it",
         )
+    await leader._keep_log()
     return DurableDict(machine, leader)

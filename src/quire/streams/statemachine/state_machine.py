@@ -299,6 +299,7 @@ class Leader(_Replica[ResultT]):
 
     async def _begin(self, create: bool) -> None:
         self._writer = await self._streams.open_writer(self.name, create=create)
+        self._writer._segments.spare_from_retention()
         try:
             await self._restore()
             # Commands after the snapshot count, whichever leader executed them. Otherwise leaders
@@ -313,6 +314,20 @@ class Leader(_Replica[ResultT]):
                 self._raise_if_lost(error)
             raise
         self._tasks.start(self._run())
+
+    async def _keep_log(self) -> None:
+        """Store in the settings of the stream that retention must not delete commands.
+
+        They are part of the state until a snapshot contains them, however old they are. The writer
+        spares them anyway, but other programs may apply the retention of the stream.
+        """
+        try:
+            settings = await self._streams.stream_settings(self.name)
+            if not settings.explicit_truncation:
+                await self._streams.configure_stream(self.name, {"explicit_truncation": True})
+        except BaseException:
+            self._writer.abandon()
+            raise
 
     async def execute(self, command: bytes) -> ResultT:
         """Append a command, wait until it is durable on an ack quorum, and apply it.
@@ -433,7 +448,9 @@ class Leader(_Replica[ResultT]):
             self._fail(error)
 
     async def _submit(self, command: bytes) -> ResultT | None:
-        appended = await self._writer.submit_many((command,))
+        # A full stream takes the proof of a leader nevertheless: only a snapshot makes room there.
+        within_quota = command != NOTHING
+        appended = await self._writer._append((command,), None, None, "", within_quota=within_quota)
         if self._ended is not None:  # commands are no longer applied
             raise self._ended
         result: asyncio.Future[ResultT | None] = asyncio.get_running_loop().create_future()
@@ -622,6 +639,7 @@ async def lead(
     *,
     snapshot_every: int = 0,
     create: bool = True,
+    keep_log: bool = True,
 ) -> Leader[ResultT]:
     """Become the leader of a state machine. See `quire.Client.state_machine`.
 
@@ -635,6 +653,8 @@ async def lead(
         snapshot_every: The number of commands after a snapshot, also of former leaders, after which
             the next one is taken. 0 means never.
         create: Whether to create the stream if it does not exist.
+        keep_log: Whether to store that retention spares the stream. Pass False to look at the
+            commands first, and call `Leader._keep_log` then.
 
     Returns:
         The leader.
@@ -644,6 +664,8 @@ async def lead(
     """
     leader = Leader(streams, name, machine, snapshot_every=snapshot_every)
     await leader._begin(create)
+    if keep_log:
+        await leader._keep_log()
     return leader
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
@@ -261,6 +262,10 @@ class Segments:
                 f"{counted(limit, 'byte')} (setting bytes_max). Nothing was appended",
                 remedy="Truncate the stream, or raise bytes_max",
             )
+
+    def spare_from_retention(self) -> None:
+        """Delete only what is truncated explicitly, whatever the settings of the stream say."""
+        self._settings = replace(self._settings, explicit_truncation=True)
 
     def retain(self) -> None:
         """Delete in the background what retention and truncation allow, and count what is left."""

@@ -408,10 +408,13 @@ class StreamWriter:
         keys: Sequence[Text | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         event_times: Sequence[datetime | None] | None = None,
+        *,
+        within_quota: bool = True,
     ) -> Appended:
         """Append records, and leave out those of a producer that the stream has already.
 
-        `sent_by` is the producer, and the number that it gave to the first record.
+        `sent_by` is the producer, and the number that it gave to the first record. Without
+        `within_quota`, the records may exceed the quota of the stream.
         """
         await self._writer_task.budget.wait()
         self._check()
@@ -442,7 +445,8 @@ class StreamWriter:
         if known and known == len(payloads):
             return Appended([])
         new_bytes = sum(map(len, payloads[known:] if known else payloads))
-        self._segments.check_quota(self._writer_task.queued_bytes + new_bytes)
+        if within_quota:
+            self._segments.check_quota(self._writer_task.queued_bytes + new_bytes)
         if sent_by is None:
             return self._take(payloads, given, envelopes, None)
         left = (sent_by[0], sent_by[1] + known)
