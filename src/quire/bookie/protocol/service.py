@@ -589,7 +589,7 @@ class BookieService:
             if entry_id < 0:
                 if request.entry_id != LAST_ENTRY:
                     return request.failed(Code.BAD_REQUEST)
-                return request.failed(self.code_of_missing(NoEntry(), request.ledger_id))
+                return request.failed(self._read_code(NoEntry(), request.ledger_id))
             entries = self.store.read(
                 request.ledger_id, entry_id, request.max_count, self._budget(request)
             )
