@@ -599,6 +599,16 @@ class BookieService:
         return request.found(entries)
 
     async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
+        try:
+            await self._read_from_disk(request, received_s)
+        except Exception:
+            # The error is reported as one of background work. Without an answer, the client would
+            # keep fencing reads of the entry back until this connection ends.
+            self.counters.reads_failed += 1
+            request.connection.write(request.failed(Code.IO_ERROR))
+            raise
+
+    async def _read_from_disk(self, request: PendingRead, received_s: float) -> None:
         times = self.times.reads
         loading, most = self.loading_store, (request.max_count, self._budget(request))
         try:
