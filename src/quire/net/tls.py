@@ -123,7 +123,7 @@ class TlsContext:
         self._log(
             "tls_reloaded",
             files=list(self._files),
-            expires={one.path: utc_text(one.expires_ms(0)) for one in self._certificates},
+            expires={one.path: utc_text(one.expires_ms(now_ms)) for one in self._certificates},
             # With these files, the other side refuses new connections.
             **({"expired": expired} if expired else {}),
         )
@@ -162,9 +162,12 @@ def server_tls(
 
 
 def client_tls(
-    config: TlsClientConfig, monotonic: Callable[[], float], log: EventLog
+    config: TlsClientConfig,
+    monotonic: Callable[[], float],
+    log: EventLog,
+    now_ms: Callable[[], int] | None = None,
 ) -> TlsContext:
-    """Return the source of TLS contexts for a client.
+    """Return the source of TLS contexts for a client. `now_ms` is the same as for `TlsContext`.
 
     Raises TlsConfigError if the files cannot be used, or if there is a key without a certificate.
     """
@@ -176,6 +179,7 @@ def client_tls(
         log,
         own=config.certificate,
         authorities=config.ca,
+        now_ms=now_ms,
     )
 
 

@@ -83,6 +83,30 @@ def spy_on_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return begun
 
 
+async def test_a_read_that_ends_with_an_unexpected_error_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client waited for its answer until the connection ended, and so did fencing reads."""
+
+    async def fails(self: LedgerStore, *asked: int) -> object:
+        raise MemoryError("no memory for the answer")
+
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    async with filled(tmp_path) as bookie, peer_of(bookie) as peer:
+        monkeypatch.setattr(LedgerStore, "read_blocking", fails)
+        monkeypatch.setattr(LedgerStore, "entry_ranges", fails)
+        loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+        answer = await peer.ask(ALL)
+        assert answer == frames.batch_read_response(Code.IO_ERROR, LEDGER, 0, 1)
+        async with peer_of(bookie) as other:
+            listed = v3.parse_response((await other.ask(v3.list_entries_request(5, LEDGER)))[4:])
+        assert v3.status_of(listed, 0) == Code.IO_ERROR
+        assert listed.header.txnId == 5
+        assert [type(error) for error in reported] == [MemoryError, MemoryError]
+        await until(lambda: bookie.service.answers.held_bytes == 0)
+
+
 async def test_pipelined_batch_reads_stay_within_the_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

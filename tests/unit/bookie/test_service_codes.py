@@ -341,6 +341,7 @@ async def test_absence_is_said_only_if_it_is_certain(
     else:
         del there.ledgers[LEDGER]
         assert made._look_up(Read(LAST_ENTRY)) == b"%d" % expected
+    assert (counters.reads_missing, counters.reads_failed) == ((3, 0) if missing else (0, 3))
 
 
 async def test_damage_is_no_absence() -> None:

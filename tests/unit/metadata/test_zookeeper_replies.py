@@ -14,12 +14,24 @@ import pytest
 from quire._runtime.tasks import TaskSet
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
-from quire.errors import KeyExistsError, LedgerRecreatedError, NoSuchKeyError
+from quire.codec.metadata.ledger_path import HIERARCHICAL, high_order_name, long_id
+from quire.errors import (
+    KeyExistsError,
+    LedgerRecreatedError,
+    MetadataDeniedError,
+    NoSuchKeyError,
+)
 from quire.metadata.interface import ANY_VERSION, Versioned
 from quire.metadata.tree import Operation, Put, Result
 from quire.metadata.zookeeper.commits import Commits
-from quire.metadata.zookeeper.kazoo_adapter import NoNodeError, ZooKeeperConnection
+from quire.metadata.zookeeper.ids import LedgerIdCounter
+from quire.metadata.zookeeper.kazoo_adapter import (
+    LostConnectionError,
+    NoNodeError,
+    ZooKeeperConnection,
+)
 from quire.metadata.zookeeper.ledgers import ZooKeeperLedgers
+from quire.metadata.zookeeper.root import ZooKeeperRoot
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.metadata.zookeeper.tree import ZooKeeperTree
 from quire.metadata.zookeeper.values import Values, read_instance_id
@@ -235,3 +247,63 @@ async def test_a_cluster_is_missing_only_if_the_newest_state_lacks_it() -> None:
 
     assert await store({"/ledgers/LAYOUT": b"2"}).is_initialised()
     assert not await store({}).is_initialised()
+
+
+@pytest.mark.parametrize(("before", "now"), [([], [3]), ([1], [1, 3])])
+async def test_no_id_is_generated_that_another_process_has_skipped(
+    before: list[int], now: list[int]
+) -> None:
+    """The server lagged behind the process that has skipped the ids, and a skipped one was given.
+
+    A ledger with such an id may have entries on bookies that belong to a lost ledger.
+    """
+
+    class ZooKeeper:
+        high = before
+
+        async def exists(self, path: str, notify: object = None) -> Any:
+            return stat(1, 0) if self.high else None
+
+        async def children(self, path: str) -> list[str]:
+            return [high_order_name(high) for high in self.high]
+
+        async def create(self, path: str, *data: bytes, **how: object) -> tuple[str, Any]:
+            self.high = now  # the answer to a write comes after everything that was written before
+            return f"{path}0000000007", None
+
+        async def delete(self, path: str) -> None:
+            pass
+
+    root: Any = Root(ZooKeeper())
+    root.manager = HIERARCHICAL
+    tasks = TaskSet()
+    assert await LedgerIdCounter(root, tasks).next(False) == long_id(3, 7)
+    await tasks.close()
+
+
+async def test_a_commit_in_doubt_stays_in_doubt_if_its_session_cannot_be_continued() -> None:
+    """The next server refused the identity, and the error said that the outcome is known."""
+
+    class ZooKeeper:
+        servers, session_id, attempts = "zk:2181", 1, 0
+
+        async def wait_connected(self) -> None:
+            if self.attempts:
+                raise MetadataDeniedError("the server refuses the identity")
+
+        async def create(self, path: str, **how: object) -> tuple[str, Any]:
+            return f"{path}1", None
+
+        async def commit(self, operations: Sequence[Operation]) -> list[Result]:
+            self.attempts += 1
+            raise LostConnectionError
+
+        async def delete(self, path: str) -> None:
+            pass
+
+    root = ZooKeeperRoot(cast(Any, ZooKeeper()), "/ledgers", random.Random(1))
+    tasks = TaskSet()
+    with pytest.raises(MetadataDeniedError) as caught:
+        await Commits(root, tasks).commit([Put("/a", b"")])
+    assert not caught.value.outcome_known
+    await tasks.close()

@@ -308,6 +308,31 @@ def test_a_reload_of_a_certificate_that_has_expired_is_a_warning(
     assert bad[1]["expired"] == [own.certificate]
 
 
+def test_a_reload_names_the_time_at_which_the_authorities_must_be_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, authority: Authority
+) -> None:
+    """It named an authority that had expired, and stays in the file beside its successor."""
+    ends = at_ms(0), at_ms(9)
+    monkeypatch.setattr(
+        "quire.net.tls._certificates", lambda own, ca: (CertificateFile(str(ca), False, ends),)
+    )
+    ca = tmp_path / "authorities.pem"
+    ca.write_bytes(Path(authority.ca).read_bytes())
+    time, events = Time(), list[tuple[str, dict[str, object]]]()
+    tls = client_tls(
+        TlsClientConfig(ca=str(ca), reload_check_s=10.0),
+        time,
+        lambda event, **more: events.append((event, more)),
+        lambda: at_ms(1),
+    )
+    ca.write_bytes(2 * Path(authority.ca).read_bytes())
+    time.now += 10.0
+    tls.current()
+    ((event, fields),) = events
+    assert (event, fields["expires"]) == ("tls_reloaded", {str(ca): "2030-01-10T00:00:00Z"})
+    assert "expired" not in fields
+
+
 def test_the_first_certificate_of_a_chain_that_expires_counts() -> None:
     chain = CertificateFile("f", True, (at_ms(9), at_ms(1), at_ms(5)))
     assert chain.expires_ms(at_ms(0)) == at_ms(1)

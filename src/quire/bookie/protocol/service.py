@@ -589,7 +589,7 @@ class BookieService:
             if entry_id < 0:
                 if request.entry_id != LAST_ENTRY:
                     return request.failed(Code.BAD_REQUEST)
-                return request.failed(self.code_of_missing(NoEntry(), request.ledger_id))
+                return request.failed(self._read_code(NoEntry(), request.ledger_id))
             entries = self.store.read(
                 request.ledger_id, entry_id, request.max_count, self._budget(request)
             )
@@ -599,6 +599,16 @@ class BookieService:
         return request.found(entries)
 
     async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
+        try:
+            await self._read_from_disk(request, received_s)
+        except Exception:
+            # The error is reported as one of background work. Without an answer, the client would
+            # keep fencing reads of the entry back until this connection ends.
+            self.counters.reads_failed += 1
+            request.connection.write(request.failed(Code.IO_ERROR))
+            raise
+
+    async def _read_from_disk(self, request: PendingRead, received_s: float) -> None:
         times = self.times.reads
         loading, most = self.loading_store, (request.max_count, self._budget(request))
         try:

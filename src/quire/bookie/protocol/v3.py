@@ -341,6 +341,13 @@ class RequestsV3:
         )
 
     async def _list(self, request: Request, txn: int) -> None:
+        try:
+            await self._list_ranges(request, txn)
+        except Exception:  # reported as an error of background work
+            self._connection.write(self._failed(request, txn, Code.IO_ERROR))
+            raise
+
+    async def _list_ranges(self, request: Request, txn: int) -> None:
         ledger: int = request.getListOfEntriesOfLedgerRequest.ledgerId
         code, ranges = await self._service.entry_ranges(ledger)
         listing = encode_availability(ranges, max_bytes=MAX_LIST_BYTES) if not code else b""

@@ -5,9 +5,11 @@ When they are used up, or as soon as `idgen-long` exists, ids are long. A long i
 greatest `idgen-long/HOB-`) << 32 | (number of a sequence node below it). The flat and the legacy
 manager have no long ids. No id is generated twice, and some are never used.
 
-The existence of `idgen-long` is checked for every id. Java remembers that it does not exist, so for
-a while some clients may generate long ids and others short ones. No id is generated twice then,
-because the two ranges do not overlap.
+The existence of `idgen-long`, and the greatest `HOB-` node, are checked for every id, after its
+sequence node was created: a server may lag behind others, but the answer to a write comes after
+everything that was written before. So no id is generated that another client has skipped before.
+Java remembers that `idgen-long` does not exist, so for a while some clients may generate long ids
+and others short ones. No id is generated twice then, because the two ranges do not overlap.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ class LedgerIdCounter:
         self._root = root
         self._tasks = tasks
         self._long = root.at("idgen-long")
+        self._only_long = False
+        """Whether `idgen-long` is known to exist. It is never deleted. Each process uses up one
+        short id to find out."""
 
     async def next(self, again: bool) -> int:
         """Return an id that was never generated before.
@@ -52,10 +57,12 @@ class LedgerIdCounter:
         because a repeated call generates another id and leaves the first one unused.
         """
         manager = self._root.manager
-        if not manager.long_ids or await self._root.zk.exists(self._long) is None:
+        if not self._only_long:
             below = manager.sequence_parent
             number = await self._sequence(self._root.at(below) if below else self._root.path)
-            if 0 <= number < SHORT_ID_END:
+            if manager.long_ids:
+                self._only_long = await self._root.zk.exists(self._long) is not None
+            if 0 <= number < SHORT_ID_END and not self._only_long:
                 return number
         if not manager.long_ids:
             raise MetadataError(
@@ -91,6 +98,8 @@ class LedgerIdCounter:
                 number = await self._sequence(f"{self._long}/{high_order_name(high)}", make=False)
             except NoNodeError:
                 continue  # the node was deleted meanwhile, because there is a greater one
+            if await self._high_order() > high:
+                continue  # the server lagged behind the process that has made a greater one
             if 0 <= number < SHORT_ID_END:
                 return long_id(high, number)
             await self._make_high_order(high + 1)

@@ -155,7 +155,7 @@ class ZooKeeperRoot:
             MetadataError: `work` raised a NodeError that it does not handle, because other
                 processes changed the same nodes.
         """
-        again = False
+        again = decided = False
         try:
             async with asyncio.timeout(self._operation_timeout_s) as limit:
                 while True:
@@ -164,9 +164,10 @@ class ZooKeeperRoot:
                         async with self._turn(limit):
                             if check:
                                 await self.know_layout()
+                            decided = decides
                             return await work(again)
                     except LostConnectionError:
-                        again = True
+                        again, decided = True, False
                         # Wait for one event-loop iteration, so that kazoo's state arrives.
                         await asyncio.sleep(0)
         except NodeError as error:
@@ -183,7 +184,7 @@ class ZooKeeperRoot:
                 raise self.zk.cut_off() from None
             raise
         except MetadataError as error:
-            if again and not decides and not isinstance(error, _OF_ONE_NODE):
+            if again and not decided and not isinstance(error, _OF_ONE_NODE):
                 in_doubt(error)
             raise
         except TimeoutError:
