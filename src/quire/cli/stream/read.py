@@ -516,6 +516,7 @@ class _Terminated:
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task
         self._happened = False
+        self._reading = False
 
     def __bool__(self) -> bool:
         return self._happened
@@ -523,14 +524,20 @@ class _Terminated:
     def on_signal(self) -> None:
         if not self._happened:
             self._happened = True
-            self._task.cancel()
+            if self._reading:  # otherwise it would cancel the last commit of the position
+                self._task.cancel()
 
     @contextmanager
     def ending(self) -> Iterator[None]:
         """Leave the block without an error if the signal has cancelled the task in it."""
+        self._reading = True
+        if self._happened:
+            self._task.cancel()
         try:
             yield
         except asyncio.CancelledError:
             if not self._happened:
                 raise
             self._task.uncancel()
+        finally:
+            self._reading = False
