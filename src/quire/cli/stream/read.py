@@ -80,6 +80,22 @@ class PrintOptions:
     """The bytes between the key of a record and its value. Empty: keys are not printed."""
 
 
+def _print_options(
+    limit: int | None, follow: bool, form: str, as_json: bool, delimiter: bytes, separator: bytes
+) -> PrintOptions:
+    """Return what to print. Raises `click.UsageError` for an option that would have no effect."""
+    if as_json and form == "hex":
+        raise click.UsageError("--json and --format hex exclude each other: give one of them")
+    if as_json or form == "json":
+        for name, given in (("key-separator", separator), ("delimiter", delimiter != b"\n")):
+            if given:
+                raise click.UsageError(
+                    f"--{name} has no effect on JSON, which has one object a line: leave it out"
+                )
+        form = "json"
+    return PrintOptions(limit, follow, form, delimiter, separator)
+
+
 def _subscription(text: str) -> str:
     from quire.streams.read.subscriptions import check_subscription_name
 
@@ -167,7 +183,7 @@ async def read(
     from quire.streams import EARLIEST
     from quire.streams.read.positions import find_end
 
-    wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter, separator)
+    wanted = _print_options(limit, follow, form, as_json, delimiter, separator)
     said = from_place
     async with namespace(uri, path, password) as opened:
         if await is_topic(opened, name):
@@ -282,7 +298,7 @@ async def tail(
     As in the program tail, -n is the number of records. The namespace has only its long option
     here.
     """
-    wanted = PrintOptions(None, follow, "json" if as_json else form, delimiter, separator)
+    wanted = _print_options(None, follow, form, as_json, delimiter, separator)
     async with namespace(uri, path, password) as opened:
         start = await _from_end(opened, name, count, password)
         reader = await opened.open_reader(name, start=start, follow=follow, on_gap=on_gap)
