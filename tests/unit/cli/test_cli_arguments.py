@@ -243,6 +243,7 @@ def test_the_default_uri_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         (["stream", "write", "a", "--roll-every", "0"], "--roll-every"),
         (["stream", "write", "a", "--key-separator", ""], "--key-separator"),
         (["stream", "write", "a", "--key", "\ud800"], "is not UTF-8"),
+        (["cluster", "gc", "off", "--why", "\ud800"], "is not UTF-8"),
         (["stream", "write", "a", "--header", "=x"], "NAME=VALUE"),
         (["stream", "write", "a", "--header", "n=1", "--header", "n=2"], "'n' is given twice"),
         (["stream", "write", "a", "--format", "json", "--base64"], "--base64"),

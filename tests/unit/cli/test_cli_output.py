@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple, cast
 
 import pytest
@@ -26,6 +27,7 @@ from quire.cli.bench.stream import tail
 from quire.cli.common.output import OutputThread, ledger_as_json
 from quire.cli.object.transfer import _opened_output
 from quire.client import Client
+from quire.codec.entry.entry import EntryRun
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import NotEnoughBookiesError, QuireError
 from quire.streams.namespace.namespace import Namespace
@@ -179,6 +181,47 @@ async def test_a_benchmark_deletes_its_ledgers_if_one_cannot_be_created(
         async with core.ledgers(cast(Client, None), Shape(), 2):
             pytest.fail("a ledger was not created")
     assert deleted == [7]
+
+
+async def test_a_benchmark_reads_an_open_ledger_up_to_where_it_ended() -> None:
+    """It failed if an entry was acknowledged meanwhile, and told the user to report that."""
+
+    class Reader:
+        last_add_confirmed = 1
+
+        async def __aenter__(self) -> Reader:
+            return self
+
+        async def __aexit__(self, *error: object) -> None: ...
+
+        async def read_runs(self, first: int, last: int) -> AsyncIterator[EntryRun]:
+            self.last_add_confirmed = 7
+            for entry_id in range(first, last + 1):
+                yield cast(EntryRun, OneEntry(ledger_lengths=[10 * (entry_id + 1)]))
+
+    class OneEntry(SimpleNamespace):
+        def __len__(self) -> int:
+            return 1
+
+    class Opening:
+        async def open_ledger(self, ledger_id: int, password: bytes) -> Reader:
+            return Reader()
+
+    found = await core.read_whole(cast(Client, Opening()), 5)
+    assert (found.operations, found.payload_bytes) == (2, 20)
+
+
+def test_the_result_of_reading_a_given_ledger_has_its_size(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It had the default of --size, which nothing was written with."""
+    work = bench.BenchOptions("read", "", Load(100, 1024, 50), Shape(), 1, 0, False, True)
+    result = RoundResult(4, 100, 1.0)
+    bench._print(work, 1, result)
+    bench._print(replace(work, ledger_id=5), 1, result)
+    own, given = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (own["size"], own["outstanding"]) == (1024, 50)
+    assert (given["size"], given["outstanding"], given["entries"]) == (25, None, 4)
 
 
 @given(st.integers(1, 100_000))

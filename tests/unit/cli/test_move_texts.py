@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.cli.common.moves import done_text, planned_text
+from quire.cli.common.moves import LINES_MAX, done_text, planned_text, say_first
 from quire.replication.moves.recover import RecoverResult
 from quire.replication.repair.bookie_removal import LedgerMove
 
@@ -34,3 +34,12 @@ def test_a_plan_calls_its_bytes_an_estimate() -> None:
 def test_the_verb_agrees_with_the_number_of_ledgers(done: int, all_of_them: int, told: str) -> None:
     moves = tuple(LedgerMove(id_, 1, 1, 1, open=False) for id_ in range(all_of_them))
     assert done_text(RecoverResult("b", False, moves, ledgers=done)).startswith(told)
+
+
+def test_lines_that_are_left_out_are_counted_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """They were called ledgers, of which one line names many. A rebalance did not count them."""
+    say_first([f"ledgers 1, 2: reason {number}" for number in range(LINES_MAX)])
+    assert "more" not in capsys.readouterr().err
+    say_first([f"ledgers 1, 2: reason {number}" for number in range(LINES_MAX + 2)])
+    told = capsys.readouterr().err.splitlines()
+    assert (len(told), told[-1]) == (LINES_MAX + 1, "... and 2 lines more")

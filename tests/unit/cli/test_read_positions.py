@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
@@ -69,3 +70,29 @@ async def test_a_position_that_could_not_be_stored_is_tried_again_at_the_end(
     with pytest.raises(ExceptionGroup):
         await read_on()
     assert tried == [7, 7]
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+async def test_a_signal_does_not_cancel_the_last_commit(when: str) -> None:
+    """SIGTERM during the last commit left the position as it was, with an unexpected error."""
+    stored, went_on = list[int](), False
+
+    async def commit(position: int) -> None:
+        if when == "after":
+            signal.raise_signal(signal.SIGTERM)
+        for _ in range(3):
+            await asyncio.sleep(0.001)  # the event loop sees the signal
+        stored.append(position)
+
+    with read._terminated() as terminated:
+        async with read._committed(commit) as done:
+            done(7)
+            if when == "before":
+                signal.raise_signal(signal.SIGTERM)
+                await asyncio.sleep(0.001)
+            with terminated.ending():
+                if when == "within":
+                    signal.raise_signal(signal.SIGTERM)
+                await asyncio.sleep(0 if when == "after" else 60)
+                went_on = True
+    assert (stored, went_on, bool(terminated)) == ([7], when == "after", True)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.common.options import Duration, Size
+from quire.cli.stream.options import place, place_text
 from quire.errors import UsageError
 from quire.http.server.api import Field
 from quire.streams.namespace.settings import parse_setting
@@ -111,3 +112,18 @@ def test_a_field_of_the_http_api_takes_a_number_or_a_unit() -> None:
             field.parse(value)
     with pytest.raises(UsageError, match="delay_seconds cannot be used: 'soon' is not a duration"):
         delay.parse("soon")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("time:2026-01-31T12:00:00+01:00", "time:2026-01-31T11:00:00+00:00"),
+        ("time:9999-12-31T23:59:59.9999", "the time 253,402,300,800,000 ms after 1970"),
+        ("time:9999-12-31T23:59:59-05:00", "the time 253,402,318,799,000 ms after 1970"),
+        ("seq:7", "seq:7"),
+        ("latest", "latest"),
+    ],
+)
+def test_every_place_that_is_accepted_can_be_named(text: str, shown: str) -> None:
+    """`stream truncate` and `read` ended with an unexpected ValueError for a time in year 10000."""
+    assert place_text(place(text)) == shown

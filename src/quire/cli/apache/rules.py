@@ -5,6 +5,7 @@ The table `bk_server.toml` names these functions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -119,9 +120,12 @@ def boolean(text: str) -> bool:
 
 def number(text: str) -> float:
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a number") from None
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{text!r} is not a number")
+    return found
 
 
 def whole(text: str) -> int:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,8 @@ class BenchOptions:
     warm_up: int
     keep: bool
     as_json: bool
+    ledger_id: int | None = None
+    """The ledger that is read instead of one that the benchmark writes."""
 
 
 def _count(name: str, default: int, text: str, *, least: int = 1) -> Decorator:
@@ -485,7 +487,7 @@ async def _read(work: BenchOptions, ledger_id: int | None, password: bytes) -> N
     async with connect(work.uri) as client:
         if ledger_id is not None:
             await _rounds(
-                work,
+                replace(work, ledger_id=ledger_id),
                 partial(
                     bench_core.read_whole, client, ledger_id, password, progress=work.load.progress
                 ),
@@ -532,7 +534,9 @@ async def _rereplicate(work: BenchOptions, count: int) -> None:
 
 
 async def _rounds(work: BenchOptions, round_: Callable[[], Awaitable[RoundResult]]) -> None:
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and work.ledger_id is not None:
+        say(f"{work.verb}: ledger {work.ledger_id}")
+    elif sys.stderr.isatty():
         shape, load = work.shape, work.load
         say(
             f"{work.verb}: {load.entries} entries of {load.size_bytes} bytes, "
@@ -579,6 +583,8 @@ def _print(work: BenchOptions, number: int, result: RoundResult) -> None:
     # Recoveries are reported by their latency only, because a rate would be misleading.
     rated = work.verb != "recover"
     if work.as_json:
+        size, outstanding = work.load.size_bytes, work.load.outstanding
+        given = work.ledger_id is not None  # others have written it
         print_json(
             {
                 "verb": work.verb,
@@ -591,8 +597,8 @@ def _print(work: BenchOptions, number: int, result: RoundResult) -> None:
                 "cpu_s": round(result.cpu_seconds, 3),
                 "seconds": round(result.seconds, 4),
                 "entries": work.load.entries if not rated else result.operations,
-                "size": work.load.size_bytes,
-                "outstanding": work.load.outstanding,
+                "size": result.payload_bytes // max(result.operations, 1) if given else size,
+                "outstanding": None if given else outstanding,
             }
         )
         return

@@ -347,16 +347,17 @@ async def read_whole(
     async with await client.open_ledger(ledger_id, password=password) as reader:
         cpu, began = time.process_time(), time.perf_counter()
         entries = size = 0
+        last = reader.last_add_confirmed  # it grows if the ledger is being written
         if progress is not None:
-            progress.begin("reading", reader.last_add_confirmed + 1, lambda: entries)
-        async for run in reader.read_runs():
-            entries += len(run)
-            size = run.ledger_lengths[-1]
+            progress.begin("reading", last + 1, lambda: entries)
+        if last >= 0:
+            async for run in reader.read_runs(0, last):
+                entries += len(run)
+                size = run.ledger_lengths[-1]
         seconds = time.perf_counter() - began
-        if entries != reader.last_add_confirmed + 1:
+        if entries != last + 1:
             raise ReadError(
-                f"the benchmark read {entries} entries of ledger {ledger_id} instead of "
-                f"{reader.last_add_confirmed + 1}",
+                f"the benchmark read {entries} entries of ledger {ledger_id} instead of {last + 1}",
                 ledger_id=ledger_id,
                 remedy="Run the benchmark again. If the error returns, report it",
             )

@@ -248,6 +248,8 @@ def scrub(directory: str, as_json: bool) -> int:
         what = "nothing is damaged"
         if damaged:
             what = f"{damaged} damaged, {counted(lacking, 'entry')} missing"
+        elif problems:
+            what = "the segments that are here are not damaged, but the log is incomplete"
         click.echo(
             f"{directory}: {counted(segments, 'segment')}, {checked / 1e6:.1f} MB checked: {what}"
         )

@@ -13,6 +13,7 @@ from quire.cli.bookie.identity import reading
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
 from quire.cli.common.options import LedgerId, flag, json_option
 from quire.cli.common.output import print_json, time_text
+from quire.core.ranges import merged
 from quire.errors import StorageError
 
 if TYPE_CHECKING:
@@ -442,7 +443,7 @@ def _ledger_lines(found: LedgerDescription, runs: bool) -> list[str]:
     held = words_of(found.entries) if found.entries else "no entries"
     lines.append(f"{held}; {counted(found.size_bytes, 'byte')}")
     for part in found.parts:
-        spans = sorted(span for run in part.runs for span in run.entries())
+        spans = merged(span for run in part.runs for span in run.entries())
         where = f"segment {part.segment} ({'sealed' if part.sealed else 'open'})"
         span = f"{spans[0][0]}..{spans[-1][1]}" if spans else "-"
         size = counted(sum(run.size_bytes for run in part.runs), "byte")

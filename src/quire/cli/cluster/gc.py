@@ -24,6 +24,7 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import print_json, time_text
+from quire.errors import UsageError
 
 if TYPE_CHECKING:
     from quire.metadata.bookies.collection import CollectionRefusal, Switch
@@ -105,10 +106,21 @@ async def _status(uri: str) -> tuple[Switch | None, dict[str, CollectionRefusal]
         return await read_switch(store), await refusals(store, later), later
 
 
+def _check_why(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{text!r} is not UTF-8") from None
+
+
 @click.command()
 @metadata_option
 @click.option(
-    "--why", metavar="TEXT", default="", help="The reason, which `quire cluster gc status` shows."
+    "--why",
+    metavar="TEXT",
+    default="",
+    callback=checked(_check_why),
+    help="The reason, which `quire cluster gc status` shows.",
 )
 @asynchronous
 async def off(uri: str, why: str) -> None:

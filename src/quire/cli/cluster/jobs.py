@@ -20,6 +20,7 @@ from quire.cli.common.moves import (
     parallel_option,
     rate_option,
     run_job,
+    say_first,
     say_what_was_skipped,
 )
 from quire.cli.common.options import (
@@ -117,8 +118,7 @@ def rebalance(
         click.echo("\n".join(_lines(result)))
         if why := what_blocks(result.plan):
             say(why)
-        for line in lines_of(result.left)[:LINES_MAX]:
-            say(line)
+        say_first(lines_of(result.left))
         if result.left:
             say("The moves that were made stay. To make the others, run the same command again")
         say_what_was_skipped(result.unreadable, result.unreadable_count)

@@ -160,15 +160,21 @@ def say_what_is_left(result: RecoverResult) -> None:
     lines = lines_of(result.failed)
     lines += [f"ledger {one}: it is open, and its writer is active" for one in result.open]
     lines += [f"ledger {one}: another process is copying its replicas" for one in result.locked]
-    for line in lines[:LINES_MAX]:
-        say(line)
-    if len(lines) > LINES_MAX:
-        say(f"... and {counted(len(lines) - LINES_MAX, 'ledger')} more")
+    say_first(lines)
     say_what_was_skipped(result.unreadable, result.unreadable_count)
     if result.unreadable_count:
         from quire.metadata.ledgers.unreadable import REMEDY
 
         say(f"the skipped ledgers may have replicas on {result.bookie}. {REMEDY}")
+
+
+def say_first(lines: Sequence[str]) -> None:
+    """Print at most `LINES_MAX` lines, and the number of the others, each of which may be about
+    several ledgers."""
+    for line in lines[:LINES_MAX]:
+        say(line)
+    if len(lines) > LINES_MAX:
+        say(f"... and {counted(len(lines) - LINES_MAX, 'line')} more")
 
 
 def lines_of(left: Sequence[RemainingLedger]) -> list[str]:

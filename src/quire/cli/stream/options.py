@@ -254,7 +254,10 @@ def place_text(place: Start) -> str:
         case AtTxid():
             return f"txid:{place.txid}"
         case AtTime():
-            return f"time:{datetime.fromtimestamp(place.time_ms / 1000, UTC).isoformat()}"
+            try:
+                return f"time:{datetime.fromtimestamp(place.time_ms / 1000, UTC).isoformat()}"
+            except ValueError:  # in UTC, it is not in the years 1 to 9999
+                return f"the time {place.time_ms:,} ms after 1970"
         case _:
             return str(place)
 

@@ -80,6 +80,22 @@ class PrintOptions:
     """The bytes between the key of a record and its value. Empty: keys are not printed."""
 
 
+def _print_options(
+    limit: int | None, follow: bool, form: str, as_json: bool, delimiter: bytes, separator: bytes
+) -> PrintOptions:
+    """Return what to print. Raises `click.UsageError` for an option that would have no effect."""
+    if as_json and form == "hex":
+        raise click.UsageError("--json and --format hex exclude each other: give one of them")
+    if as_json or form == "json":
+        for name, given in (("key-separator", separator), ("delimiter", delimiter != b"\n")):
+            if given:
+                raise click.UsageError(
+                    f"--{name} has no effect on JSON, which has one object a line: leave it out"
+                )
+        form = "json"
+    return PrintOptions(limit, follow, form, delimiter, separator)
+
+
 def _subscription(text: str) -> str:
     from quire.streams.read.subscriptions import check_subscription_name
 
@@ -167,7 +183,7 @@ async def read(
     from quire.streams import EARLIEST
     from quire.streams.read.positions import find_end
 
-    wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter, separator)
+    wanted = _print_options(limit, follow, form, as_json, delimiter, separator)
     said = from_place
     async with namespace(uri, path, password) as opened:
         if await is_topic(opened, name):
@@ -282,7 +298,7 @@ async def tail(
     As in the program tail, -n is the number of records. The namespace has only its long option
     here.
     """
-    wanted = PrintOptions(None, follow, "json" if as_json else form, delimiter, separator)
+    wanted = _print_options(None, follow, form, as_json, delimiter, separator)
     async with namespace(uri, path, password) as opened:
         start = await _from_end(opened, name, count, password)
         reader = await opened.open_reader(name, start=start, follow=follow, on_gap=on_gap)
@@ -516,6 +532,7 @@ class _Terminated:
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task
         self._happened = False
+        self._reading = False
 
     def __bool__(self) -> bool:
         return self._happened
@@ -523,14 +540,20 @@ class _Terminated:
     def on_signal(self) -> None:
         if not self._happened:
             self._happened = True
-            self._task.cancel()
+            if self._reading:  # otherwise it would cancel the last commit of the position
+                self._task.cancel()
 
     @contextmanager
     def ending(self) -> Iterator[None]:
         """Leave the block without an error if the signal has cancelled the task in it."""
+        self._reading = True
+        if self._happened:
+            self._task.cancel()
         try:
             yield
         except asyncio.CancelledError:
             if not self._happened:
                 raise
             self._task.uncancel()
+        finally:
+            self._reading = False
