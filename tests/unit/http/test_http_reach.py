@@ -11,8 +11,8 @@ from quire._runtime.metrics import Metric
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, UsageError
 from quire.http.routes.problem_counts import COUNTS_AGE_MAX_S, OVERVIEW, ProblemCountRoutes
-from quire.http.server.api import Call, Route
 from quire.http.server import run
+from quire.http.server.api import Call, Route
 from quire.http.views import last_known
 from quire.http.views.cluster_view import ClusterState, ClusterView
 from quire.http.views.last_known import LastKnown

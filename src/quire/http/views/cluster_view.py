@@ -279,8 +279,8 @@ def cluster_metrics(view: ClusterState | None) -> Iterable[Metric]:
     With None, the state of the cluster could not be read, and only one metric says so.
     """
     yield gauge("quire_cluster_readable",
-                "1 if this server could read the state of the cluster in time; otherwise 0, and the "
-                "other metrics of the cluster are missing.",
+                "1 if this server could read the state of the cluster in time; otherwise 0, and "
+                "the other metrics of the cluster are missing.",
                 float(view is not None))  # fmt: skip
     if view is None:
         return
