@@ -132,6 +132,25 @@ def test_a_client_that_is_dropped_is_freed() -> None:
     assert seen() is None
 
 
+def test_no_count_decreases_when_a_client_is_dropped() -> None:
+    """Readers took the smaller sum for a restart of the program, and counted all of it again."""
+    collected, dropped, other = Collected(), Counting(), Counting()
+    end = attach(collected.meter, dropped.metrics)
+    attach(collected.meter, other.metrics)
+    dropped.counters.count_adds(3, 300)
+    dropped.unhealthy = 1
+    other.counters.count_adds(4, 400)
+    assert collected.value("quire_client_adds") == 7
+    assert collected.value("quire_client_suspects") == 1
+    del dropped
+    gc.collect()
+    assert collected.value("quire_client_adds") == 7
+    assert collected.value("quire_client_suspects") == 0
+    end()
+    other.counters.count_adds(1, 1)
+    assert collected.value("quire_client_adds") == 8
+
+
 async def test_a_client_reports_until_it_is_closed() -> None:
     collected = Collected()
     async with Client(store(), meter=collected.meter) as client:

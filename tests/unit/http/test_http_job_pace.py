@@ -40,14 +40,14 @@ def test_a_pause_does_not_make_a_job_slow() -> None:
     paces = JobPaces()
     paces.of("a", job(100), 10_000)
     assert paces.of("a", job(100, paused=True), 20_000) == Pace()
-    paces.of("a", job(100), 500_000)
+    assert paces.of("a", job(100), 500_000) == Pace(), "no mean over the time of the pause"
     assert paces.of("a", job(200), 504_000).bytes_per_s == 25.0
 
 
 def test_another_pass_begins_anew() -> None:
     paces = JobPaces()
     paces.of("a", job(900), 10_000)
-    paces.of("a", job(100), 20_000)
+    assert paces.of("a", job(100), 20_000) == Pace(), "no mean over the time of the first pass"
     assert paces.of("a", job(140), 24_000).bytes_per_s == 10.0
 
 

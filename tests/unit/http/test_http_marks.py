@@ -104,6 +104,38 @@ async def test_a_count_that_took_long_is_not_repeated_soon(
     await counts.close()
 
 
+async def test_one_error_in_a_long_count_does_not_last(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every page was an error for ten times as long as the failed count had taken."""
+    now_s, failing = 0.0, False
+
+    async def slow(*_: object, **__: object) -> AsyncIterator[MarkCount]:
+        nonlocal now_s
+        now_s += 10 * MARKS_INTERVAL_S
+        if failing:
+            raise MetadataUnavailableError("a moment without an answer")
+        yield MarkCount(1)
+
+    monkeypatch.setattr(observations, "count_marks", slow)
+    counts = MarkCounts(lambda: now_s, LONG_S)
+    assert (await counts.of(client)).marked == 1
+    now_s, failing = now_s + 100 * MARKS_INTERVAL_S, True
+    with pytest.raises(MetadataUnavailableError):
+        await counts.of(client)
+    now_s, failing = now_s + MARKS_INTERVAL_S, False
+    assert (await counts.of(client)).marked == 1
+    assert counts.interval_s == 100 * MARKS_INTERVAL_S
+    # An error that stays does not cost more than a success.
+    now_s, failing = now_s + 100 * MARKS_INTERVAL_S, True
+    for _ in range(2):
+        with pytest.raises(MetadataUnavailableError):
+            await counts.of(client)
+        now_s += MARKS_INTERVAL_S
+    assert counts.interval_s == 100 * MARKS_INTERVAL_S
+    await counts.close()
+
+
 async def test_a_failure_that_cannot_be_decoded_hides_nothing(client: Client) -> None:
     """A later version wrote the note, or a worker deleted it between two reads of the count."""
     key = ("autorecovery", "failures", "1")

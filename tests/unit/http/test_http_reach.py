@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,8 +11,10 @@ from quire._runtime.metrics import Metric
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, UsageError
 from quire.http.routes.problem_counts import COUNTS_AGE_MAX_S, OVERVIEW, ProblemCountRoutes
+from quire.http.server import run
 from quire.http.server.api import Call, Route
 from quire.http.views import last_known
+from quire.http.views.cluster_view import ClusterState, ClusterView
 from quire.http.views.last_known import LastKnown
 from quire.http.views.problems.metadata_store import metadata_unsteady
 from quire.http.watch import reachability as module
@@ -128,6 +130,24 @@ async def test_a_server_that_cannot_be_asked_does_not_end_the_questions(
         while reach.since_ms is not None:
             await asyncio.sleep(0)
     await reach.stop()
+
+
+@pytest.mark.parametrize("error", [MetadataUnavailableError("no"), TimeoutError()])
+async def test_a_metric_says_that_those_of_the_cluster_are_missing(error: Exception) -> None:
+    """No alert fires for a metric that is missing."""
+
+    class Unread(ClusterView):
+        async def look(self, client: Client) -> ClusterState:
+            raise error
+
+    async def connect() -> Client:
+        return cast(Client, None)
+
+    async def nothing(url: str) -> str:
+        return ""
+
+    found = await run._cluster_metrics(connect, Unread(lambda: 0.0, nothing))
+    assert values(found) == {"quire_cluster_readable": 0}
 
 
 async def test_a_host_name_that_is_not_valid_is_named() -> None:

@@ -81,3 +81,13 @@ async def test_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         world.serve(name)
         await world.commands(name)
     assert set(await world.commands()) == {"b", "c"}
+
+
+async def test_the_report_of_a_bookie_that_has_no_http_server_any_more_is_dropped() -> None:
+    """Its old certificate was reported as expiring for ever."""
+    world = Bookies()
+    world.serve("a", "quire", "bookie", "start")
+    assert set(await world.commands("a")) == {"a"}
+    assert await world.reports.of({}), "it is down"
+    world.now_s += KNOWN_INTERVAL_S
+    assert await world.reports.of({"a": address("a", http=False)}) == {}

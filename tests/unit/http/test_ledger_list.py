@@ -171,6 +171,32 @@ def test_ledgers_whose_metadata_cannot_be_read() -> None:
     simulated(main)
 
 
+def test_marked_ledgers_whose_metadata_cannot_be_read_are_listed() -> None:
+    """The list of what waits for a repair left out what no worker can repair."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        index = await filled(cluster)
+        async with cluster.client() as client:
+            locks = ReplicationLocks(client.metadata, "worker", client.clock)
+            for ledger_id in (2, 3, 4):
+                await locks.mark(ledger_id, ["b1"])
+            cluster.metadata.ledgers[3].data = b"garbage"
+            cluster.metadata.ledgers[5].data = b"garbage"
+            page = await ledger_page(client, index, LedgerQuery(5, replication="marked"))
+            assert ids(page) == [2, 3, 4]
+            assert page["ledgers"][1]["error"]
+            assert page["ledgers"][1]["replication"]["state"] == "marked"
+            assert await all_pages(client, index, limit=5, replication="marked", state="OPEN") == []
+            async with locks.hold(3):
+                found = await all_pages(client, index, limit=5, replication="repairing")
+                assert found == [3]
+            lacking = await all_pages(client, index, limit=100, replication="complete")
+            assert 5 not in lacking, "it is not known"
+
+    simulated(main)
+
+
 def test_an_owner_that_is_not_known_yet() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)

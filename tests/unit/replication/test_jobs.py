@@ -13,13 +13,18 @@ from typing import Any
 import pytest
 
 from quire.bookie.background.orders import Orders
+from quire.client.client import pool_of
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.fragments import fragments
 from quire.errors import (
+    BookieBusyError,
+    BookieError,
+    BookieIOError,
     JobError,
     JobRefusedError,
     MetadataWentBackError,
     NoSuchEntryError,
+    ProtocolError,
     ReadError,
     UsageError,
 )
@@ -490,6 +495,42 @@ def test_a_ledger_without_entries_is_explained() -> None:
         found = await explain_ledger(client, ledger_id)
         for segment in found.segments:
             assert {one.state for one in segment.replicas} == {"empty"}
+        await client.close()
+
+    simulated(scenario, bookies=3)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (BookieBusyError("the bookie has too many requests"), "unreachable"),
+        (ProtocolError("the answer is too short"), "unreachable"),
+        (BookieIOError("I/O error on the bookie"), "damaged"),
+    ],
+)
+def test_only_a_bookie_that_cannot_read_an_entry_has_a_damaged_copy(
+    error: BookieError, state: str
+) -> None:
+    """A busy bookie seemed to have a failing disk."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        ledger_id = (await write(client, 5)).ledger_id
+        first = (await entry_copies(client, ledger_id, 2, password=PASSWORD)).copies[0]
+        pool = pool_of(client)
+        ask = pool.ask
+
+        async def refused(bookie: str, question: Any) -> Any:
+            if bookie == first.bookie:
+                raise error
+            return await ask(bookie, question)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(pool, "ask", refused)
+            found = await entry_copies(client, ledger_id, 2, password=PASSWORD)
+        assert [one.state for one in found.copies] == [state, "good", "good"]
+        assert str(error.args[0]) in found.copies[0].detail
         await client.close()
 
     simulated(scenario, bookies=3)

@@ -5,7 +5,8 @@ reader of the program collects them. `opentelemetry-api` (the extra `otel`) is i
 there is a meter. docs/guides/client-observability.md describes the names.
 
 All clients with the same meter share its instruments, which report the sum over these clients. The
-counts of a closed client stay in the sum, because a counter must not decrease.
+counts of a closed client stay in the sum, because a counter must not decrease. Those of a client
+that was dropped without being closed stay as they were last reported.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 Source = Callable[[], Iterable[Metric]]
+_Held = Callable[[], Iterable[Metric] | None]
+"""A source that is held weakly. It returns None once its client was freed."""
 Labels = tuple[tuple[str, str], ...]
 Values = dict[Labels, float]
 """The value of an instrument for each set of attributes."""
@@ -59,10 +62,12 @@ class MeterBridge:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, _Held] = {}
         self._number = 0
+        self._reported: dict[int, dict[str, Values]] = {}
+        """The counters of each client as they were last reported, by the name of the instrument."""
         self._ended: dict[str, Values] = {}
-        """The sum of the counters of all closed clients, by the name of the instrument."""
+        """The sum of the counters of all former clients, by the name of the instrument."""
 
     def create_instruments(self, meter: Meter, metrics: Iterable[Metric]) -> None:
         """Create the instruments that report these metrics: one for each metric.
@@ -83,9 +88,9 @@ class MeterBridge:
         """
         held = weakref.WeakMethod(source)
 
-        def metrics() -> Iterable[Metric]:
+        def metrics() -> Iterable[Metric] | None:
             living = held()
-            return () if living is None else living()
+            return None if living is None else living()
 
         with self._lock:
             self._number += 1
@@ -98,11 +103,22 @@ class MeterBridge:
             source = self._sources.pop(number, None)
             if source is None:
                 return
-            for metric in source():
+            metrics = source()
+            if metrics is None:
+                self._end_dropped(number)
+                return
+            self._reported.pop(number, None)
+            for metric in metrics:
                 if metric.kind != "gauge":
                     for name, labels, value in _values(metric):
-                        ended = self._ended.setdefault(name, {})
-                        ended[labels] = ended.get(labels, 0.0) + value
+                        _add(self._ended.setdefault(name, {}), labels, value)
+
+    def _end_dropped(self, number: int) -> None:
+        """Keep the counters of a client that was freed, whose present values nobody knows."""
+        self._sources.pop(number, None)
+        for name, values in self._reported.pop(number, {}).items():
+            for labels, value in values.items():
+                _add(self._ended.setdefault(name, {}), labels, value)
 
     def _callback(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
@@ -115,13 +131,28 @@ class MeterBridge:
     def _now(self, wanted: str) -> Values:
         """Return the present values of the instrument with this name, summed over all clients."""
         with self._lock:
-            total = dict(self._ended.get(wanted, {}))
-            for source in self._sources.values():
-                for metric in source():
+            total: Values = {}
+            for number, source in list(self._sources.items()):
+                metrics = source()
+                if metrics is None:
+                    self._end_dropped(number)
+                    continue
+                mine: Values = {}
+                for metric in metrics:
                     for name, labels, value in _values(metric):
                         if name == wanted:
-                            total[labels] = total.get(labels, 0.0) + value
+                            _add(mine, labels, value)
+                            if metric.kind != "gauge":
+                                self._reported.setdefault(number, {})[name] = mine
+                for labels, value in mine.items():
+                    _add(total, labels, value)
+            for labels, value in self._ended.get(wanted, {}).items():
+                _add(total, labels, value)
             return total
+
+
+def _add(values: Values, labels: Labels, value: float) -> None:
+    values[labels] = values.get(labels, 0.0) + value
 
 
 def _instrument(metric: Metric, suffix: str) -> str:

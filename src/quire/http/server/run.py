@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 Collect = Callable[[], Iterable[Metric]]
 CLUSTER_TIMEOUT_S = 2.0
-"""Seconds to collect the metrics of the whole cluster. If that takes longer, they are left out."""
+"""Seconds to collect the metrics of the whole cluster. If that takes longer, they are left out, and
+`quire_cluster_readable` is 0."""
 
 
 class LazyClient:
@@ -308,10 +309,11 @@ def _about_process(metrics: Handler) -> list[Route]:
 async def _cluster_metrics(connect: Connect, view: ClusterView) -> Iterable[Metric]:
     """Return the metrics of the whole cluster.
 
-    There are none after any QuireError, or if they cannot be computed within `CLUSTER_TIMEOUT_S`.
+    After any QuireError, or if they cannot be computed within `CLUSTER_TIMEOUT_S`, only
+    `quire_cluster_readable` is left. Without it, no alert would ever say that they are missing.
     """
     try:
         async with asyncio.timeout(CLUSTER_TIMEOUT_S):
             return list(cluster_metrics(await view.look(await connect())))
     except (QuireError, TimeoutError):
-        return ()
+        return list(cluster_metrics(None))

@@ -293,8 +293,17 @@ async def _collection(store: MetadataStore) -> Collection:
     )
 
 
-def cluster_metrics(view: ClusterState) -> Iterable[Metric]:
-    """Yield the metrics about the whole cluster, for use in alerts."""
+def cluster_metrics(view: ClusterState | None) -> Iterable[Metric]:
+    """Yield the metrics about the whole cluster, for use in alerts.
+
+    With None, the state of the cluster could not be read, and only one metric says so.
+    """
+    yield gauge("quire_cluster_readable",
+                "1 if this server could read the state of the cluster in time; otherwise 0, and "
+                "the other metrics of the cluster are missing.",
+                float(view is not None))  # fmt: skip
+    if view is None:
+        return
     counted = [(name, float(count)) for name, count in view.count().items()]
     yield labelled(
         "quire_cluster_bookies", "gauge", "The number of bookies by state.",

@@ -1,7 +1,7 @@
 """How fast jobs and repairs are, and how long they still take.
 
 The rate is that of the last minute in which somebody looked. Before there are two samples, it is
-the mean since the job began.
+the mean since the job began. After a pause, or when another pass has begun, there is none then.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class JobPaces:
 
     def __init__(self) -> None:
         self._samples: dict[Hashable, deque[Sample]] = {}
+        self._interrupted: dict[Hashable, None] = {}
+        """The jobs that were paused, or began another pass: their start tells nothing of a rate."""
         self._repair = _Repair()
 
     def of(self, key: Hashable, job: dict[str, Any], now_ms: int) -> Pace:
@@ -66,14 +68,21 @@ class JobPaces:
             now_ms: When the job reported these numbers, in milliseconds since 1970.
         """
         samples = self._samples.pop(key, None) or deque()
-        if job["paused"]:
-            return Pace()  # the time of the pause must not count when it goes on
         self._samples[key] = samples  # the last in the order is the one that was used last
         while len(self._samples) > KEPT_MAX:
-            del self._samples[next(iter(self._samples))]
+            oldest = next(iter(self._samples))
+            del self._samples[oldest]
+            self._interrupted.pop(oldest, None)
+        if job["paused"]:
+            samples.clear()  # the time of the pause must not count when it goes on
+            self._interrupted[key] = None
+            return Pace()
         now = Sample(now_ms / 1000, job["bytes_done"], job["ledgers_done"])
+        seen = bool(samples)
         rates = _rates(samples, now)
-        if rates is None:
+        if seen and not samples:
+            self._interrupted[key] = None  # another pass has begun
+        if rates is None and key not in self._interrupted:
             rates = _rates(deque([Sample(job["started_ms"] / 1000, 0, 0)]), now)
         _add(samples, now)
         return Pace() if rates is None else _pace(*rates, job)

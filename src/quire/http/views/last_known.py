@@ -11,6 +11,7 @@ from quire._runtime.event_log import EventLog
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
 from quire.http.views.problems.metadata_store import (
+    METADATA_DISK,
     OUTAGES_NOTICED,
     metadata_lost,
     metadata_unsteady,
@@ -123,8 +124,11 @@ class LastKnown:
         marked = {**found, OLD: at_ms, AWAY: None if error is None else self._reach.since_ms}
         if PROBLEMS in found:
             now_ms = self._now_ms()
+            known = found[PROBLEMS]
             if error is not None:
                 since_ms = self._reach.since_ms or at_ms or now_ms
+                # This process sees the disk now, so what it was at the last answer does not count.
+                known = [one for one in known if not one.get("what", "").startswith(METADATA_DISK)]
                 first = [
                     *of_metadata_disk(metadata_disk(self._reach.uri)),
                     metadata_lost(self._reach.uri, since_ms, error),
@@ -134,5 +138,5 @@ class LastKnown:
             else:
                 first = metadata_unsteady(self._reach.uri, self._reach.outages, now_ms)
             marked[OUTAGES] = [asdict(one) for one in self._reach.outages]
-            marked[PROBLEMS] = [*map(asdict, first), *found[PROBLEMS]]
+            marked[PROBLEMS] = [*map(asdict, first), *known]
         return marked

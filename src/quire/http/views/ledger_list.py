@@ -32,7 +32,9 @@ OWNER_KINDS = ("stream", "object", "dataset", "state machine")
 OWNERS = (*OWNER_KINDS, "other", "none", "unknown")
 """The values of the filter by owner. `other` is another application, `none` means that nothing
 needs the ledger, and `unknown` that the owner is not known."""
-REPLICATION = ("any", "complete", "lacking", "marked", "repairing")
+MARKS = ("marked", "repairing")
+"""The states of a ledger's replicas that its mark shows, without its metadata."""
+REPLICATION = ("any", "complete", "lacking", *MARKS)
 """The states of a ledger's replicas. `any` is no filter.
 
 complete: every bookie that the metadata names is registered, and the ledger is not marked.
@@ -63,8 +65,13 @@ class LedgerQuery:
     @property
     def filters(self) -> bool:
         """Whether there is a filter by state, owner or replication, which reads each ledger."""
+        return self.filters_metadata or self.replication not in (None, "any")
+
+    @property
+    def filters_metadata(self) -> bool:
+        """Whether there is a filter by state or owner, which only the metadata can answer."""
         wanted = self.state, self.owner, self.owner_name or None
-        return any(one is not None for one in wanted) or self.replication not in (None, "any")
+        return any(one is not None for one in wanted)
 
 
 async def ledger_page(client: Client, index: OwnerIndex, query: LedgerQuery) -> dict[str, Any]:
@@ -94,8 +101,16 @@ async def ledger_page(client: Client, index: OwnerIndex, query: LedgerQuery) -> 
 
     async def look(ledger_id: int) -> dict[str, Any] | None:
         one = await described_or_error(client.metadata, ledger_id, described)
-        if one is None or "error" in one:
-            return None if query.filters else one
+        if one is None:
+            return None
+        if "error" in one:
+            if query.filters_metadata:
+                return None
+            if query.replication not in MARKS or replication is None:
+                return None if query.filters else one
+            # A mark is known without the metadata, and no worker can repair such a ledger.
+            one["replication"] = await replication.state({**one, "segments": ()})
+            return one if one["replication"]["state"] == query.replication else None
         if not _wanted(one, query):
             return None
         if replication is None:
@@ -126,7 +141,7 @@ async def _candidates(
     """Yield the ids from `first` to `last` that may be on the page, in its order."""
     if first > last:
         return
-    if query.replication in ("marked", "repairing"):
+    if query.replication in MARKS:
         async for ledger_id in _marked(client, query, first, last):
             yield ledger_id
         return

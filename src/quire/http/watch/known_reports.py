@@ -26,7 +26,11 @@ not wait meanwhile."""
 
 
 class KnownReports(BackgroundObservation):
-    """The last reports of the bookies of a cluster."""
+    """The last reports of the bookies of a cluster.
+
+    The report of a bookie that has registered again without an HTTP server is dropped, because
+    nothing would ever correct it.
+    """
 
     share = LOOK_SHARE
 
@@ -53,6 +57,8 @@ class KnownReports(BackgroundObservation):
 
     async def _read_all(self, bookies: Mapping[str, BookieAddress]) -> None:
         places = [(name, url) for name, one in bookies.items() if (url := http_url(one))]
+        for name in bookies.keys() - {name for name, _ in places}:
+            self._found.pop(name, None)
         reports = await each(places, lambda place: self._read(place[1]), REPORTS_AT_ONCE)
         for (name, _), report in zip(places, reports, strict=True):
             if report is not None:

@@ -75,6 +75,8 @@ class BackgroundObservation:
         self._looked_s = self._ended_s = -math.inf
         """When the last successful observation ended (`_looked_s`), and when the last one ended,
         successful or not (`_ended_s`), in seconds of the monotonic clock."""
+        self._failed = 0
+        """The number of observations since the last successful one."""
 
     @property
     def age_s(self) -> float | None:
@@ -86,7 +88,8 @@ class BackgroundObservation:
         """Begin an observation if one is due, and wait up to `wait_s` for the running one.
 
         After that, the observation continues in the background. Its errors are not raised here. An
-        observation that ends with MetadataError is not successful.
+        observation that ends with MetadataError is not successful. After the first such error, the
+        next observation is due soon, even if the failed one took long.
         """
         due = self._monotonic() - self._ended_s >= self.interval_s
         if due and (self._looking is None or self._looking.done()):
@@ -96,16 +99,19 @@ class BackgroundObservation:
 
     async def _look_once(self, look: Callable[[], Coroutine[None, None, None]]) -> None:
         begun_s = self._monotonic()
+        self._failed += 1
         try:
             await look()
             self._looked_s = self._monotonic()
+            self._failed = 0
         except MetadataError:
             pass  # the pages themselves report that the store does not answer
         finally:
             self._ended_s = self._monotonic()
             if self.share is not None:
                 took_s = self._ended_s - begun_s
-                self.interval_s = max(self._shortest_s, took_s / self.share)
+                bounded_s = max(self._shortest_s, took_s / self.share)
+                self.interval_s = self._shortest_s if self._failed == 1 else bounded_s
 
     def forget(self) -> None:
         """Let the next caller begin another observation, however recent the last one is."""
@@ -128,7 +134,7 @@ class MarkCounts(BackgroundObservation):
     async def of(self, client: Client) -> MarkCount:
         """Return the last complete count, or the first one as far as it got.
 
-        Raises MetadataError if the last count failed.
+        Raises MetadataError if the last count failed, and the next one has not begun.
         """
         await self.refresh(lambda: self._count(client))
         if self._error is not None:
@@ -137,12 +143,12 @@ class MarkCounts(BackgroundObservation):
 
     async def _count(self, client: Client) -> None:
         first = not self._found.whole
+        self._error = None
         try:
             async for found in count_marks(client.metadata, clock=client.clock):
                 if first or found.whole:
                     self._found = found
                 await asyncio.sleep(PAUSE_S)
-            self._error = None
         except MetadataError as error:
             self._error = error
             raise

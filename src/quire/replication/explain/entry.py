@@ -19,9 +19,7 @@ from quire.codec.entry.entry import BadEntryError, EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.append.quorum import write_set
 from quire.errors import (
-    BookieError,
-    BookieTimeoutError,
-    BookieUnavailableError,
+    BookieIOError,
     DataUnknownError,
     NoSuchEntryError,
     QuireError,
@@ -125,11 +123,9 @@ async def _copy(client: Client, codec: EntryCodec, bookie: str, entry_id: int) -
             "unreachable",
             "the bookie refuses to serve this client: check the password and the TLS settings",
         )
-    except (BookieTimeoutError, BookieUnavailableError) as error:
-        return without("unreachable", str(error.args[0]))
-    except BookieError as error:
+    except BookieIOError as error:
         return without("damaged", f"the bookie cannot read the entry: {error.args[0]}")
-    except QuireError as error:
+    except QuireError as error:  # also of a busy bookie, which says nothing about the entry
         return without("unreachable", str(error.args[0]))
     except TimeoutError:
         return without("unreachable", f"the bookie did not answer within {limit_s:g} s")

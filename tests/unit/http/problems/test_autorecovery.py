@@ -158,3 +158,14 @@ def test_marked_ledgers_of_a_lost_bookie_follow_from_that() -> None:
     assert one.next.endswith("To list the ledgers: quire autorecovery list")
     (one,) = problems([bookie("a"), bookie("b")], found)
     assert one.next == "quire autorecovery list"
+
+
+def test_what_a_former_auditor_could_not_read_has_a_date() -> None:
+    skipped = {"at_ms": 1_900_000_000_000, "ledgers": 1, "first": [[7, "it is damaged"]]}
+    now_ms = 1_900_000_000_000 + 5 * 86_400_000
+    found = problems([bookie("a")], {**WELL, "unreadable": skipped}, now_ms=now_ms)
+    (one,) = [each for each in found if "ledger 7" in each.what]
+    assert one.doing.startswith("The auditor skips it")
+    found = problems([bookie("a")], {**WELL, "unreadable": skipped, "auditor": None}, now_ms=now_ms)
+    (one,) = [each for each in found if "ledger 7" in each.what]
+    assert one.doing.startswith("An auditor found this 5 d ago, at 2030-03-17T17:46:40Z. None runs")

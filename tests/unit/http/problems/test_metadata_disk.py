@@ -7,7 +7,7 @@ sessions, or that the metadata store should be started.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +112,36 @@ async def test_the_dashboard_names_it_while_the_store_does_not_answer(tmp_path: 
     await reach.look()
     found = await route.handler(Call({}, {}, {}))
     assert found["problems"][0]["what"].startswith("The disk of the metadata file is full: ")
+
+
+@pytest.mark.usefixtures("full")
+async def test_the_disk_is_one_problem_while_the_store_does_not_answer(tmp_path: Path) -> None:
+    """The last known state has the problem, too, which was shown and counted twice."""
+    uri = f"sqlite:///{tmp_path}/meta.db"
+    error: MetadataUnavailableError | None = None
+
+    async def ask() -> str:
+        if error is not None:
+            raise error
+        return "instance"
+
+    clock = SystemClock()
+    reach = MetadataReachability(uri, ask, clock)
+
+    async def answer(call: Call) -> dict[str, Any]:
+        reach.check()
+        return {"problems": [asdict(one) for one in of_metadata_disk(metadata_disk(uri))]}
+
+    known = LastKnown(reach, clock.now_ms)
+    route = known.of(Route("GET", "/overview", "", answer))
+    await reach.look()
+    await route.handler(Call({}, {}, {}))
+    error = MetadataUnavailableError("no")
+    await reach.look()
+    disk, store = (await route.handler(Call({}, {}, {})))["problems"]
+    assert disk["what"].startswith("The disk of the metadata file is full: ")
+    assert store["what"].startswith("The metadata store ")
+    assert known.problem_counts("/overview")["bad"] == 2
 
 
 @pytest.mark.usefixtures("full")

@@ -73,3 +73,12 @@ def test_misplaced_ledgers() -> None:
     )
     assert "quire cluster locations list" in found.next
     assert said([bookie("a")], placement={**check, "misplaced": 0}) == []
+
+
+def test_a_check_that_is_not_made_any_more_has_a_date() -> None:
+    """What it found was reported for ever as if it were the present state."""
+    check = {"at_ms": 1_900_000_000_000, "ledgers": 11, "misplaced": 2, "first": [3, 7]}
+    recovery = {**WELL, "placement": check}
+    (found,) = problems([bookie("a")], recovery, now_ms=1_900_000_000_000 + 5 * 86_400_000)
+    assert "last check of placement, 5 d ago, at 2030-03-17T17:46:40Z. It stays" in found.doing
+    assert "there is none without placement_check_interval_s" in found.doing

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire._runtime.units import are, counted, duration_text, plural, some_of, them, utc_text, verb
 from quire.codec.metadata.underreplication import SwitchedOff
-from quire.http.views.problems.problem import Problem, follows_from
+from quire.http.views.problems.problem import Problem, ago, follows_from
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.explain.status import switched_off_text
 
@@ -45,7 +45,7 @@ def of_autorecovery(
             "quire autorecovery start",
             _unrepaired(lacking, "starts such a process"),
         )
-    yield from _of_what_cannot_be_read(found)
+    yield from _of_what_cannot_be_read(found, now_ms)
     if found["failing"]:
         yield _failing(found, now_ms, lost, without_spare)
     elif found["marked"]:
@@ -164,7 +164,7 @@ def _repairing(found: Mapping[str, Any]) -> str:
     return f"{found['locked']} {are(found['locked'])} being repaired"
 
 
-def _of_what_cannot_be_read(found: Mapping[str, Any]) -> Iterator[Problem]:
+def _of_what_cannot_be_read(found: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
     skipped = found.get("unreadable")
     if skipped is not None:
         ledgers, why = dict(skipped["first"]), skipped["first"][0][1] if skipped["first"] else "?"
@@ -174,7 +174,10 @@ def _of_what_cannot_be_read(found: Mapping[str, Any]) -> Iterator[Problem]:
             f"The metadata or the mark of {named} cannot be read: {why}",
             REMEDY,
             "Such a ledger cannot be opened, and its lost copies are not restored",
-            "The auditor skips it and handles all other ledgers. Bookies keep its entries",
+            "The auditor skips it and handles all other ledgers. Bookies keep its entries"
+            if found["auditor"] is not None
+            else f"An auditor found this {ago(skipped['at_ms'], now_ms)}. None runs now, so this "
+            "finding stays until one has looked again",
         )
     for damaged in found.get("damaged", ()):
         yield Problem(

@@ -70,7 +70,7 @@ def problems(
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable, lost_ones),
-        *of_places(bookies, autorecovery),
+        *of_places(bookies, autorecovery, now_ms),
         *of_autorecovery(
             autorecovery,
             now_ms,

@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import are, counted, duration_text, some_of, utc_text, verb
+from quire._runtime.units import are, counted, duration_text, some_of, verb
 from quire.http.views.bookie_list import damaged
-from quire.http.views.problems.problem import Bookie, Problem, listed
+from quire.http.views.problems.problem import Bookie, Problem, ago, listed
 from quire.metadata.bookies.damage_notes import FoundDamage
 from quire.metadata.bookies.unwritable import LOST
 
@@ -57,7 +57,7 @@ def of_damage_notes(
         yield Problem(
             "warn",
             f"{bookie} found damage in {len(by_time)} places, the last time "
-            f"{_when(by_time[0].found_ms, now_ms)}"
+            f"{ago(by_time[0].found_ms, now_ms)}"
             if several
             else f"{bookie} found {_found(first, now_ms)}",
             f"{_start(autorecovery) if missing else ''}{_confirm(missing or by_time)}"
@@ -85,10 +85,10 @@ def _found(one: FoundDamage, now_ms: int) -> str:
     if not one.file:
         state = "not restored yet" if one.repaired_ms is None else "restored"
         return (
-            f"that files of its log in {one.directory} are missing {_when(one.found_ms, now_ms)}: "
+            f"that files of its log in {one.directory} are missing {ago(one.found_ms, now_ms)}: "
             f"their entries are {state}"
         )
-    where = f"damage in {one.path} {_when(one.found_ms, now_ms)}"
+    where = f"damage in {one.path} {ago(one.found_ms, now_ms)}"
     if not one.entries:
         return f"{where}: no entry is missing"
     such = "" if one.ledgers == len(one.named) else "such as "
@@ -98,10 +98,6 @@ def _found(one: FoundDamage, now_ms: int) -> str:
         return f"{where}: {whose} {are(one.entries)} not restored yet"
     later = duration_text(max(0, one.repaired_ms - one.found_ms) / 1000)
     return f"{where}: {whose} {'was' if one.entries == 1 else 'were'} restored {later} later"
-
-
-def _when(at_ms: int, now_ms: int) -> str:
-    return f"{duration_text(max(0, now_ms - at_ms) / 1000)} ago, at {utc_text(at_ms)}"
 
 
 def _confirm(found: Sequence[FoundDamage]) -> str:

@@ -21,6 +21,8 @@ OUTAGES_NOTICED = "metadata_outages_noticed"
 """The key of the outages that servers noticed, in the overview of a cluster."""
 UNSTEADY_MIN = 2
 """The number of outages in that time that makes the store unsteady. One is a restart."""
+METADATA_DISK = "The disk of the metadata file is"
+"""The first words of the problem of a disk with the metadata file, and of no other problem."""
 PAUSED = "whether its process is paused (by a signal, its virtual machine or garbage collection)"
 UNSTEADY_NEXT = f"Look at the load and the disk of the store, {PAUSED}, and at the network to it"
 UNSTEADY_TOGETHER = (
@@ -101,7 +103,7 @@ def of_metadata_disk(disk: MetadataDisk | None, bookies: Iterable[Bookie] = ()) 
         return [
             Problem(
                 "bad",
-                f"The disk of the metadata file is full: {disk}",
+                f"{METADATA_DISK} full: {disk}",
                 f"{free}. Never delete the files whose names begin with {_name(disk)}",
                 "No ledger can be created, closed or repaired. Bookies cannot keep their "
                 "registrations, so they seem to be lost",
@@ -114,8 +116,7 @@ def of_metadata_disk(disk: MetadataDisk | None, bookies: Iterable[Bookie] = ()) 
     return [
         Problem(
             "warn",
-            f"The disk of the metadata file is nearly full: {percent_text(own.used)} of it is used "
-            f"({disk})",
+            f"{METADATA_DISK} nearly full: {percent_text(own.used)} of it is used ({disk})",
             free,
             "When it is full, no ledger can be created, closed or repaired, and bookies lose their "
             "registrations",

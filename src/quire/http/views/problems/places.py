@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.units import counted, some_of, verb
-from quire.http.views.problems.problem import Bookie, Problem
+from quire.http.views.problems.problem import Bookie, Problem, ago
 from quire.http.views.topology import MOVE_COPIES, data_warnings
 
 
-def of_places(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Iterator[Problem]:
+def of_places(
+    bookies: Sequence[Bookie], autorecovery: Mapping[str, Any], now_ms: int
+) -> Iterator[Problem]:
     """Yield the problems that may lose every copy of an entry with one rack.
 
     Nothing is reported if no bookie has a location, because then nobody uses racks.
@@ -31,5 +33,6 @@ def of_places(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Ite
             f"{MOVE_COPIES}",
             "Every copy of an entry may be lost with one rack",
             "Nothing, unless autorecovery runs with repair_placement. The number is that of the "
-            "auditor's last check of placement",
+            f"auditor's last check of placement, {ago(placement['at_ms'], now_ms)}. It stays until "
+            "the next one, and there is none without placement_check_interval_s",
         )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from quire._runtime.units import NAMED_MAX, are, some_of, them
+from quire._runtime.units import NAMED_MAX, are, duration_text, some_of, them, utc_text
 
 Severity = Literal["bad", "warn", "note"]
 """`bad`: data or writing is at stake now. `warn`: it will be. `note`: good to know."""
@@ -49,6 +49,11 @@ def severities(problems: Iterable[Problem]) -> dict[str, Severity]:
 
 Bookie = Mapping[str, Any]
 """A bookie as `bookie_list.bookie_facts` describes it, including its disk space."""
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """Return how long ago a Unix time in milliseconds was, and that time."""
+    return f"{duration_text(max(0, now_ms - at_ms) / 1000)} ago, at {utc_text(at_ms)}"
 
 
 def follows_from(lost: Collection[str]) -> str:
