@@ -46,6 +46,9 @@ def test_control_c_ends_a_question_of_a_coroutine(monkeypatch: pytest.MonkeyPatc
 
 def test_control_c_after_a_question_cancels_the_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
+    # The timer that ends an interrupted process would end that of the tests.
+    timer = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr("quire.cli.common.options.threading.Timer", lambda *given: timer)
 
     async def ask() -> None:
         try:
