@@ -139,7 +139,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "streams.namespace.settings": "FORMAT",
         "streams.objects.format": "FORMAT _SHA256_DIGITS",
         "streams.publish.published": "FORMAT NOT_THERE",
-        "streams.read.positions": "TIME_MAX_MS",
+        "streams.read.positions": "TIME_MAX_MS TIME_TXID_MIN",
         "streams.publish.segment_builder": "NO_NUMBER NEVER_DUE_S",
         "streams.topics.partitioner": "SEED MULTIPLIER",
         "streams.topics.topic_metadata": "FORMAT",

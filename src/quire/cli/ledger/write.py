@@ -31,7 +31,7 @@ from quire.cli.common.output import print_json
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 from quire.codec.entry.entry import max_payload_bytes
-from quire.errors import EntryTooLargeError
+from quire.errors import EntryTooLargeError, QuireError
 
 if TYPE_CHECKING:
     from quire.client import LedgerWriter
@@ -161,6 +161,8 @@ async def _append_and_close(writer: LedgerWriter, source: LineSource) -> tuple[s
             await _append(writer, source, progress)
         except EntryTooLargeError as error:
             too_large = error
+        except QuireError:  # some are errors of Python as well, such as time-outs
+            raise
         except OSError as error:
             broken = error
         last = await writer.close()

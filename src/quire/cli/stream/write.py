@@ -304,7 +304,11 @@ class InputAppender:
                     await self._append(lines, progress)
                     if self.refused is not None:
                         break
-            except (EntryTooLargeError, OSError) as error:
+            except EntryTooLargeError as error:
+                self.refused = error
+            except QuireError:  # some are errors of Python as well, such as time-outs
+                raise
+            except OSError as error:
                 self.refused = error
             while self._outstanding:
                 await self._wait()
