@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+import sys
+from contextlib import nullcontext
 
-from quire.cli.common.moves import LINES_MAX, done_text, planned_text, say_first
+import pytest
+from click.testing import CliRunner
+
+import quire.spark.jobs.recover  # noqa: F401 - the test replaces a function of it
+from quire.cli.common.moves import (
+    LINES_MAX,
+    done_text,
+    planned_text,
+    say_first,
+    say_what_is_left,
+)
+from quire.cli.main import cli
+from quire.cli.pipeline.job import PipelineJob
 from quire.replication.moves.recover import RecoverResult
 from quire.replication.repair.bookie_removal import LedgerMove
 
@@ -33,7 +46,45 @@ def test_a_plan_calls_its_bytes_an_estimate() -> None:
 )
 def test_the_verb_agrees_with_the_number_of_ledgers(done: int, all_of_them: int, told: str) -> None:
     moves = tuple(LedgerMove(id_, 1, 1, 1, open=False) for id_ in range(all_of_them))
-    assert done_text(RecoverResult("b", False, moves, ledgers=done)).startswith(told)
+    assert done_text(RecoverResult("b", False, moves, ledgers=done), open_skipped=False).startswith(
+        told
+    )
+
+
+@pytest.mark.parametrize(
+    ("skipped", "line", "told"),
+    [
+        (False, "ledger 7: it is open, and its writer is active\n", "; 1 still being written"),
+        (True, "ledger 7: it is open, and the job leaves open ledgers alone\n", "; 1 still open"),
+    ],
+)
+def test_a_ledger_that_was_left_alone_is_not_said_to_have_a_writer(
+    skipped: bool, line: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = RecoverResult("b", False, (LedgerMove(7, 1, 1, 1, open=True),), open=(7,))
+    say_what_is_left(result, open_skipped=skipped)
+    assert capsys.readouterr().err == line
+    assert done_text(result, open_skipped=skipped).endswith(told)
+
+
+def test_recover_with_spark_names_the_ledgers_that_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It named only those that failed, although the exit status was 1 because of the others."""
+    moves = (LedgerMove(7, 1, 1, 1, open=True), LedgerMove(8, 1, 1, 1, open=False))
+    result = RecoverResult("b:1", False, moves, open=(7,), locked=(8,))
+    job = sys.modules["quire.spark.jobs.recover"]
+    monkeypatch.setattr(job, "recover", lambda *arguments, **options: result)
+    monkeypatch.setattr(PipelineJob, "session", lambda self, target: nullcontext((None, None)))
+    words = ["pipeline", "recover", "b:1", "--metadata", "memory://x", "--leave-open"]
+    done = CliRunner().invoke(cli, words)
+    assert (done.exit_code, done.stderr.splitlines()) == (
+        1,
+        [
+            "ledger 7: it is open, and the job leaves open ledgers alone",
+            "ledger 8: another process is copying its replicas",
+        ],
+    )
 
 
 def test_lines_that_are_left_out_are_counted_as_lines(capsys: pytest.CaptureFixture[str]) -> None:

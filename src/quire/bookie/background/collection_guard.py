@@ -209,7 +209,12 @@ class CollectionGuard:
 
     @property
     def may_collect(self) -> bool:
-        """Whether the last check found no reason against collecting garbage."""
+        """Whether no known reason is against collecting garbage.
+
+        Collection is enabled, and the last check that could read the metadata store found neither
+        that collection was switched off nor that the store went back to an older state. Only
+        `check` decides: it also forbids collection while the store does not answer.
+        """
         return self.enabled and not self.switched_off and not self.went_back
 
     async def check(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.clock import SystemClock
-from quire._runtime.units import counted
+from quire._runtime.units import counted, some_of
 from quire.cli.bookie.identity import (
     absolute,
     check_not_needed,
@@ -684,11 +684,11 @@ async def _cookie_there(
             remedy="Name the bookie that the directory belongs to, or another directory",
         )
     await _check_instance(store, one, disk.path, force)
-    left = len(split_directories(one.ledger_dirs)) - directories
-    if left > 0 and not force:
+    listed = split_directories(one.ledger_dirs)
+    if len(listed) > directories and not force:
         raise CookieError(
-            f"the cookie in {disk.path} says that bookie {one.bookie_id} has "
-            f"{counted(left, 'directory')} that you did not give; nothing was changed",
+            f"the cookie in {disk.path} lists {counted(len(listed), 'directory')} of bookie "
+            f"{one.bookie_id} ({some_of(listed)}), but you gave {directories}; nothing was changed",
             remedy="Give all of them, even one whose disk is broken. With --force, the bookie "
             "loses the data in the others",
         )

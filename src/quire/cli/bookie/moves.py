@@ -56,8 +56,9 @@ def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json:
     if as_json:
         print_json(result.as_json(LISTED_MAX))
     else:
-        click.echo(planned_text(result) if dry_run else done_text(result))
-        say_what_is_left(result)
+        skipped = _leaves_open(options)
+        click.echo(planned_text(result) if dry_run else done_text(result, open_skipped=skipped))
+        say_what_is_left(result, open_skipped=skipped)
     return 0 if result.complete or dry_run else EXIT_ERROR
 
 
@@ -126,14 +127,21 @@ def decommission(
     if as_json:
         print_json(found.as_json(LISTED_MAX))
     else:
-        click.echo(planned_text(found.moved) if dry_run else _text(found, keep_cookie))
-        say_what_is_left(found.moved)
+        skipped = _leaves_open(options)
+        click.echo(planned_text(found.moved) if dry_run else _text(found, keep_cookie, skipped))
+        say_what_is_left(found.moved, open_skipped=skipped)
     return 0 if dry_run or found.drained else EXIT_ERROR
 
 
-def _text(found: Decommissioned, keep_cookie: bool) -> str:
+def _leaves_open(options: MoveOptions) -> bool:
+    from quire.replication.moves.recover import OpenLedgers
+
+    return options.open_ledgers is OpenLedgers.SKIP
+
+
+def _text(found: Decommissioned, keep_cookie: bool, open_skipped: bool) -> str:
     bookie = found.moved.bookie
-    lines = [done_text(found.moved)]
+    lines = [done_text(found.moved, open_skipped=open_skipped)]
     if found.moved.unreadable_count:
         lines.append(
             f"bookie {bookie} keeps its cookie, because ledgers whose metadata cannot be read may "

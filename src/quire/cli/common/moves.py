@@ -151,14 +151,16 @@ def run_job(
     return run_async(job())
 
 
-def say_what_is_left(result: RecoverResult) -> None:
+def say_what_is_left(result: RecoverResult, *, open_skipped: bool) -> None:
     """Print which ledgers still name the bookie, and why, in at most `LINES_MAX` lines.
 
     Ledgers that failed for the same reason share a line. More lines are only counted. The ledgers
-    whose metadata cannot be read come in addition.
+    whose metadata cannot be read come in addition. `open_skipped` says that the job left open
+    ledgers alone, so that it is not known whether they have writers.
     """
     lines = lines_of(result.failed)
-    lines += [f"ledger {one}: it is open, and its writer is active" for one in result.open]
+    why = "the job leaves open ledgers alone" if open_skipped else "its writer is active"
+    lines += [f"ledger {one}: it is open, and {why}" for one in result.open]
     lines += [f"ledger {one}: another process is copying its replicas" for one in result.locked]
     say_first(lines)
     say_what_was_skipped(result.unreadable, result.unreadable_count)
@@ -232,8 +234,12 @@ def _about(size_bytes: int) -> str:
     return f"about {counted(size_bytes, 'byte')}" if size_bytes else "an unknown number of bytes"
 
 
-def done_text(result: RecoverResult) -> str:
-    """Return the description of a finished job."""
+def done_text(result: RecoverResult, *, open_skipped: bool) -> str:
+    """Return the description of a finished job.
+
+    `open_skipped` says that the job left open ledgers alone, so that it is not known whether they
+    have writers.
+    """
     text = (
         f"{result.ledgers:,} of {counted(len(result.moves), 'ledger')} "
         f"no longer {verb('use', result.ledgers or len(result.moves))} {result.bookie}: "
@@ -243,7 +249,7 @@ def done_text(result: RecoverResult) -> str:
     for what, ledgers in (
         ("closed because their writers were gone", result.recovered),
         ("fenced and closed at once", result.fenced),
-        ("still being written", result.open),
+        ("still open" if open_skipped else "still being written", result.open),
         ("being copied by other processes", result.locked),
         ("failed", result.failed),
     ):

@@ -356,8 +356,8 @@ def placement_option(command: Command) -> Command:
         expose_value=False,
         callback=keep,
         help="How to choose bookies for new replicas, for example "
-        f"rack-aware,min_racks=2,locations=metadata. [default: {PLACEMENT_VARIABLE}, else any "
-        "bookies on different hosts]",
+        f"rack-aware,min_racks=2,locations=metadata. [default: {PLACEMENT_VARIABLE}, else "
+        "[client.placement] of the configuration file, else any bookies on different hosts]",
     )(command)
 
 

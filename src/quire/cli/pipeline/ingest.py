@@ -90,7 +90,12 @@ _TARGET = (
         help="The column that becomes the record. [default: the only column, else all columns as a "
         "JSON object]",
     ),
-    click.option("--order-by", metavar="COLUMN", help="Sort the rows by this column."),
+    click.option(
+        "--order-by",
+        metavar="COLUMN",
+        help="Sort the rows by this column. With --follow and --available-now, sort the rows of "
+        "each Spark partition, which may have at most 256 MiB.",
+    ),
     click.option(
         "--token", envvar="QUIRE_TOKEN", default="", metavar="TEXT", callback=checked(_token),
         help="The fencing token of the streams. [default: QUIRE_TOKEN]",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.groups import EXIT_ERROR, fail, say
-from quire.cli.common.moves import LINES_MAX, done_text, planned_text
+from quire.cli.common.groups import EXIT_ERROR, fail
+from quire.cli.common.moves import LINES_MAX, done_text, planned_text, say_what_is_left
 from quire.cli.common.options import (
     Duration,
     LedgerId,
@@ -172,8 +172,8 @@ def recover(job: PipelineJob, bookie: str, leave_open: bool, **options: Any) -> 
             spark, job.cluster, bookie, fence_open=not leave_open, progress=progress, **options
         )
     dry_run = options["dry_run"]
-    job.show(result.as_json(), planned_text(result) if dry_run else done_text(result))
+    text = planned_text(result) if dry_run else done_text(result, open_skipped=leave_open)
+    job.show(result.as_json(), text)
     if not job.as_json:
-        for left in result.failed[:LINES_MAX]:
-            say(f"ledger {left.ledger}: {left.why}")
+        say_what_is_left(result, open_skipped=leave_open)
     return 0 if result.complete or dry_run else EXIT_ERROR

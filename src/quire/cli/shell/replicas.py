@@ -207,7 +207,7 @@ def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
         click.echo(planned_text(found.moved))
         return 0
     if not found.drained:
-        say_what_is_left(found.moved)
+        say_what_is_left(found.moved, open_skipped=False)
         say(
             f"ledgers still have replicas on bookie {name}, which stays read-only: "
             f"{how_to_go_on(name)}"
@@ -256,10 +256,11 @@ def recover(
         before = run_async(_identity(shell, name)) if removing else None
         work = _recovering(name, ledger_id, plan, skip_open, rate)
         result = run_job(uri, work, as_json=False, kind="recover", target=name)
-        click.echo(planned_text(result) if plan else done_text(result))
+        text = planned_text(result) if plan else done_text(result, open_skipped=skip_open)
+        click.echo(text)
         if plan:
             continue
-        say_what_is_left(result)
+        say_what_is_left(result, open_skipped=skip_open)
         bad = result.locked or (result.open and not skip_open) or (
             (result.failed or result.unreadable_count) and not skip_failed
         )  # fmt: skip

@@ -61,7 +61,7 @@ class DeferredPipeline(AddPipeline):
         return [i for i in range(self._ensemble_size) if i not in self._parked]
 
     def has_unforced(self, index: int) -> bool:
-        """Return whether member `index` stores any entry that was pushed and is not durable yet."""
+        """Return whether member `index` is to store an entry that was pushed and is not durable."""
         return self._stripe_from(index, self.last_confirmed + 1) <= self.last_pushed
 
     def restart(self, indexes: Iterable[int], now: float) -> None:

@@ -67,9 +67,10 @@ class OwnerIndex:
             self._owners[one.ledger_id] = (known, one.owner)
 
     def of(self, ledger_id: int, metadata: LedgerMetadata) -> list[OwnerClaim] | None:
-        """Return the owners of a ledger, as `owners.find_claims` does, or None if it is not known.
+        """Return the owners of a ledger, as `owners.find_claims` does.
 
-        Nothing is read. The list is empty if no owner names the ledger.
+        The result is None if the owners are not known yet. The list is empty if the ledger
+        certainly has no owner. A claim with a doubt stands for a possible owner. Nothing is read.
         """
         hint = owner_hint(metadata)
         if hint.claims:

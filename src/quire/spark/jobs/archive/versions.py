@@ -239,8 +239,8 @@ class VersionClaim:
     def _sweep(self, version: Version) -> None:
         """Remove what is needed neither by this version nor by those that it keeps.
 
-        Directories of later claims are left alone: a job that was taken for dead may continue here
-        while the next one writes there. Raises HistoryError.
+        Directories of later claims are left alone: this job may have been taken for dead, and the
+        next one may be writing to them. Raises HistoryError.
         """
         kept, mine = {version.name, *version.former}, (self._number, self._owner)
         for directory in self._store.directories(DATA):
