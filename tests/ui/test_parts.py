@@ -175,6 +175,54 @@ def test_commands_in_advice_are_in_boxes(
     assert [one.strip() for one in said] == words
 
 
+PROBLEMS = [
+    {"severity": "warn", "what": "10.0.0.1:3181 is read-only because its disk is full: /d1: 2 MB "
+     "free", "next": "Start it again: quire bookie start --dir DIR. If it is lost for good: quire "
+     "bookie recover 10.0.0.1:3181", "risk": "No stored entry is lost", "doing": "It frees space",
+     "bookies": ["10.0.0.1:3181"], "items": []},
+    {"severity": "note", "what": "10.0.0.1:31 is gone: nothing listens at its address",
+     "next": "quire explain", "risk": "", "doing": "", "bookies": ["10.0.0.1:31"], "items": []},
+]  # fmt: skip
+
+
+def test_a_problem_has_a_cause_and_then_what_to_do(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(
+        tab,
+        f"""const {{ problemList }} = await import("/ui/pages/overview.js");
+          const drawn = problemList({json.dumps(PROBLEMS)});""",
+    )
+    warning, note = page.locator(".problems > li").all()
+    expect(warning.locator(".cause")).to_have_text(
+        "! Warning: 10.0.0.1:3181 is read-only because its disk is full"
+    )
+    expect(warning.locator(".more")).to_have_text("/d1: 2 MB free.")
+    expect(warning.get_by_role("term")).to_have_text(["What to do", "At risk", "Being done"])
+    bookie = warning.get_by_role("link", name="10.0.0.1:3181", exact=True)
+    expect(bookie).to_have_count(1)
+    expect(bookie).to_have_attribute("href", "#/bookie/10.0.0.1%3A3181")
+    expect(warning.locator("p.alternative")).to_have_text("If it is lost for good:")
+    expect(warning.locator(".command.alternative code")).to_have_text(
+        "quire bookie recover 10.0.0.1:3181"
+    )
+    summary = note.locator("summary")
+    expect(summary).to_have_text("Note: 10.0.0.1:31 is gone")
+    expect(note.locator("code")).to_be_hidden()
+    summary.click()
+    expect(note.locator("code")).to_be_visible()
+    expect(note.get_by_role("link")).to_have_text(["10.0.0.1:31"])
+    tab.picture("problems")
+
+
+def test_a_note_alone_is_open(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(
+        tab,
+        f"""const {{ problemList }} = await import("/ui/pages/overview.js");
+          const drawn = problemList({json.dumps(PROBLEMS[1:])});""",
+    )
+    expect(page.locator(".problems code")).to_be_visible()
+    expect(page.locator(".problems .cause a")).to_have_text("10.0.0.1:31")
+
+
 def test_tabs_with_the_keyboard(dashboard: Dashboard, tab: Tab) -> None:
     page = show(
         tab,

@@ -199,3 +199,8 @@ def test_only_one_instant_is_counted_from(dashboard: Dashboard, tab: Tab) -> Non
             )
         )
         expect(page.locator(".old-data")).to_have_count(1)
+        if path == "work":
+            off = page.get_by_role("button", name="Switch autorecovery off")
+            expect(off).to_be_disabled()
+            expect(off).to_have_attribute("title", "The metadata store does not answer.")
+            expect(off).to_have_class("danger")

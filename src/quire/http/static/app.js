@@ -1,6 +1,7 @@
 // The page that is shown, and its regular refresh.
 
 import { access, onAccess, takeToken } from "/ui/parts/access.js";
+import { noteStore } from "/ui/parts/actions.js";
 import { ApiError } from "/ui/parts/api.js";
 import { forgetCharts } from "/ui/parts/chart.js";
 import { advice } from "/ui/parts/controls.js";
@@ -145,6 +146,7 @@ class View {
     const since = this.page.oldSince?.(data) ?? null;
     this.asOf = since ?? Date.now();
     this.alert.replaceChildren();
+    noteStore(since !== null);
     this.markOld(since !== null, since === null ? null : data.metadata_away_since_ms ?? null);
   }
 

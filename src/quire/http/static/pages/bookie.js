@@ -109,11 +109,12 @@ function actions({ bookie, actions: can }, act) {
     ["recover", "Recover", "Copies the ledgers of a lost bookie from their other replicas.",
       () => ask("PUT", "/api/v1/autorecovery/bookie", { body: { bookie_src: [id] } }), QUESTIONS.recover(id), `quire bookie recover ${id}`],
   ];
-  return section("Actions", accessNote(), h("ul", { class: "actions" }, all.map(([name, title, text, work, question, typed]) => {
+  // What is possible comes first.
+  return section("Actions", accessNote(), h("ul", { class: "actions" }, all.sort(([one], [other]) => can[other].possible - can[one].possible).map(([name, title, text, work, question, typed]) => {
     const { possible, why } = can[name];
     const press = possible ? button(title, `${title} ${id}`, work, act, question) : h("button", { type: "button", disabled: true, "aria-label": `${title} ${id}`, "aria-describedby": `why-${name}` }, title);
     return h("li", { class: possible ? null : "impossible" }, h("div", null, press), h("div", null, h("p", null, text),
-      possible ? "" : h("p", { class: "quiet", id: `why-${name}` }, `Not now: ${why}.`), possible && typed ? command(typed) : ""));
+      possible ? "" : h("p", { class: "quiet", id: `why-${name}` }, `Not possible now. ${why}.`), possible && typed ? command(typed) : ""));
   })));
 }
 
@@ -175,7 +176,7 @@ export const bookie = {
     const before = [series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "", disks(page)];
     return h("div", null,
       h("p", null, stateMarks(page.bookie)),
-      page.problems.length ? section("What is wrong", problemList(page.problems)) : "",
+      page.problems.length ? section("What is wrong", problemList(page.problems, { [page.bookie.id]: "" })) : "",
       section("Key figures", figures(page, found)),
       // What a bookie that is gone did before is less urgent than what can be done.
       gone ? [work, ledgers(page, found, query), before] : [before, work, ledgers(page, found, query)], page.report ? store(page.report) : "", details(page));

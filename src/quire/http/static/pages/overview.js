@@ -2,7 +2,7 @@
 
 import { get } from "/ui/parts/api.js";
 import { advice, signed, stateKind, tiles, usage } from "/ui/parts/controls.js";
-import { facts, h, link, mark, section } from "/ui/parts/dom.js";
+import { address, facts, h, link, mark, section } from "/ui/parts/dom.js";
 import { bytes, count, counted, localTimes, milliseconds, percent, rate, seconds } from "/ui/parts/format.js";
 import { noteProblems } from "/ui/parts/problems.js";
 import { idForm } from "/ui/pages/ledgers.js";
@@ -11,17 +11,53 @@ import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/parts/series.
 const OLD_S = 5;
 /** Seconds after which the age of the search for missing ledgers is shown. */
 const SEARCH_OLD_S = 15;
+/** The largest number of bookies that a closed note links to. */
+const NAMED = 8;
 const SIGNS = { bad: "✗ Wrong: ", warn: "! Warning: ", note: "Note: " };
 
 /** Return a sentence of the server with its full stop, and its times as the page shows them. */
 const stopped = (text) => `${localTimes(text)}${/[.:]$/.test(text) ? "" : "."}`;
 
-export const problemList = (problems) => h("ul", { class: "problems" }, problems.map((one) =>
-  h("li", { class: one.severity }, h("p", null, h("strong", null, SIGNS[one.severity]), one.items?.length ? `${localTimes(one.what)}:` : stopped(one.what)),
-    one.items?.length ? h("ul", { class: "items" }, one.items.map((item) => h("li", null, item))) : "",
-    one.risk ? h("p", null, "At risk: ", stopped(one.risk)) : "",
-    one.doing ? h("p", null, "Being done: ", stopped(one.doing)) : "",
-    one.next ? advice(one.next) : "")));
+/** Return a text in which each key of `links` is a link to its value. */
+function linked(text, links) {
+  const names = Object.keys(links).sort((one, other) => other.length - one.length).map((one) => one.replace(/[^\w]/g, "\\$&"));
+  if (!names.length) return text;
+  const parts = text.split(new RegExp(`((?<![\\w.:])(?:${names.join("|")})(?![\\w.]*\\w))`));
+  return parts.map((part, at) => (at % 2 ? h("a", { href: links[part] }, part) : part));
+}
+
+/** The notes that are open, by their first words. It survives the refresh of a page. */
+const opened = new Set();
+
+/** Return one problem: what is wrong, then in a list what to do, what is at risk, and what is being done. */
+function problem(one, links, folded) {
+  const said = localTimes(one.what);
+  const [, cause, colon, more = ""] = /^(.+?)(?:(: )(.+))?$/s.exec(said);
+  const ids = one.bookies.filter((id) => links[id] !== "");
+  const all = { ...Object.fromEntries(ids.map((id) => [id, address("bookie", [id])])), ...links };
+  const known = Object.fromEntries(Object.entries(all).filter(([, href]) => href));
+  const row = (name, content) => (content ? [h("dt", null, name), h("dd", null, content)] : []);
+  const title = h("strong", null, SIGNS[one.severity]);
+  const below = [
+    more ? h("p", { class: "more" }, linked(stopped(more), known)) : "",
+    one.items?.length ? h("ul", { class: "items" }, one.items.map((item) => h("li", null, linked(item, known)))) : "",
+    h("dl", { class: "answers" }, row("What to do", one.next ? advice(one.next, "") : ""), row("At risk", one.risk ? linked(stopped(one.risk), known) : ""),
+      row("Being done", one.doing ? stopped(one.doing) : ""),
+      row(ids.length === 1 ? "Bookie" : "Bookies", folded && ids.length ? ids.slice(0, NAMED).map((id, at) => [at ? ", " : "", link(id, "bookie", [id])]) : "")),
+  ];
+  const end = colon ? "" : one.items?.length ? ":" : /[.:]$/.test(cause) ? "" : ".";
+  if (!folded) return h("li", { class: one.severity }, h("p", { class: "cause" }, title, linked(cause, known), end), below);
+  const details = h("details", { open: opened.has(cause), ontoggle: () => (details.open ? opened.add(cause) : opened.delete(cause)) },
+    h("summary", { class: "cause", id: `note-${cause}` }, title, cause, end), below);
+  return h("li", { class: one.severity }, details);
+}
+
+/** Return the problems as cards, the worst first. Notes are closed if there is something worse. The ids of bookies are
+ * links, and so are the other keys of `links`; an id with the value "" is none. */
+export function problemList(problems, links = {}) {
+  const worse = problems.some((one) => one.severity !== "note");
+  return h("ul", { class: "problems" }, problems.map((one) => problem(one, links, worse && one.severity === "note")));
+}
 
 /** Return the age of the bookies' disk space figures, if they are not current. */
 export const spaceAge = (age) => age === null || age === undefined ? h("small", null, "not known yet")
