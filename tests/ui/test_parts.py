@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -252,23 +253,53 @@ def test_key_figures_have_small_units(dashboard: Dashboard, tab: Tab) -> None:
 def test_a_chart_shows_the_values_under_the_cursor(dashboard: Dashboard, tab: Tab) -> None:
     page = show_charts(tab)
     first, second = (page.get_by_role("group", name=f"Entries {number}") for number in (1, 2))
-    expect(first.locator(".at")).to_have_text("now")
+    expect(first.locator(".legend .at")).to_have_text("now")
+    expect(first.locator("figcaption .at")).to_be_empty()
     expect(first.locator(".legend .value")).to_have_text(["159/s", "318/s"])
     box = first.locator(".u-over").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 1, box["y"] + 20)
     for one in (first, second):  # the cursor is at the same time in both
         expect(one.locator(".legend .value")).to_have_text(["100/s", "200/s"])
-        expect(one.locator(".at")).not_to_have_text("now")
+        expect(one.locator("figcaption .at")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+        expect(one.locator(".legend .at")).to_be_empty()
     page.mouse.move(0, 0)
     expect(second.locator(".legend .value")).to_have_text(["159/s", "318/s"])
+
+
+def test_a_chart_whose_newest_value_is_missing(dashboard: Dashboard, tab: Tab) -> None:
+    """It said that there was no value now, beside a line that had one."""
+    page = show(
+        tab,
+        f"""{TIMES}
+          const values = times.map((_, at) => (at < 40 || at > 55 ? null : 100 + at));
+          const drawn = chart("late", {{ title: "Late", unit: "rate", times,
+            series: [{{ name: "adds", values }}], range: [times[0], times.at(-1)] }});""",
+    )
+    figure = page.get_by_role("group", name="Late")
+    expect(figure.locator(".legend .value")).to_have_text("155/s")
+    expect(figure.locator(".legend .at")).to_have_text(re.compile(r"^at \d\d:\d\d:\d\d$"))
+    expect(figure.locator("canvas")).to_be_visible()
+    shaded = page.evaluate(
+        """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
+          const canvas = document.querySelector(".chart canvas");
+          const pixel = (share) => {
+            const { width, height } = canvas;
+            const at = canvas.getContext("2d").getImageData(width * share, height / 4, 1, 1);
+            return at.data[3];
+          };
+          done([pixel(0.4), pixel(0.88)]);
+        })))"""
+    )
+    assert shaded[0] == 255, "the time before the first value looks like a value of zero"
+    assert shaded[1] < 255
 
 
 def test_a_chart_without_eyes_and_mouse(dashboard: Dashboard, tab: Tab) -> None:
     page = show_charts(tab)
     plot = page.get_by_role("img", name="Entries 1")
     words = plot.get_attribute("aria-label") or ""
-    assert "added: now 159/s, from 100/s to 159/s, with a gap" in words
+    assert "added: last 159/s, from 100/s to 159/s, with a gap" in words
     plot.focus()
     page.keyboard.press("Home")
     figure = page.get_by_role("group", name="Entries 1")

@@ -123,6 +123,7 @@ class View {
       if (signal.aborted) return;
       this.wait = this.interval;
       this.answered = true;
+      main.querySelector(".head form")?.removeAttribute("hidden");
       this.current(data);
       this.fill(data);
       checkProblems();
@@ -202,14 +203,17 @@ class View {
   tell(error) {
     this.content.setAttribute("aria-busy", "false");
     if (!(error instanceof ApiError)) console.error(error);
+    const away = error.kind === "MetadataUnavailableError" && !this.shown;
     if (!this.shown) this.content.replaceChildren();
+    main.querySelector(".head form")?.toggleAttribute("hidden", away);
     const asking = error.status === 401;
     const form = this.alert.querySelector("form");
     if (form && (asking || form.contains(document.activeElement))) return;  // somebody types the token
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
     const old = this.shown ? h("p", null, "The data below is older.") : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${sentence(said.message)}`), old,
-      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? (said.kind === "MetadataUnavailableError" ? advice(said.remedy) : h("p", null, sentence(said.remedy))) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
+      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? (said.kind === "MetadataUnavailableError" ? advice(said.remedy) : h("p", null, sentence(said.remedy))) : "", error.known === false ? h("p", null, "The request may have taken effect.") : "",
+      away && location.hash.length > 2 ? h("p", null, "The ", h("a", { href: "#/" }, "overview"), " has the last known state.") : ""));
     if (asking) this.alert.append(tokenForm());
     if (!this.shown) return say("No data", true);
     this.markOld(true);

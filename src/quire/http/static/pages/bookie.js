@@ -75,7 +75,7 @@ function store({ store: found, garbage_collection: collection, compaction_suspen
     ["Compaction", suspended.length ? mark("warn", `! ${suspended.join(" and ")} suspended`) : "on"],
     ["Garbage collection", off.length ? mark("warn", `! ${off.join("; ")}`) : "on"],
     ["Read-only below", `${bytes(least)} free`], ["Connections", count(connections)],
-    ["Last background error", found.last_error || "none"],
+    ["Last background error", found.last_error ? mark("warn long", `! ${found.last_error}`) : "none"],
   ]));
 }
 
@@ -171,14 +171,12 @@ export const bookie = {
   },
   oldSince: ({ page }) => page.old_since_ms ?? null,
   render({ page, found, series }, { query }, act) {
-    const gone = page.bookie.state === "gone";
-    const work = [jobs(page, act), actions(page, act)];
-    const before = [series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "", disks(page)];
     return h("div", null,
       h("p", null, stateMarks(page.bookie)),
       page.problems.length ? section("What is wrong", problemList(page.problems, { [page.bookie.id]: "" })) : "",
       section("Key figures", figures(page, found)),
-      // What a bookie that is gone did before is less urgent than what can be done.
-      gone ? [work, ledgers(page, found, query), before] : [before, work, ledgers(page, found, query)], page.report ? store(page.report) : "", details(page));
+      // What can be done is more urgent than what the bookie did before.
+      disks(page), actions(page, act), jobs(page, act), series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "",
+      ledgers(page, found, query), page.report ? store(page.report) : "", details(page));
   },
 };

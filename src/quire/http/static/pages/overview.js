@@ -2,8 +2,8 @@
 
 import { get } from "/ui/parts/api.js";
 import { advice, signed, stateKind, tiles, usage } from "/ui/parts/controls.js";
-import { address, facts, h, link, mark, section } from "/ui/parts/dom.js";
-import { bytes, count, counted, localTimes, milliseconds, percent, rate, seconds } from "/ui/parts/format.js";
+import { address, h, link, mark, section } from "/ui/parts/dom.js";
+import { bytes, clock, count, counted, localTimes, milliseconds, percent, rate, seconds } from "/ui/parts/format.js";
 import { noteProblems } from "/ui/parts/problems.js";
 import { idForm } from "/ui/pages/ledgers.js";
 import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/parts/series.js";
@@ -33,7 +33,7 @@ const opened = new Set();
 function problem(one, links, folded) {
   const said = localTimes(one.what);
   const [, cause, colon, more = ""] = /^(.+?)(?:(: )(.+))?$/s.exec(said);
-  const ids = one.bookies.filter((id) => links[id] !== "");
+  const ids = (one.bookies ?? []).filter((id) => links[id] !== "");
   const all = { ...Object.fromEntries(ids.map((id) => [id, address("bookie", [id])])), ...links };
   const known = Object.fromEntries(Object.entries(all).filter(([, href]) => href));
   const row = (name, content) => (content ? [h("dt", null, name), h("dd", null, content)] : []);
@@ -70,9 +70,7 @@ function searchAge(lost) {
 }
 
 function keyFigures(data) {
-  const { bookies, rates, autorecovery } = data;
-  // The first answer of a server has no rates of its own yet, because they need two readings.
-  const now = (name) => rates[name] ?? newest(data.series, name);
+  const { bookies, autorecovery } = data;
   const [fullest] = data.fullest;
   const share = fullest ? 1 - fullest.free_bytes / fullest.total_bytes : 0;
   const silent = data.silent_bookies ? `${count(data.silent_bookies)} ${data.silent_bookies === 1 ? "does" : "do"} not answer` : "";
@@ -84,13 +82,23 @@ function keyFigures(data) {
     { name: "Fullest bookie", value: fullest ? `${percent(share)} used` : "–", below: data.space_age_s === null ? "not known yet" : [`${bytes(data.free_bytes)} of ${bytes(data.total_bytes)} free in all `, spaceAge(data.space_age_s)], kind: fullest?.fullness },
     { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: looked ? `${count(autorecovery.locked)} being repaired` : "nobody looks for them", kind: autorecovery.marked || bookies.gone && !looked ? "warn" : "" },
     { name: "Autorecovery", value: autorecovery.enabled ? "on" : "switched off", below: autorecovery.auditor ? `auditor ${autorecovery.auditor}` : "no auditor", kind: autorecovery.enabled && autorecovery.auditor ? "" : "warn" },
-    ...(rates.bookies ? [
+  ]);
+}
+
+/** Draw the rates and latencies. While the metadata store is away, the bookies still report them to the charts. */
+function load({ rates, series, old_since_ms: old }) {
+  // The first answer of a server has no rates of its own yet, because they need two readings.
+  const [first, second] = [(name) => rates[name] ?? null, (name) => newest(series, name)];
+  const now = (name) => (old ? second(name) ?? first(name) : first(name) ?? second(name));
+  const note = (...words) => h("p", { class: "quiet" }, words);
+  return h("section", { class: "current" }, h("h2", null, "Load"),
+    rates.bookies ? [tiles([
       { name: "Entries added", value: rate(now("adds_per_s")), below: rate(now("add_bytes_per_s"), "B") },
       { name: "Read requests", value: rate(now("reads_per_s")), below: rate(now("read_bytes_per_s"), "B") },
       { name: "Add latency, p99", value: milliseconds(now("add_p99_ms")), below: `p50 ${milliseconds(now("add_p50_ms"))}` },
       { name: "Disk sync latency, p99", value: milliseconds(now("sync_p99_ms")), below: `p50 ${milliseconds(now("sync_p50_ms"))}` },
-    ] : []),
-  ]);
+    ]), note(`Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. A read request may return many entries. Latencies are those of the slowest bookie in the last minute or two.`)]
+      : note("No bookie reports its rates. To see them, start the bookies with ", h("code", null, "--http HOST:PORT"), "."));
 }
 
 /** Draw the disks of the fullest bookies. */
@@ -114,23 +122,12 @@ export const overview = {
   },
   oldSince: (data) => data.old_since_ms ?? null,
   render(data, where, act) {
-    const { rates, autorecovery } = data;
     return h("div", null,
       h("section", { class: "current" }, h("h2", null, "What is wrong"), data.problems.length ? problemList(data.problems)
         : h("p", { class: "alert good" }, "✓ No problems were found"), searchAge(data.lost_ledgers)),
-      section("Key figures", keyFigures(data),
-        h("p", { class: "quiet" }, rates.bookies ? `Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. A read request may return many entries. Latencies are those of the slowest bookie in the last minute or two.`
-          : ["No bookie reports its rates. To see them, start the bookies with ", h("code", null, "--http HOST:PORT"), "."])),
+      h("section", null, h("h2", null, "Key figures", data.old_since_ms ? h("small", { class: "quiet" }, ` as of ${clock(data.old_since_ms / 1000)}`) : ""), keyFigures(data)),
+      load(data), disks(data),
       seriesSection("Over time", data.series, OF_CLUSTER, () => act(() => {})),
-      disks(data),
-      section("Autorecovery", facts([
-        ["State", autorecovery.enabled ? "on" : "switched off"],
-        ["Auditor", autorecovery.auditor ?? "none"],
-        ["Being repaired", count(autorecovery.locked)],
-        ["Repair failed", count(autorecovery.failing)],
-        ["Wait for a lost bookie", seconds(autorecovery.delay_s)],
-        ["Jobs in all processes", count(data.running.length)],
-      ]), h("p", null, link("Repair and jobs", "work"))),
       h("p", { class: "quiet" }, `Cluster ${data.instance_id}, metadata ${data.metadata}`));
   },
 };
