@@ -180,7 +180,7 @@ PROBLEMS = [
     {"severity": "warn", "what": "10.0.0.1:3181 is read-only because its disk is full: /d1: 2 MB "
      "free", "next": "Start it again: quire bookie start --dir DIR. If it is lost for good: quire "
      "bookie recover 10.0.0.1:3181", "risk": "No stored entry is lost", "doing": "It frees space",
-     "bookies": ["10.0.0.1:3181"], "items": []},
+     "bookies": ["10.0.0.1:3181"], "items": [], "since_ms": 1_000, "since_before": True},
     {"severity": "note", "what": "10.0.0.1:31 is gone: nothing listens at its address",
      "next": "quire explain", "risk": "", "doing": "", "bookies": ["10.0.0.1:31"], "items": []},
 ]  # fmt: skip
@@ -194,8 +194,9 @@ def test_a_problem_has_a_cause_and_then_what_to_do(dashboard: Dashboard, tab: Ta
     )
     warning, note = page.locator(".problems > li").all()
     expect(warning.locator(".cause")).to_have_text(
-        "! Warning: 10.0.0.1:3181 is read-only because its disk is full"
+        re.compile("^! Warning: 10.0.0.1:3181 is read-only because its disk is full")
     )
+    expect(warning.locator(".cause .since")).to_have_text(re.compile("^since before .*1 Jan"))
     expect(warning.locator(".more")).to_have_text("/d1: 2 MB free.")
     expect(warning.get_by_role("term")).to_have_text(["What to do", "At risk", "Being done"])
     bookie = warning.get_by_role("link", name="10.0.0.1:3181", exact=True)

@@ -58,6 +58,8 @@ class DashboardRoutes:
             "doing": "…",
             "next": "quire …",
             "bookies": ["10.0.0.1:3181"],
+            "since_ms": 1_780_000_000_000,
+            "since_before": False,
         }
         return [
             Route("GET", f"{PREFIX}/overview",

@@ -9,6 +9,7 @@ import { idForm } from "/ui/pages/ledgers.js";
 import { loadSeries, newest, OF_CLUSTER, seriesSection } from "/ui/parts/series.js";
 
 const OLD_S = 5;
+const DAY_S = 86400;
 /** Seconds after which the age of the search for missing ledgers is shown. */
 const SEARCH_OLD_S = 15;
 /** The largest number of bookies that a closed note links to. */
@@ -26,6 +27,13 @@ function linked(text, links) {
   return parts.map((part, at) => (at % 2 ? h("a", { href: links[part] }, part) : part));
 }
 
+/** Return since when a problem is known. It may be older if the server did not look before. */
+function sinceText({ since_ms: ms, since_before: before }) {
+  const age = (Date.now() - ms) / 1000;
+  const at = clock(ms / 1000, { dated: age > DAY_S, precise: false });
+  return before ? `since before ${at}` : `since ${at}, ${seconds(Math.max(0, age))}`;
+}
+
 /** The notes that are open, by their first words. It survives the refresh of a page. */
 const opened = new Set();
 
@@ -38,6 +46,7 @@ function problem(one, links, folded) {
   const known = Object.fromEntries(Object.entries(all).filter(([, href]) => href));
   const row = (name, content) => (content ? [h("dt", null, name), h("dd", null, content)] : []);
   const title = h("strong", null, SIGNS[one.severity]);
+  const since = one.since_ms ? h("span", { class: "quiet since" }, sinceText(one)) : "";
   const below = [
     more ? h("p", { class: "more" }, linked(stopped(more), known)) : "",
     one.items?.length ? h("ul", { class: "items" }, one.items.map((item) => h("li", null, linked(item, known)))) : "",
@@ -46,9 +55,9 @@ function problem(one, links, folded) {
       row(ids.length === 1 ? "Bookie" : "Bookies", folded && ids.length ? ids.slice(0, NAMED).map((id, at) => [at ? ", " : "", link(id, "bookie", [id])]) : "")),
   ];
   const end = colon ? "" : one.items?.length ? ":" : /[.:]$/.test(cause) ? "" : ".";
-  if (!folded) return h("li", { class: one.severity }, h("p", { class: "cause" }, title, linked(cause, known), end), below);
+  if (!folded) return h("li", { class: one.severity }, h("p", { class: "cause" }, title, linked(cause, known), end, since), below);
   const details = h("details", { open: opened.has(cause), ontoggle: () => (details.open ? opened.add(cause) : opened.delete(cause)) },
-    h("summary", { class: "cause", id: `note-${cause}` }, title, cause, end), below);
+    h("summary", { class: "cause", id: `note-${cause}` }, title, cause, end, since), below);
   return h("li", { class: one.severity }, details);
 }
 
