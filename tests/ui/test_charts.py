@@ -239,7 +239,7 @@ def test_a_ledger_is_found_from_the_overview(dashboard: Dashboard, tab: Tab) -> 
         tab.open(path)
         expect(page.get_by_role("link", name="Overview")).to_have_attribute("aria-current", "page")
         page.get_by_label("Ledger id").fill(str(dashboard.ledger))
-        page.get_by_role("button", name="Explain").click()
+        page.get_by_role("button", name="Open", exact=True).click()
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {dashboard.ledger}")
 
 
@@ -251,7 +251,7 @@ def test_the_field_does_not_push_down_what_is_wrong(dashboard: Dashboard, tab: T
     assert title
     assert field
     assert field["x"] > title["x"] + title["width"], "the field stands below the heading"
-    button = tab.page.get_by_role("button", name="Explain").bounding_box()
+    button = tab.page.get_by_role("button", name="Open", exact=True).bounding_box()
     assert button
     assert button["height"] <= field["height"] + 1, "its word is broken"
 

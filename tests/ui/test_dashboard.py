@@ -253,6 +253,7 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     bookie.kill()
     wrong = page.locator("li.bad").filter(has_text=bookie.id)
     expect(wrong).to_contain_text("is gone")
+    expect(wrong.locator(".since")).to_have_text(re.compile(r"^since \d\d:\d\d, \d+ s$"))
     expect(wrong).to_contain_text(re.compile(r"At risk\d+ of \d+ ledgers? lack"))
     expect(wrong).to_contain_text("Being doneNothing is copied: no autorecovery process is")
     expect(wrong).to_contain_text("the others cannot take all of its copies")

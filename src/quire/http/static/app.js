@@ -7,7 +7,7 @@ import { forgetCharts } from "/ui/parts/chart.js";
 import { advice } from "/ui/parts/controls.js";
 import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/parts/dialogs.js";
 import { h } from "/ui/parts/dom.js";
-import { clock, seconds } from "/ui/parts/format.js";
+import { clock, seconds, zone } from "/ui/parts/format.js";
 import { crumbs } from "/ui/parts/lists.js";
 import { checkProblems, drawProblems } from "/ui/parts/problems.js";
 import { bookie } from "/ui/pages/bookie.js";
@@ -239,7 +239,10 @@ const sentence = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}${/
 
 function say(text, old = false) {
   freshness.classList.toggle("old", old);
-  if (freshness.textContent !== text) freshness.textContent = text;
+  const [at, where] = /\d$/.test(text) ? [text, ` ${zone()}`] : [text, ""];
+  if (freshness.textContent === `${at}${where}`) return;
+  freshness.title = where && `All times are of the time zone ${zone()}`;
+  freshness.replaceChildren(at, h("span", { class: "zone" }, where));
 }
 
 /** Open or close the menu of a small screen. */

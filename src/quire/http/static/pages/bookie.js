@@ -4,7 +4,7 @@
 import { QUESTIONS, button } from "/ui/parts/actions.js";
 import { ask, get } from "/ui/parts/api.js";
 import { stateMarks } from "/ui/pages/bookies.js";
-import { advice, command, empty, stateKind, tiles, usage } from "/ui/parts/controls.js";
+import { advice, command, empty, LEDGER, stateKind, tiles, usage } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
 import { address, facts, h, link, mark, section, table } from "/ui/parts/dom.js";
 import { bytes, count, counted, localSizes, milliseconds, percent, rate, seconds, time } from "/ui/parts/format.js";
@@ -47,7 +47,7 @@ function directory(one) {
   const [files, live] = ["file_bytes", "live_bytes"].map((name) => one.segments.reduce((total, part) => total + part[name], 0));
   return h("section", { class: "card directory", "aria-label": `Directory ${one.path}` },
     h("header", null, h("h3", { class: "mono" }, one.path), mark(...(DIRECTORY[one.state] ?? ["note", one.state]))),
-    one.reason ? h("p", { class: "wrong" }, localSizes(one.reason)) : "",
+    one.reason ? h("p", { class: "wrong" }, `${one.state === "read-only" ? "When it became read-only: " : ""}${localSizes(one.reason)}.`) : "",
     one.total_bytes ? usage(`disk of ${one.path}`, one.total_bytes - one.free_bytes, one.total_bytes, one.fullness) : h("p", { class: "quiet" }, "Its file system does not answer."),
     one.ledgers === null ? "" : h("p", null, `${counted(one.ledgers, "ledger")}. The log files take ${bytes(files)}, with ${bytes(live)} of entries that are not deleted.`),
     one.segments.length ? table(`Segments of ${one.path}`, [["Segments", ""], ["Number", "number"], ["Files", "number"], ["Live", "number"]], one.segments.map((part) =>
@@ -119,8 +119,6 @@ function actions({ bookie, actions: can }, act) {
 }
 
 // -- ledgers ------------------------------------------------------------------------------------
-
-const LEDGER = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["", "closed"] };
 
 /** Return the entries that the bookie should have a part of, by the fragments that name it. */
 function parts(ledger, id) {

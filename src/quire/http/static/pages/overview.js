@@ -19,6 +19,9 @@ const SIGNS = { bad: "✗ Wrong: ", warn: "! Warning: ", note: "Note: " };
 /** Return a sentence of the server with its full stop, and its times as the page shows them. */
 const stopped = (text) => `${localTimes(text)}${/[.:]$/.test(text) ? "" : "."}`;
 
+/** Return a text that begins with a word as a sentence begins. */
+const capital = (text) => text.replace(/^[a-z]+(?= )/, (word) => word[0].toUpperCase() + word.slice(1));
+
 /** Return a text in which each key of `links` is a link to its value. */
 function linked(text, links) {
   const names = Object.keys(links).sort((one, other) => other.length - one.length).map((one) => one.replace(/[^\w]/g, "\\$&"));
@@ -48,7 +51,7 @@ function problem(one, links, folded) {
   const title = h("strong", null, SIGNS[one.severity]);
   const since = one.since_ms ? h("span", { class: "quiet since" }, sinceText(one)) : "";
   const below = [
-    more ? h("p", { class: "more" }, linked(stopped(more), known)) : "",
+    more ? h("p", { class: "more" }, linked(stopped(capital(more)), known)) : "",
     one.items?.length ? h("ul", { class: "items" }, one.items.map((item) => h("li", null, linked(item, known)))) : "",
     h("dl", { class: "answers" }, row("What to do", one.next ? advice(one.next, "") : ""), row("At risk", one.risk ? linked(stopped(one.risk), known) : ""),
       row("Being done", one.doing ? stopped(one.doing) : ""),
@@ -75,7 +78,7 @@ export const spaceAge = (age) => age === null || age === undefined ? h("small", 
 /** Say how far the search for missing ledgers has come, or how old its result is if it is not current. */
 function searchAge(lost) {
   if (lost === null || !lost.whole || lost.age_s === null) return h("p", { class: "quiet" }, `The search for missing ledgers has not covered all streams, objects and datasets yet (${count(lost === null ? 0 : lost.records)} so far).`);
-  return lost.age_s < SEARCH_OLD_S ? "" : h("p", { class: "quiet" }, `Missing ledgers of streams, objects and datasets: as of ${seconds(lost.age_s)} ago.`);
+  return lost.age_s < SEARCH_OLD_S ? "" : h("p", { class: "quiet" }, `Last search for missing ledgers of streams, objects and datasets: ${seconds(lost.age_s)} ago.`);
 }
 
 function keyFigures(data) {
@@ -123,7 +126,7 @@ function disks(data) {
 
 export const overview = {
   title: () => "Overview",
-  controls: () => idForm("Ledger id", "ledger", "Explain"),
+  controls: () => idForm("Ledger id", "ledger"),
   load: async (where, signal) => {
     const [now, series] = await Promise.all([get("/api/v1/quire/overview", {}, signal), loadSeries(signal)]);
     noteProblems(now.problems, now.old_since_ms ?? null);

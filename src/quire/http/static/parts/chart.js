@@ -124,7 +124,7 @@ class Chart {
       width, height: HEIGHT, padding: [8, 20, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, y: false, sync: { key: "quire", setSeries: false }, points: { size: 7 } },
-      hooks: { setCursor: [() => this.showValues()], drawClear: [(plot) => this.shade(plot)] },
+      hooks: { setCursor: [() => this.showValues()], drawAxes: [(plot) => this.shade(plot)] },
       scales: {
         x: { time: true, range: () => this.given.range ?? this.reach() },
         y: { range: (plot, low, high) => [0, this.unit.most ?? Math.max((high ?? 0) * 1.08, this.unit.floor)] },

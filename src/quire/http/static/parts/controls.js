@@ -22,6 +22,9 @@ export const tiles = (all) => h("dl", { class: "tiles" }, all.filter(Boolean).ma
 /** The sign of each kind of state. */
 export const SIGNS = { bad: "✗", warn: "!", good: "✓" };
 
+/** The marks of the states of a ledger. */
+export const LEDGER = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "! in recovery"], CLOSED: ["", "closed"], lost: ["bad", "✗ does not exist"], unreadable: ["bad", "✗ metadata unreadable"] };
+
 /** Return the kind of a bookie's state: "good", or the severity of the problem that the bookie has. So no page shows
  * it worse than that problem. */
 export const stateKind = (one) => (one.state === "writable" && one.answers !== false ? "good" : one.severity || "note");
