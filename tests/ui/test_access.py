@@ -155,7 +155,7 @@ def test_a_server_that_protects_everything_asks_for_the_token(
         page.clock.run_for(60_000)
     alert.get_by_label("Token").press_sequentially(TOKEN[5:])
     alert.get_by_role("button", name="Use this token").click()
-    expect(page.get_by_role("heading", name="Autorecovery")).to_be_visible()
+    expect(page.get_by_role("heading", name="Key figures")).to_be_visible()
     expect(alert).to_be_empty()
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from quire.blocking import connect
+from quire.http.routes.dashboard import KEPT
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
@@ -108,6 +111,14 @@ def test_the_list_is_sorted_with_the_keyboard(dashboard: Dashboard, tab: Tab) ->
     expect(button).to_be_focused()
     page.keyboard.press("Enter")
     expect(heads.first).to_have_text(before[0])
+
+
+def test_the_list_asks_for_what_the_server_keeps(dashboard: Dashboard, tab: Tab) -> None:
+    """With another query, there would be no last known state of it."""
+    with tab.page.expect_request("**/quire/bookies?**") as asked:
+        tab.open("bookies")
+    query = {name: json.loads(value) for name, value in parse_qsl(urlsplit(asked.value.url).query)}
+    assert query == KEPT["/api/v1/quire/bookies"]
 
 
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])

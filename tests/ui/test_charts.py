@@ -67,7 +67,7 @@ def test_the_overview_has_charts_of_the_server(dashboard: Dashboard, tab: Tab) -
     disk = page.get_by_role("group", name="Disk use")
     expect(disk.locator(".value").first).to_have_text(re.compile(r"\d+ %"))
     expect(disk.get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile("fullest bookie: now")
+        "aria-label", re.compile("fullest bookie: last")
     )
 
 
@@ -145,7 +145,7 @@ def test_the_rest_of_the_page_is_shown_without_charts(dashboard: Dashboard, tab:
     )
     tab.open("")
     expect(tab.page.get_by_text("Prometheus cannot be read. Check that it runs")).to_be_visible()
-    expect(tab.page.get_by_role("heading", name="Autorecovery")).to_be_visible()
+    expect(tab.page.get_by_role("heading", name="Key figures")).to_be_visible()
     tab.seen.errors.clear()  # the browser names the refused request
 
 
@@ -187,14 +187,14 @@ def test_the_old_state_stays_and_is_marked(dashboard: Dashboard, lone_tab: Tab) 
     page.route("**/api/v1/quire/overview", fulfill)
     page.clock.install()
     tab.open("")
-    expect(page.get_by_role("heading", name="Autorecovery")).to_be_visible()
+    expect(page.get_by_role("heading", name="Key figures")).to_be_visible()
     away = True
     page.clock.run_for(INTERVAL_MS)
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("The metadata store has not answered for 5 s.")
     expect(alert).not_to_contain_text("may have taken effect")
     expect(alert).to_contain_text("The data below is older")
-    expect(page.get_by_role("heading", name="Autorecovery")).to_be_visible()
+    expect(page.get_by_role("heading", name="Key figures")).to_be_visible()
     expect(page.locator(".old-data")).to_have_count(1)
     page.clock.run_for(200_000)
     expect(page.locator(".age")).to_contain_text(re.compile(r"Last known state, of \d min ago"))
@@ -214,6 +214,7 @@ def test_the_last_known_state_of_the_server(dashboard: Dashboard, tab: Tab) -> N
         now_ms = round(1000 * time.time())
         found |= {"old_since_ms": now_ms - 65_000, "metadata_away_since_ms": now_ms - 25_000,
                   "problems": [lost]}  # fmt: skip
+        found["rates"] |= {"bookies": 4, "adds_per_s": 1_234.0}
         route.fulfill(response=answer, json=found)
 
     page.route("**/api/v1/quire/overview", fulfill)
@@ -221,9 +222,14 @@ def test_the_last_known_state_of_the_server(dashboard: Dashboard, tab: Tab) -> N
     age = page.locator(".age")
     expect(age).to_contain_text(re.compile(r"The metadata store has not answered for \d+ s\."))
     expect(age).to_contain_text(re.compile(r"This is the last known state, of \d\d:\d\d"))
+    load = page.get_by_role("heading", name="Load")
+    assert load.evaluate("one => getComputedStyle(one.closest('section')).opacity") == "1"
+    expect(
+        page.get_by_role("heading", name=re.compile(r"^Key figures as of \d\d:"))
+    ).to_be_visible()
     opacity = "one => getComputedStyle(one.closest('section')).opacity"
     assert page.get_by_text("The store is away").evaluate(opacity) == "1"
-    assert float(page.get_by_role("heading", name="Autorecovery").evaluate(opacity)) < 1
+    assert float(page.get_by_role("heading", name="Key figures").evaluate(opacity)) < 1
 
 
 def test_a_ledger_is_found_from_the_overview(dashboard: Dashboard, tab: Tab) -> None:
@@ -233,7 +239,7 @@ def test_a_ledger_is_found_from_the_overview(dashboard: Dashboard, tab: Tab) -> 
         tab.open(path)
         expect(page.get_by_role("link", name="Overview")).to_have_attribute("aria-current", "page")
         page.get_by_label("Ledger id").fill(str(dashboard.ledger))
-        page.get_by_role("button", name="Explain").click()
+        page.get_by_role("button", name="Open", exact=True).click()
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {dashboard.ledger}")
 
 
@@ -245,7 +251,7 @@ def test_the_field_does_not_push_down_what_is_wrong(dashboard: Dashboard, tab: T
     assert title
     assert field
     assert field["x"] > title["x"] + title["width"], "the field stands below the heading"
-    button = tab.page.get_by_role("button", name="Explain").bounding_box()
+    button = tab.page.get_by_role("button", name="Open", exact=True).bounding_box()
     assert button
     assert button["height"] <= field["height"] + 1, "its word is broken"
 

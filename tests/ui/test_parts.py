@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -159,9 +160,9 @@ def test_a_command_is_selected_if_there_is_no_clipboard(dashboard: Dashboard, ta
         ("Start it. To ask it: echo srvr | curl -sm 3 telnet://h:1. In its log, look for fsync",
          ["echo srvr | curl -sm 3 telnet://h:1"],
          ["What to do: Start it. To ask it:", "In its log, look for fsync."]),
-        ("quire bookie explain space /d1. It also says how to find the other files",
+        ("quire bookie explain space /d1. It also says how to find other files",
          ["quire bookie explain space /d1"],
-         ["What to do:", "It also says how to find the other files."]),
+         ["What to do:", "It also says how to find other files."]),
         ("See the overview, or quire explain", ["quire explain"],
          ["What to do: See the overview, or:"]),
     ],
@@ -173,6 +174,55 @@ def test_commands_in_advice_are_in_boxes(
     expect(page.locator("#test code")).to_have_text(commands)
     said = page.locator("#test > p").all_inner_texts()
     assert [one.strip() for one in said] == words
+
+
+PROBLEMS = [
+    {"severity": "warn", "what": "10.0.0.1:3181 is read-only because its disk is full: /d1: 2 MB "
+     "free", "next": "Start it again: quire bookie start --dir DIR. If it is lost for good: quire "
+     "bookie recover 10.0.0.1:3181", "risk": "No stored entry is lost", "doing": "It frees space",
+     "bookies": ["10.0.0.1:3181"], "items": [], "since_ms": 1_000, "since_before": True},
+    {"severity": "note", "what": "10.0.0.1:31 is gone: nothing listens at its address",
+     "next": "quire explain", "risk": "", "doing": "", "bookies": ["10.0.0.1:31"], "items": []},
+]  # fmt: skip
+
+
+def test_a_problem_has_a_cause_and_then_what_to_do(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(
+        tab,
+        f"""const {{ problemList }} = await import("/ui/pages/overview.js");
+          const drawn = problemList({json.dumps(PROBLEMS)});""",
+    )
+    warning, note = page.locator(".problems > li").all()
+    expect(warning.locator(".cause")).to_have_text(
+        re.compile("^! Warning: 10.0.0.1:3181 is read-only because its disk is full")
+    )
+    expect(warning.locator(".cause .since")).to_have_text(re.compile("^since before .*1 Jan"))
+    expect(warning.locator(".more")).to_have_text("/d1: 2 MB free.")
+    expect(warning.get_by_role("term")).to_have_text(["What to do", "At risk", "Being done"])
+    bookie = warning.get_by_role("link", name="10.0.0.1:3181", exact=True)
+    expect(bookie).to_have_count(1)
+    expect(bookie).to_have_attribute("href", "#/bookie/10.0.0.1%3A3181")
+    expect(warning.locator("p.alternative")).to_have_text("If it is lost for good:")
+    expect(warning.locator(".command.alternative code")).to_have_text(
+        "quire bookie recover 10.0.0.1:3181"
+    )
+    summary = note.locator("summary")
+    expect(summary).to_have_text("Note: 10.0.0.1:31 is gone")
+    expect(note.locator("code")).to_be_hidden()
+    summary.click()
+    expect(note.locator("code")).to_be_visible()
+    expect(note.get_by_role("link")).to_have_text(["10.0.0.1:31"])
+    tab.picture("problems")
+
+
+def test_a_note_alone_is_open(dashboard: Dashboard, tab: Tab) -> None:
+    page = show(
+        tab,
+        f"""const {{ problemList }} = await import("/ui/pages/overview.js");
+          const drawn = problemList({json.dumps(PROBLEMS[1:])});""",
+    )
+    expect(page.locator(".problems code")).to_be_visible()
+    expect(page.locator(".problems .cause a")).to_have_text("10.0.0.1:31")
 
 
 def test_tabs_with_the_keyboard(dashboard: Dashboard, tab: Tab) -> None:
@@ -204,23 +254,53 @@ def test_key_figures_have_small_units(dashboard: Dashboard, tab: Tab) -> None:
 def test_a_chart_shows_the_values_under_the_cursor(dashboard: Dashboard, tab: Tab) -> None:
     page = show_charts(tab)
     first, second = (page.get_by_role("group", name=f"Entries {number}") for number in (1, 2))
-    expect(first.locator(".at")).to_have_text("now")
+    expect(first.locator(".legend .at")).to_have_text("now")
+    expect(first.locator("figcaption .at")).to_be_empty()
     expect(first.locator(".legend .value")).to_have_text(["159/s", "318/s"])
     box = first.locator(".u-over").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 1, box["y"] + 20)
     for one in (first, second):  # the cursor is at the same time in both
         expect(one.locator(".legend .value")).to_have_text(["100/s", "200/s"])
-        expect(one.locator(".at")).not_to_have_text("now")
+        expect(one.locator("figcaption .at")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+        expect(one.locator(".legend .at")).to_be_empty()
     page.mouse.move(0, 0)
     expect(second.locator(".legend .value")).to_have_text(["159/s", "318/s"])
+
+
+def test_a_chart_whose_newest_value_is_missing(dashboard: Dashboard, tab: Tab) -> None:
+    """It said that there was no value now, beside a line that had one."""
+    page = show(
+        tab,
+        f"""{TIMES}
+          const values = times.map((_, at) => (at < 40 || at > 55 ? null : 100 + at));
+          const drawn = chart("late", {{ title: "Late", unit: "rate", times,
+            series: [{{ name: "adds", values }}], range: [times[0], times.at(-1)] }});""",
+    )
+    figure = page.get_by_role("group", name="Late")
+    expect(figure.locator(".legend .value")).to_have_text("155/s")
+    expect(figure.locator(".legend .at")).to_have_text(re.compile(r"^at \d\d:\d\d:\d\d$"))
+    expect(figure.locator("canvas")).to_be_visible()
+    shaded = page.evaluate(
+        """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
+          const canvas = document.querySelector(".chart canvas");
+          const pixel = (share) => {
+            const { width, height } = canvas;
+            const at = canvas.getContext("2d").getImageData(width * share, height / 4, 1, 1);
+            return at.data[3];
+          };
+          done([pixel(0.4), pixel(0.88)]);
+        })))"""
+    )
+    assert shaded[0] == 255, "the time before the first value looks like a value of zero"
+    assert shaded[1] < 255
 
 
 def test_a_chart_without_eyes_and_mouse(dashboard: Dashboard, tab: Tab) -> None:
     page = show_charts(tab)
     plot = page.get_by_role("img", name="Entries 1")
     words = plot.get_attribute("aria-label") or ""
-    assert "added: now 159/s, from 100/s to 159/s, with a gap" in words
+    assert "added: last 159/s, from 100/s to 159/s, with a gap" in words
     plot.focus()
     page.keyboard.press("Home")
     figure = page.get_by_role("group", name="Entries 1")

@@ -173,6 +173,8 @@ def test_a_page_of_data_has_the_command_of_the_overview(dashboard: Dashboard, ta
         tab.open(path)
         alert = page.get_by_role("alert")
         expect(alert).to_contain_text("What to do: Start the store")
+        expect(alert.get_by_role("link", name="overview")).to_have_attribute("href", "#/")
+        expect(page.locator(".head form")).to_have_count(0)
         command = alert.locator(".command code")
         expect(command).to_have_text("echo srvr | curl -sm 3 telnet://zk1:2181")
         expect(alert.get_by_role("button", name=re.compile("^Copy the command"))).to_be_visible()
@@ -199,3 +201,8 @@ def test_only_one_instant_is_counted_from(dashboard: Dashboard, tab: Tab) -> Non
             )
         )
         expect(page.locator(".old-data")).to_have_count(1)
+        if path == "work":
+            off = page.get_by_role("button", name="Switch autorecovery off")
+            expect(off).to_be_disabled()
+            expect(off).to_have_attribute("title", "The metadata store does not answer.")
+            expect(off).to_have_class("danger")

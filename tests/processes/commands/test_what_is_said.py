@@ -246,7 +246,7 @@ def test_a_disk_fills(tmp_path: Path) -> None:
                 risk="^No stored entry is lost",
                 doing="^Nothing that helps: even if the bookie deleted its whole log",
                 next=f"^Run this on the machine of small: quire bookie explain space {directory}. "
-                "It also says how to find the other files$",
+                "It also says how to find the files that are not the bookie's$",
             )
             listed = json.loads(watched.run("cluster", "bookies", "--json").ok())
             assert listed["unwritable"] == [{"why": "full", "directory": directory}]

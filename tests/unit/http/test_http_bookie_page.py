@@ -7,6 +7,7 @@ from typing import Any
 from quire.http.views.bookie_page import actions, problems_of
 from quire.http.views.problems.problem import Problem
 from quire.metadata.bookies.orders import Order, What
+from quire.metadata.bookies.unwritable import FULL
 
 ID = "10.0.0.1:3181"
 DRAIN = Order(What.DRAIN, 0, "ops-1")
@@ -17,8 +18,9 @@ def bookie(state: str = "writable") -> dict[str, Any]:
     return {"id": ID, "state": state}
 
 
-def report(held: bool = False, state: str = "writable") -> dict[str, Any]:
-    return {"held_readonly": held, "state": state}
+def report(held: bool = False, state: str = "writable", why: str = "") -> dict[str, Any]:
+    unwritable = [{"why": why, "directory": "/d", "details": ""}] if why else []
+    return {"held_readonly": held, "state": state, "unwritable": unwritable}
 
 
 def possible(found: dict[str, Any]) -> set[str]:
@@ -44,6 +46,19 @@ def test_what_cannot_be_done_says_why() -> None:
     assert found["read_only"] == {"possible": False, "why": "It has no HTTP server"}
     assert found["writable"] == {"possible": False, "why": "It has no HTTP server"}
     assert all(one["why"] for one in found.values() if not one["possible"])
+
+
+def test_a_full_disk_is_no_reason_to_decommission() -> None:
+    """The page said that no operator had made the bookie read-only."""
+    found = actions(bookie("read-only"), report(why=FULL), None, "")
+    assert found["writable"]["why"].startswith("Its disk is full")
+    assert actions(bookie(), report(), None, "")["writable"]["why"] == "It is writable already"
+
+
+def test_a_bookie_that_no_ledger_names_is_decommissioned() -> None:
+    found = actions(bookie("gone"), None, None, "it is gone", unneeded=True)
+    assert possible(found) == {"decommission"}
+    assert found["recover"]["why"].endswith("To remove it, decommission it")
 
 
 def test_only_the_problems_of_this_bookie() -> None:

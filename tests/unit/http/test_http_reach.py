@@ -326,7 +326,7 @@ async def test_the_state_is_known_although_nobody_has_looked(
     known = LastKnown(reach, store.now_ms)
     route = known.of(Route("GET", "/overview", "", answer))
     keeping = asyncio.get_running_loop().create_task(
-        known.keep([route], lambda event, **fields: events.append(event))
+        known.keep([(route, {})], lambda event, **fields: events.append(event))
     )
     async with asyncio.timeout(5):
         while answered < 3:

@@ -161,7 +161,13 @@ class BookiePages:
                 asdict(pause) for pause in paused if _touches(pause.kind, pause.target, one)
             ],
             "waiting": waiting if waiting is not None and waiting["bookie"] == bookie_id else None,
-            "actions": actions(one, seen.report, given, seen.missing),
+            "actions": actions(
+                one,
+                seen.report,
+                given,
+                seen.missing,
+                unneeded=index.whole and not index.count(bookie_id),
+            ),
         }
 
     async def _report(self, client: Client, bookie_id: str) -> SeenReport:

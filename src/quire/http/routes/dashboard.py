@@ -26,8 +26,14 @@ LAST_KNOWN = tuple(
     )
 )  # fmt: skip
 """The routes that answer with their last known state while the metadata store is away."""
-KEPT = (f"{PREFIX}/overview", f"{PREFIX}/work")
-"""The routes whose last known state is refreshed regularly, even if nobody asks for them."""
+KEPT: dict[str, dict[str, Any]] = {
+    f"{PREFIX}/overview": {},
+    f"{PREFIX}/work": {},
+    f"{PREFIX}/topology": {},
+    f"{PREFIX}/bookies": {"severity": True, "gone": True, "limit": 1_000},
+}
+"""The routes whose last known state is refreshed regularly, even if nobody asks for them, with the
+query that the dashboard sends."""
 MARKED_SHOWN_MAX = 50
 AWAY_SHOWN_MAX = 50
 """The largest number of bookies that are gone or do not answer, and are named beside the jobs."""
@@ -52,6 +58,8 @@ class DashboardRoutes:
             "doing": "…",
             "next": "quire …",
             "bookies": ["10.0.0.1:3181"],
+            "since_ms": 1_780_000_000_000,
+            "since_before": False,
         }
         return [
             Route("GET", f"{PREFIX}/overview",

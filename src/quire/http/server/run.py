@@ -275,7 +275,11 @@ async def _serving(
             reach.start()
             recorder.start()
             if about_cluster:
-                kept = [one for one in api.routes if one.path in KEPT and not one.changes]
+                kept = [
+                    (one, KEPT[one.path])
+                    for one in api.routes
+                    if one.path in KEPT and not one.changes
+                ]
                 background.start(known.keep(kept, log))
             log("http_serving", url=server.url)
             yield server

@@ -1,12 +1,13 @@
 // The page that is shown, and its regular refresh.
 
 import { access, onAccess, takeToken } from "/ui/parts/access.js";
+import { noteStore } from "/ui/parts/actions.js";
 import { ApiError } from "/ui/parts/api.js";
 import { forgetCharts } from "/ui/parts/chart.js";
 import { advice } from "/ui/parts/controls.js";
 import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/parts/dialogs.js";
 import { h } from "/ui/parts/dom.js";
-import { clock, seconds } from "/ui/parts/format.js";
+import { clock, seconds, zone } from "/ui/parts/format.js";
 import { crumbs } from "/ui/parts/lists.js";
 import { checkProblems, drawProblems } from "/ui/parts/problems.js";
 import { bookie } from "/ui/pages/bookie.js";
@@ -122,6 +123,7 @@ class View {
       if (signal.aborted) return;
       this.wait = this.interval;
       this.answered = true;
+      main.querySelector(".head form")?.removeAttribute("hidden");
       this.current(data);
       this.fill(data);
       checkProblems();
@@ -145,6 +147,7 @@ class View {
     const since = this.page.oldSince?.(data) ?? null;
     this.asOf = since ?? Date.now();
     this.alert.replaceChildren();
+    noteStore(since !== null);
     this.markOld(since !== null, since === null ? null : data.metadata_away_since_ms ?? null);
   }
 
@@ -200,14 +203,17 @@ class View {
   tell(error) {
     this.content.setAttribute("aria-busy", "false");
     if (!(error instanceof ApiError)) console.error(error);
+    const away = error.kind === "MetadataUnavailableError" && !this.shown;
     if (!this.shown) this.content.replaceChildren();
+    main.querySelector(".head form")?.toggleAttribute("hidden", away);
     const asking = error.status === 401;
     const form = this.alert.querySelector("form");
     if (form && (asking || form.contains(document.activeElement))) return;  // somebody types the token
     const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
     const old = this.shown ? h("p", null, "The data below is older.") : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${sentence(said.message)}`), old,
-      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? (said.kind === "MetadataUnavailableError" ? advice(said.remedy) : h("p", null, sentence(said.remedy))) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
+      asking ? h("p", null, TOKEN_PLACE) : said.remedy ? (said.kind === "MetadataUnavailableError" ? advice(said.remedy) : h("p", null, sentence(said.remedy))) : "", error.known === false ? h("p", null, "The request may have taken effect.") : "",
+      away && location.hash.length > 2 ? h("p", null, "The ", h("a", { href: "#/" }, "overview"), " has the last known state.") : ""));
     if (asking) this.alert.append(tokenForm());
     if (!this.shown) return say("No data", true);
     this.markOld(true);
@@ -233,7 +239,10 @@ const sentence = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}${/
 
 function say(text, old = false) {
   freshness.classList.toggle("old", old);
-  if (freshness.textContent !== text) freshness.textContent = text;
+  const [at, where] = /\d$/.test(text) ? [text, ` ${zone()}`] : [text, ""];
+  if (freshness.textContent === `${at}${where}`) return;
+  freshness.title = where && `All times are of the time zone ${zone()}`;
+  freshness.replaceChildren(at, h("span", { class: "zone" }, where));
 }
 
 /** Open or close the menu of a small screen. */

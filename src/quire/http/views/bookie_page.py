@@ -11,24 +11,32 @@ from typing import Any
 from quire.http.views.bookie_list import disk_fullness
 from quire.http.views.problems.problem import Problem
 from quire.metadata.bookies.orders import Order, What
+from quire.metadata.bookies.unwritable import FULL
 
 Report = Mapping[str, Any]
 """A report as `bookie_report` describes it."""
 
 
 def actions(
-    bookie: Mapping[str, Any], report: Report | None, order: Order | None, missing: str
+    bookie: Mapping[str, Any],
+    report: Report | None,
+    order: Order | None,
+    missing: str,
+    *,
+    unneeded: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Return what an operator can do with a bookie: for each action, whether it is possible.
 
     The actions are `read_only`, `writable`, `decommission`, `take_back` and `recover`. If an action
-    is not possible, `why` says why not. `missing` is the reason why there is no report.
+    is not possible, `why` says why not. `missing` is the reason why there is no report. `unneeded`
+    says that no ledger names the bookie.
     """
     gone = bookie["state"] == "gone"
     retired = order is not None and order.what is What.RETIRED
     held = report is not None and bool(report["held_readonly"])
     loading = report is not None and report["state"] == "loading"
     unreachable = "" if report is not None else missing
+    full = report is not None and any(one["why"] == FULL for one in report["unwritable"])
     return {
         "read_only": _action(
             ("It is read-only already", bookie["state"] == "read-only"),
@@ -38,6 +46,8 @@ def actions(
         "writable": _action(
             (unreachable or "It is not registered", gone or bool(unreachable)),
             ("It is starting", loading),
+            ("Its disk is full, and it is writable again when there is room", full and not held),
+            ("It is writable already", bookie["state"] == "writable" and not held),
             ("No operator made it read-only over HTTP", not held),
         ),
         "decommission": _action(
@@ -53,6 +63,7 @@ def actions(
                 "decommission it",
                 not gone,
             ),
+            ("No ledger names it, so nothing is lost. To remove it, decommission it", unneeded),
         ),
     }
 

@@ -20,6 +20,7 @@ from quire.http.views.job_pace import JobPaces
 from quire.http.views.problems.certificates import OwnCertificates
 from quire.http.views.problems.cluster import problems, worst_first
 from quire.http.views.problems.collection import Collection
+from quire.http.views.problems.first_seen import FirstSeen
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
 from quire.http.views.problems.metadata_store import (
     OUTAGES_NOTICED,
@@ -185,6 +186,7 @@ class ClusterView:
         self.index = LedgerIndex(monotonic, wait_s)
         self.reports = BookieReports(monotonic, fetch)
         self.paces = JobPaces()
+        self._first_seen = FirstSeen()
         self.streams = StreamWatch(monotonic, wait_s)
 
     async def look(self, client: Client) -> ClusterState:
@@ -230,7 +232,9 @@ class ClusterView:
         )
         unsteady = of_noticed_outages(client.metadata.uri, outages, now_ms)
         disk = await asyncio.to_thread(metadata_disk, client.metadata.uri)
-        all_found = worst_first([*of_metadata_disk(disk, bookies), *unsteady, *found])
+        all_found = self._first_seen.mark(
+            worst_first([*of_metadata_disk(disk, bookies), *unsteady, *found]), now_ms
+        )
         worst = severities(all_found)
         for one in bookies:
             one["severity"] = worst.get(one["id"], "")

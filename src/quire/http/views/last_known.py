@@ -58,17 +58,19 @@ class LastKnown:
         """
         return replace(route, handler=self._falling_back(route))
 
-    async def keep(self, routes: Iterable[Route], log: EventLog) -> None:
+    async def keep(self, routes: Iterable[tuple[Route, dict[str, Any]]], log: EventLog) -> None:
         """Call the handlers of these routes every `KEEP_INTERVAL_S`, until cancelled.
+
+        Each route has the query of the page that shows it.
 
         This keeps a last known state for somebody who opens the dashboard only after the metadata
         store has gone away. An unexpected error is logged as `last_known_failed`.
         """
         kept = list(routes)
         while True:
-            for route in kept:
+            for route, query in kept:
                 try:
-                    await route.handler(Call({}, {}, {}))
+                    await route.handler(Call({}, dict(query), {}))
                 except QuireError:
                     pass  # the pages themselves report that the store does not answer
                 except Exception as error:  # noqa: BLE001 - the next attempt may succeed

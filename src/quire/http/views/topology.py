@@ -258,7 +258,7 @@ def _capacity(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
         left = len(writable) - len(members)
         if left < DEFAULT_ENSEMBLE_SIZE <= len(writable):
             yield TopologyWarning(
-                "warn",
+                "note",
                 f"{rack} has {len(members)} of {counted(len(writable), 'writable bookie')}. If it "
                 f"is lost, {left} {are(left)} left, and new ledgers need {DEFAULT_ENSEMBLE_SIZE} "
                 "by default",

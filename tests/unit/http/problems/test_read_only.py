@@ -98,7 +98,7 @@ def test_a_disk_that_other_files_have_filled() -> None:
     assert found.doing.startswith("Nothing that helps: even if the bookie deleted its whole log")
     assert found.next == (
         "Run this on the machine of a: quire bookie explain space /data/1. It also says how to "
-        "find the other files"
+        "find the files that are not the bookie's"
     )
     own = full("a", 1, min_free_bytes=3 * GB, report=report(60 * GB))
     (found,) = problems([bookie("z"), own], WELL)

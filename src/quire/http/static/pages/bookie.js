@@ -4,7 +4,7 @@
 import { QUESTIONS, button } from "/ui/parts/actions.js";
 import { ask, get } from "/ui/parts/api.js";
 import { stateMarks } from "/ui/pages/bookies.js";
-import { advice, command, empty, stateKind, tiles, usage } from "/ui/parts/controls.js";
+import { advice, command, empty, LEDGER, stateKind, tiles, usage } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
 import { address, facts, h, link, mark, section, table } from "/ui/parts/dom.js";
 import { bytes, count, counted, localSizes, milliseconds, percent, rate, seconds, time } from "/ui/parts/format.js";
@@ -47,7 +47,7 @@ function directory(one) {
   const [files, live] = ["file_bytes", "live_bytes"].map((name) => one.segments.reduce((total, part) => total + part[name], 0));
   return h("section", { class: "card directory", "aria-label": `Directory ${one.path}` },
     h("header", null, h("h3", { class: "mono" }, one.path), mark(...(DIRECTORY[one.state] ?? ["note", one.state]))),
-    one.reason ? h("p", { class: "wrong" }, localSizes(one.reason)) : "",
+    one.reason ? h("p", { class: "wrong" }, `${one.state === "read-only" ? "When it became read-only: " : ""}${localSizes(one.reason)}.`) : "",
     one.total_bytes ? usage(`disk of ${one.path}`, one.total_bytes - one.free_bytes, one.total_bytes, one.fullness) : h("p", { class: "quiet" }, "Its file system does not answer."),
     one.ledgers === null ? "" : h("p", null, `${counted(one.ledgers, "ledger")}. The log files take ${bytes(files)}, with ${bytes(live)} of entries that are not deleted.`),
     one.segments.length ? table(`Segments of ${one.path}`, [["Segments", ""], ["Number", "number"], ["Files", "number"], ["Live", "number"]], one.segments.map((part) =>
@@ -75,7 +75,7 @@ function store({ store: found, garbage_collection: collection, compaction_suspen
     ["Compaction", suspended.length ? mark("warn", `! ${suspended.join(" and ")} suspended`) : "on"],
     ["Garbage collection", off.length ? mark("warn", `! ${off.join("; ")}`) : "on"],
     ["Read-only below", `${bytes(least)} free`], ["Connections", count(connections)],
-    ["Last background error", found.last_error || "none"],
+    ["Last background error", found.last_error ? mark("warn long", `! ${found.last_error}`) : "none"],
   ]));
 }
 
@@ -109,17 +109,16 @@ function actions({ bookie, actions: can }, act) {
     ["recover", "Recover", "Copies the ledgers of a lost bookie from their other replicas.",
       () => ask("PUT", "/api/v1/autorecovery/bookie", { body: { bookie_src: [id] } }), QUESTIONS.recover(id), `quire bookie recover ${id}`],
   ];
-  return section("Actions", accessNote(), h("ul", { class: "actions" }, all.map(([name, title, text, work, question, typed]) => {
+  // What is possible comes first.
+  return section("Actions", accessNote(), h("ul", { class: "actions" }, all.sort(([one], [other]) => can[other].possible - can[one].possible).map(([name, title, text, work, question, typed]) => {
     const { possible, why } = can[name];
     const press = possible ? button(title, `${title} ${id}`, work, act, question) : h("button", { type: "button", disabled: true, "aria-label": `${title} ${id}`, "aria-describedby": `why-${name}` }, title);
     return h("li", { class: possible ? null : "impossible" }, h("div", null, press), h("div", null, h("p", null, text),
-      possible ? "" : h("p", { class: "quiet", id: `why-${name}` }, `Not now: ${why}.`), possible && typed ? command(typed) : ""));
+      possible ? "" : h("p", { class: "quiet", id: `why-${name}` }, `Not possible now. ${why}.`), possible && typed ? command(typed) : ""));
   })));
 }
 
 // -- ledgers ------------------------------------------------------------------------------------
-
-const LEDGER = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["", "closed"] };
 
 /** Return the entries that the bookie should have a part of, by the fragments that name it. */
 function parts(ledger, id) {
@@ -170,14 +169,12 @@ export const bookie = {
   },
   oldSince: ({ page }) => page.old_since_ms ?? null,
   render({ page, found, series }, { query }, act) {
-    const gone = page.bookie.state === "gone";
-    const work = [jobs(page, act), actions(page, act)];
-    const before = [series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "", disks(page)];
     return h("div", null,
       h("p", null, stateMarks(page.bookie)),
-      page.problems.length ? section("What is wrong", problemList(page.problems)) : "",
+      page.problems.length ? section("What is wrong", problemList(page.problems, { [page.bookie.id]: "" })) : "",
       section("Key figures", figures(page, found)),
-      // What a bookie that is gone did before is less urgent than what can be done.
-      gone ? [work, ledgers(page, found, query), before] : [before, work, ledgers(page, found, query)], page.report ? store(page.report) : "", details(page));
+      // What can be done is more urgent than what the bookie did before.
+      disks(page), actions(page, act), jobs(page, act), series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "",
+      ledgers(page, found, query), page.report ? store(page.report) : "", details(page));
   },
 };

@@ -1,7 +1,7 @@
 // Objects, datasets and state machines: a list and a page of each.
 
 import { get } from "/ui/parts/api.js";
-import { command, empty, tiles } from "/ui/parts/controls.js";
+import { LEDGER, command, empty, tiles } from "/ui/parts/controls.js";
 import { address, facts, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, time } from "/ui/parts/format.js";
 import { pager, textField } from "/ui/parts/lists.js";
@@ -26,7 +26,6 @@ function search(label, to, name, value) {
 
 const unreadable = (why) => (why ? h("div", { class: "alert bad" }, h("p", null, `✗ ${why}.`)) : "");
 
-const LEDGER = { OPEN: ["warn", "! open"], IN_RECOVERY: ["warn", "! in recovery"], CLOSED: ["good", "✓ closed"], lost: ["bad", "✗ does not exist"], unreadable: ["bad", "✗ metadata unreadable"] };
 const ledgerOf = (data) => [link(`${data.ledger_id}`, "ledger", [data.ledger_id]), " ", mark(...(LEDGER[data.ledger] ?? ["note", data.ledger]))];
 
 // -- objects ------------------------------------------------------------------------------------

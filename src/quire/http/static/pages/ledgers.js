@@ -1,5 +1,5 @@
 import { get } from "/ui/parts/api.js";
-import { command, empty } from "/ui/parts/controls.js";
+import { LEDGER, command, empty } from "/ui/parts/controls.js";
 import { address, facts, h, link, mark, scrolling, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { entries, entry, ledgerTabs } from "/ui/pages/entries.js";
 import { bytes, count, counted, seconds, time } from "/ui/parts/format.js";
@@ -9,7 +9,7 @@ const PAGE = 50;
 const SEGMENTS_DRAWN_MAX = 100;
 const ID = /^[0-9]{1,19}$/;
 
-export function idForm(label, page, action = "Show") {
+export function idForm(label, page, action = "Open") {
   const input = h("input", { id: "ledger-id", inputmode: "numeric", autocomplete: "off", required: true, pattern: "[0-9]{1,19}" });
   const submit = (event) => {
     event.preventDefault();
@@ -19,10 +19,9 @@ export function idForm(label, page, action = "Show") {
     h("div", null, h("label", { for: "ledger-id" }, label), input), h("button", null, action));
 }
 
-const STATES = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "in recovery"], CLOSED: ["", "closed"] };
 const STATE_CHOICES = [["", "any"], ["OPEN", "open"], ["IN_RECOVERY", "in recovery"], ["CLOSED", "closed"]];
 const OWNER_CHOICES = [["", "any"], ["stream", "stream"], ["object", "object"], ["dataset", "dataset"], ["state machine", "state machine"],
-  ["other", "another application"], ["none", "nobody"], ["unknown", "not known"]];
+  ["other", "another application"], ["none", "none"], ["unknown", "not known"]];
 const REPLICATION_CHOICES = [["any", "any"], ["complete", "complete"], ["lacking", "bookie gone"], ["marked", "marked for repair"], ["repairing", "being repaired"]];
 const ORDER_CHOICES = [["newest", "newest first"], ["oldest", "oldest first"]];
 const REPLICATION = { complete: ["good", "✓ complete"], lacking: ["bad", "✗ bookie gone"], marked: ["warn", "! marked for repair"], repairing: ["warn", "! being repaired"] };
@@ -35,7 +34,7 @@ const filters = (query) => Object.fromEntries(FILTERS.filter((name) => query.get
 /** Return the owners of a ledger, with a link to the page of each that has one. */
 export function ownerLinks(owners) {
   if (owners === null || owners === undefined) return h("span", { class: "quiet" }, "not known yet");
-  if (!owners.length) return h("span", { class: "quiet" }, "nobody");
+  if (!owners.length) return h("span", { class: "quiet" }, "none");
   return owners.map((one, at) => [at ? ", " : "", one.doubt ? "perhaps " : "", ownerLink(one)]);
 }
 
@@ -83,7 +82,7 @@ function ledgerRow(one) {
   const name = link(`${one.ledger_id}`, "ledger", [one.ledger_id]);
   if (one.error) return [name, mark("bad", "✗ metadata unreadable"), one.error, "–", "–", "–", "–", "–"];
   const { state, gone } = one.replication;
-  return [name, mark(...(STATES[one.state] ?? ["note", one.state])), h("div", { class: "owner" }, ownerLinks(one.owners)),
+  return [name, mark(...(LEDGER[one.state] ?? ["note", one.state])), h("div", { class: "owner" }, ownerLinks(one.owners)),
     [mark(...REPLICATION[state]), gone.length ? h("small", { class: "quiet" }, ` ${gone.slice(0, 3).join(", ")}${gone.length > 3 ? " …" : ""}`) : ""],
     count(one.last_entry_id === null ? null : one.last_entry_id + 1), bytes(one.length),
     `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`, time(one.ctime_ms)];

@@ -47,7 +47,7 @@ export const topology = {
     const known = data.regions.length > 0;
     if (!known && !data.unknown.length) return empty("There are no bookies", "Start one:", "quire bookie start --dir DIR");
     return h("div", null,
-      data.warnings.length ? problemList(data.warnings)
+      data.warnings.length ? problemList(data.warnings, { "The overview": "#/" })
         : h("p", { class: "alert good" }, `✓ The racks suit ledgers of the default shape (${counted(shape.write_quorum, "copy")} of each entry on ${counted(shape.ensemble, "bookie")})`),
       legend(),
       data.regions.map((region) => section(region.name ? `Region ${region.name}` : "Racks", h("div", { class: "racks" }, region.racks.map(rack)))),

@@ -10,6 +10,7 @@ export const QUESTIONS = {
     title: "Switch autorecovery off in the whole cluster?",
     text: "Until somebody switches it on again, no process restores what a lost bookie or a broken disk held. Repairs that are under way are completed.",
     action: "Switch autorecovery off",
+    danger: true,
   },
   autorecoveryOn: {
     title: "Switch autorecovery on in the whole cluster?",
@@ -30,23 +31,34 @@ export const QUESTIONS = {
     title: `Remove ${bookie} permanently?`,
     text: "The bookie becomes read-only, and a job of this server copies its ledgers to other bookies. When none is left, its cookie is removed and the bookie ends.",
     action: "Decommission the bookie",
+    danger: true,
   }),
   recover: (bookie) => ({
     title: `Replace what ${bookie} held?`,
     text: "A job of this server copies the ledgers of the lost bookie to other bookies. Do this only if the bookie does not come back.",
     action: "Recover the bookie",
+    danger: true,
   }),
 };
 
+/** Whether the page that is shown is the last known state, because the metadata store does not answer. */
+let storeAway = false;
+
+/** Note whether the metadata store answers: buttons that are created meanwhile are disabled. */
+export function noteStore(away) {
+  storeAway = away;
+}
+
 /** Return a button that is disabled while its work runs, and while nothing can be changed. `label` is
- * its name for screen readers. If a question is given, it is asked first (see `confirmed`). */
+ * its name for screen readers. If a question is given, it is asked first (see `confirmed`), and a button whose
+ * question has `danger` is red. */
 export function button(text, label, work, act, question = null) {
-  const why = whyNot();
+  const why = whyNot() || (storeAway ? "The metadata store does not answer." : "");
   const press = async (event) => {
     const pressed = event.currentTarget;
     if (question && !await confirmed(question)) return;
     pressed.disabled = true;
     act(work).finally(() => { pressed.disabled = false; });
   };
-  return h("button", { type: "button", "aria-label": label, title: why || null, disabled: why !== "", onclick: press }, text);
+  return h("button", { type: "button", class: question?.danger ? "danger" : null, "aria-label": label, title: why || null, disabled: why !== "", onclick: press }, text);
 }

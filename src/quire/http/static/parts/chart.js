@@ -11,6 +11,9 @@ const HEIGHT = 170;
 const TABLE_ROWS_MAX = 60;
 const DAY_S = 86400;
 const COLOURS = 8;
+/** A time without values is shaded from this many steps on, and says so if it is this wide. */
+const GAP_STEPS = 3;
+const GAP_WORDS_PX = 128;
 const FILL_ALPHA = 0.12;
 /** The dashes of lines that often lie upon the first one, which shows between them. */
 const DASH = [7, 5];
@@ -82,6 +85,8 @@ class Chart {
     this.names = names;
     this.unit = UNITS[given.unit];
     this.data = [given.times, ...given.series.map((one) => one.values)];
+    /** The places of the times at which there is a value. */
+    this.known = given.times.map((_, at) => at).filter((at) => given.series.some((one) => (one.values[at] ?? null) !== null));
     this.heading.textContent = given.title;
     this.details.querySelector("summary").setAttribute("aria-label", `${given.title}: values as a table`);
     if (changed) {
@@ -119,7 +124,7 @@ class Chart {
       width, height: HEIGHT, padding: [8, 20, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, y: false, sync: { key: "quire", setSeries: false }, points: { size: 7 } },
-      hooks: { setCursor: [() => this.showValues()] },
+      hooks: { setCursor: [() => this.showValues()], drawAxes: [(plot) => this.shade(plot)] },
       scales: {
         x: { time: true, range: () => this.given.range ?? this.reach() },
         y: { range: (plot, low, high) => [0, this.unit.most ?? Math.max((high ?? 0) * 1.08, this.unit.floor)] },
@@ -139,6 +144,31 @@ class Chart {
     };
   }
 
+  /** Shade the times without a value, so that they do not look like a value of zero. */
+  shade(plot) {
+    const { times } = this.given;
+    const [from, to] = this.given.range ?? this.reach();
+    const least = GAP_STEPS * (times[1] - times[0]);
+    const known = this.known.map((at) => times[at]);
+    if (!known.length || !(least > 0)) return;
+    const { ctx, bbox } = plot;
+    const place = (s) => Math.max(bbox.left, Math.min(bbox.left + bbox.width, plot.valToPos(s, "x", true)));
+    ctx.save();
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    ctx.font = `${11 * uPlot.pxRatio}px system-ui, sans-serif`;
+    [from, ...known, to].forEach((end, at, all) => {
+      if (!at || end - all[at - 1] <= least) return;
+      const [left, right] = [place(all[at - 1]), place(end)];
+      ctx.fillStyle = colour("--sunken");
+      ctx.fillRect(left, bbox.top, right - left, bbox.height);
+      const words = at === 1 ? `no value before ${this.times([end])}` : at === all.length - 1 ? `no value since ${this.times([all[at - 1]])}` : "";
+      ctx.fillStyle = colour("--quiet");
+      if (right - left > GAP_WORDS_PX * uPlot.pxRatio) ctx.fillText(words, (left + right) / 2, bbox.top + bbox.height / 2);
+    });
+    ctx.restore();
+  }
+
   reach() {
     const { times } = this.given;
     return times.length ? [times[0], times.at(-1)] : [0, 1];
@@ -155,6 +185,7 @@ class Chart {
 
   drawLegend() {
     this.values = this.given.series.map(() => h("span", { class: "value" }));
+    this.when = h("li", { class: "at" });
     this.legend.replaceChildren(...this.given.series.map((one, at) => {
       const content = [h("span", { class: "swatch", style: { "--swatch": `var(--series-${(at % COLOURS) + 1})` } }), one.name, " ", this.values[at]];
       const press = (event) => {
@@ -166,16 +197,19 @@ class Chart {
       };
       return h("li", null, h("button", { type: "button", id: `line-${this.key}-${at}`, "aria-pressed": !this.hidden.has(one.name),
         title: this.given.series.length > 1 ? "Show or hide this line" : null, onclick: press }, content));
-    }));
+    }), this.when);
   }
 
-  /** Write the values at the cursor beside the names; without a cursor, the newest ones. */
+  /** Write the values at the cursor beside the names; without a cursor, the newest ones that are known. The newest
+   * sample may still be missing. */
   showValues() {
     const { times, series } = this.given;
-    const under = this.plot?.cursor.idx;
-    const at = under ?? times.length - 1;
+    const under = this.plot?.cursor.idx ?? null;
+    const at = under ?? this.known.at(-1) ?? times.length - 1;
     series.forEach((one, index) => { this.values[index].textContent = this.unit.text(one.values[at]); });
-    this.at.textContent = under === null || under === undefined ? "now" : clock(times[under], { dated: this.dated });
+    const said = this.known.length ? clock(times[at], { dated: this.dated }) : "";
+    this.at.textContent = under === null ? "" : said;
+    this.when.textContent = under !== null ? "" : at === times.length - 1 && said ? "now" : said && `at ${said}`;
   }
 
   /** Move the cursor with the arrow keys. */
@@ -212,7 +246,7 @@ class Chart {
       if (!known.length) return `${one.name}: no data`;
       const gaps = one.values.filter((value, at) => value === null && at > 0 && one.values[at - 1] !== null).length;
       const [least, most] = known.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
-      return `${one.name}: now ${this.unit.text(one.values.at(-1))}, from ${this.unit.text(least)} to ${this.unit.text(most)}${gaps ? `, ${gaps === 1 ? "with a gap" : `with ${gaps} gaps`}` : ""}`;
+      return `${one.name}: last ${this.unit.text(known.at(-1))}, from ${this.unit.text(least)} to ${this.unit.text(most)}${gaps ? `, ${gaps === 1 ? "with a gap" : `with ${gaps} gaps`}` : ""}`;
     });
     return `${title}, ${clock(times[0], { dated: this.dated })} to ${clock(times.at(-1), { dated: this.dated })}. ${said.join(". ")}. The arrow keys read single values`;
   }

@@ -22,6 +22,9 @@ export const tiles = (all) => h("dl", { class: "tiles" }, all.filter(Boolean).ma
 /** The sign of each kind of state. */
 export const SIGNS = { bad: "✗", warn: "!", good: "✓" };
 
+/** The marks of the states of a ledger. */
+export const LEDGER = { OPEN: ["note", "open"], IN_RECOVERY: ["warn", "! in recovery"], CLOSED: ["", "closed"], lost: ["bad", "✗ does not exist"], unreadable: ["bad", "✗ metadata unreadable"] };
+
 /** Return the kind of a bookie's state: "good", or the severity of the problem that the bookie has. So no page shows
  * it worse than that problem. */
 export const stateKind = (one) => (one.state === "writable" && one.answers !== false ? "good" : one.severity || "note");
@@ -62,24 +65,40 @@ const COMMANDS = /(: |, or )((?:quire|curl|openssl|smartctl|export|echo) .*?)(?=
 /** A first sentence that is nothing but a command. */
 const LEADING = /^(?:quire|curl) (?:(?! continues )(?!\. [A-Z]).)*(?=\. [A-Z])/s;
 
+/** Words with which another way begins, after the first command. */
+const ALTERNATIVE = /^(?:If |or:)/;
+
 /** Return advice as words and commands. A command after a colon is in a box of its own. So is a text,
- * or a first sentence, that is nothing but a command. */
-export function advice(text) {
-  if (/^(?:quire|curl) (?!.*(?:\. | continues ))/s.test(text)) return [h("p", null, "What to do:"), command(text)];
+ * or a first sentence, that is nothing but a command. `label` is before the first words. What comes after the first
+ * command and begins with "If" or "or" is quiet, so that the first command is the one that is seen. */
+export function advice(text, label = "What to do: ") {
   const found = [];
+  const say = (words) => {
+    const whole = `${found.length ? "" : label}${words}`.trim();
+    if (whole) found.push(h("p", null, whole));
+  };
+  if (/^(?:quire|curl) (?!.*(?:\. | continues ))/s.test(text)) {
+    say("");
+    return [...found, command(text)];
+  }
   let from = 0;
   const [first] = LEADING.exec(text) ?? [];
   if (first) {
-    found.push(h("p", null, "What to do:"), command(first));
+    say("");
+    found.push(command(first));
     from = first.length;
   }
   for (const match of text.matchAll(COMMANDS)) {
     const words = text.slice(from, match.index).replace(/^\. /, "");
-    found.push(h("p", null, found.length ? "" : "What to do: ", match[1] === ": " ? `${words}:` : words ? `${words}, or:` : "or:"), command(match[2]));
+    say(match[1] === ": " ? `${words}:` : words ? `${words}, or:` : "or:");
+    found.push(command(match[2]));
     from = match.index + match[0].length;
   }
   const rest = text.slice(from).replace(/^\. /, "");
-  if (rest) found.push(h("p", null, found.length ? "" : "What to do: ", rest, /[.:!?]$/.test(rest) ? "" : "."));
+  if (rest) say(`${rest}${/[.:!?]$/.test(rest) ? "" : "."}`);
+  const one = found.findIndex((part) => part.classList.contains("command"));
+  const other = found.findIndex((part, at) => one !== -1 && at > one && ALTERNATIVE.test(part.textContent));
+  if (other !== -1) for (const part of found.slice(other)) part.classList.add("alternative");
   return found;
 }
 

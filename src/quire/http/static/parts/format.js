@@ -62,6 +62,9 @@ export function clock(s, { dated = false, precise = true } = {}) {
   return dated ? `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${said}` : said;
 }
 
+/** Return the short name of the time zone in which the page shows times: "UTC", "CET". */
+export const zone = () => new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts().find((one) => one.type === "timeZoneName").value;
+
 /** Return the date of a Unix time in milliseconds: "26 Nov 2026". */
 export const date = (ms) => new Date(Number(ms)).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
 
@@ -69,7 +72,8 @@ export const date = (ms) => new Date(Number(ms)).toLocaleDateString("en-GB", { d
 export const localTimes = (text) => text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g, (found) => time(Date.parse(found)));
 
 /** Return the reason why a directory is full, as a bookie logs it, with sizes as the page shows them. */
-export const localSizes = (text) => text.replace(/^(\d+) bytes are free, (\D+)(\d+)/, (all, free, words, limit) => `${bytes(free)} are free, ${words}${bytes(limit)}`);
+export const localSizes = (text) => text.replace(/^(\d+) bytes are free, (\D+)(\d+)(?:(, of which )(\d+)( are set aside))?/, (all, free, words, limit, of = "", held = "", aside = "") =>
+  `${bytes(free)} are free, ${words}${bytes(limit)}${of}${held && bytes(held)}${aside}`);
 
 /** Return the date and the time of day, of 24 hours as on the axis of a chart. */
 export function time(ms) {

@@ -2,11 +2,13 @@
 
 import { get } from "/ui/parts/api.js";
 import { h } from "/ui/parts/dom.js";
-import { clock, counted } from "/ui/parts/format.js";
+import { clock, count, counted } from "/ui/parts/format.js";
 
 const INTERVAL_MS = 30000;
 /** The age from which on the numbers are marked as old. */
 const OLD_MS = 90000;
+/** The kinds of problems, the worst first. Notes are counted only if there is nothing worse. */
+const KINDS = [{ kind: "bad", noun: "problem", sign: "✗ " }, { kind: "warn", noun: "warning", sign: "! " }, { kind: "note", noun: "note", sign: "" }];
 const place = document.getElementById("problems");
 
 /** The last numbers: { bad, warn, note, atMs, away }, or null if none are known. */
@@ -39,16 +41,16 @@ export async function checkProblems() {
 
 /** Show the numbers that are known, with their age if they are old. */
 export function drawProblems() {
-  const serious = known ? known.bad + known.warn : 0;
-  const number = serious || (known?.note ?? 0);
-  const [noun, sign, kind] = known?.bad ? ["problem", "✗ ", "bad"] : serious ? ["warning", "! ", "warn"] : ["note", "", "note"];
+  const kinds = known ? KINDS.filter(({ kind }) => known[kind] && (kind !== "note" || !(known.bad || known.warn))) : [];
   const old = known !== null && (known.away || Date.now() - known.atMs > OLD_MS);
-  const words = counted(number, noun);
+  const words = kinds.map(({ kind, noun }) => counted(known[kind], noun)).join(", ");
   const age = old ? `, as of ${clock(known.atMs / 1000, { precise: false })}` : "";
-  const text = number ? `${words}${age}` : "";
+  const text = kinds.length ? `${words}${age}` : "";
   if (text === drawn) return;
   drawn = text;
-  if (!number) return place.replaceChildren();
-  place.replaceChildren(h("a", { href: "#/", class: `badge ${kind}${old && !known.away ? " old" : ""}`, title: `${text}. The overview says what they are.` },
-    h("span", { "aria-hidden": "true" }, sign), `${number}`, h("span", { class: "unit" }, words.replace(/^[\d,]+/, "")), h("span", { class: "as-of" }, age)));
+  if (!kinds.length) return place.replaceChildren();
+  place.replaceChildren(h("a", { href: "#/", class: "counts", title: `${text}. The overview says what they are.` },
+    kinds.map(({ kind, noun, sign }, at) => [at ? " " : "", h("span", { class: `badge ${kind}${old && !known.away ? " old" : ""}` },
+      h("span", { "aria-hidden": "true" }, sign), count(known[kind]), h("span", { class: "unit" }, counted(known[kind], noun).replace(/^[\d,]+/, "")))]),
+    h("span", { class: "as-of" }, age)));
 }

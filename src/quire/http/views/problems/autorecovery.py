@@ -204,9 +204,12 @@ def unrepaired(found: Mapping[str, Any]) -> str:
 def healing(
     found: Mapping[str, Any], names: Sequence[str], lacking: int | None, now_ms: int
 ) -> str:
-    """Return what autorecovery does about these lost bookies, or why it does nothing."""
+    """Return what autorecovery does about these lost bookies, or why it does nothing.
+
+    The result is "" if no ledger needs them, because then there is nothing to do.
+    """
     if lacking == 0:
-        return "Nothing needs to be copied"
+        return ""
     if why := unrepaired(found):
         return f"Nothing is copied: {why}"
     waiting = found["waiting"]

@@ -209,9 +209,8 @@ def has_other_files(bookie: Bookie, directory: str) -> bool:
 
 def explain_full(bookie: Bookie, directory: str) -> str:
     """Return the command that shows what takes the space of a full disk."""
-    more = (
-        ". It also says how to find the other files" if has_other_files(bookie, directory) else ""
-    )
+    own = not has_other_files(bookie, directory)
+    more = "" if own else ". It also says how to find the files that are not the bookie's"
     return f"{explain_space(bookie['id'], directory)}{more}"
 
 

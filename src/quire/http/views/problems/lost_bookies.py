@@ -142,7 +142,7 @@ def _risk(risk: AtRisk | None, group: str) -> str:
     lacking = risk.by_group[group]
     if not lacking:
         return (
-            "No ledger has a copy there" if risk.whole else
+            "Nothing: every ledger has its copies on other bookies" if risk.whole else
             f"No ledger of the {risk.ledgers:,} counted so far has a copy there"
         )  # fmt: skip
     last = risk.last_copy

@@ -33,6 +33,10 @@ class Problem:
     items: tuple[str, ...] = ()
     """The things that `what` counts, a phrase for each, and at the end how many more there are.
     Empty if `what` names them itself."""
+    since_ms: int | None = None
+    """The Unix time in milliseconds at which the server first saw the problem, or None."""
+    since_before: bool = False
+    """Whether the problem may be older than `since_ms`, because the server did not look before."""
 
 
 def severities(problems: Iterable[Problem]) -> dict[str, Severity]:
