@@ -28,6 +28,7 @@ from quire.errors import (
     MetadataError,
     NoSuchKeyError,
     NoSuchNamespaceError,
+    NoSuchStreamError,
     QuireError,
     StreamClosedError,
     StreamEndedError,
@@ -437,12 +438,19 @@ class Namespace:
             if (topic := await self._topics.find_in_any(target.paths.name)) is not None:
                 raise topic_exists(topic)
             if await target.exists():
+                if not await metadata.exists():
+                    raise NoSuchStreamError(
+                        f"there is no stream {name} in namespace {self.path}, but stream "
+                        f"{new_name} exists. If an earlier call to rename it ended with an error, "
+                        "that call may have succeeded",
+                        remedy=f"Look at {new_name}: quire stream show {new_name}",
+                    )
                 raise StreamExistsError(
                     f"stream {name} was not renamed: stream {new_name} already exists",
                     remedy="Choose another name",
                 )
             await metadata.require()
-            self._check_size_of_rename(name, await self._rename(metadata, target))
+            self._check_size_of_rename(name, (await self._rename(metadata, target))[0])
             try:
                 # This completes the segment in progress. Otherwise its writer would continue in the
                 # same ledger.
@@ -451,10 +459,14 @@ class Namespace:
                 pass
             # One by one, because there may be more than a transaction can delete.
             await end_job_plans(self._tree, await job_plans(self._tree, metadata.paths.root))
+            life = ""
             try:
-                await self._tree.commit(*await self._rename(metadata, target))
+                operations, life = await self._rename(metadata, target)
+                await self._tree.commit(*operations)
                 break
             except (VersionConflictError, KeyExistsError, NoSuchKeyError):
+                if life and await self._tree.exists(life):
+                    break  # An earlier attempt of the same transaction succeeded unnoticed.
                 continue  # Another process changed one of the streams. Begin again.
         else:
             raise MetadataError(
@@ -465,16 +477,22 @@ class Namespace:
         await metadata.remove_markers()
         await metadata.lives.clear()
 
-    async def _rename(self, metadata: StreamMetadata, target: StreamMetadata) -> list[Operation]:
-        """Return the operations of the transaction that renames a stream as it is now."""
+    async def _rename(
+        self, metadata: StreamMetadata, target: StreamMetadata
+    ) -> tuple[list[Operation], str]:
+        """Return the operations of the transaction that renames a stream as it is now.
+
+        The second value is the path of the life that only this transaction begins.
+        """
         await self._tree.make_path(target.paths.stream)
         # Read the life before the segment nodes, which a concurrent truncation replaces.
         life = await metadata.life()
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
-        creates += await target.lives.begin()
+        begin = await target.lives.begin()
+        creates += begin
         creates += await no_topic(self._tree, target.paths)
         creates += await self._topics.not_beside(target.paths.name)
-        return [Delete(life.path, life.version), *creates, *reversed(deletes)]
+        return [Delete(life.path, life.version), *creates, *reversed(deletes)], begin[-1].path
 
     def _check_size_of_rename(self, name: str, operations: Sequence[Operation]) -> None:
         """Raise UsageError if a rename would be too large, before the writer is fenced.
