@@ -475,6 +475,29 @@ def test_a_late_deletion_spares_a_topic_that_was_created_meanwhile(
     run(scene)
 
 
+async def _nearer(b: Bench) -> None:
+    async with await open_namespace(
+        b.client, "/acme/test/orders", settings={"streams_max": 2}, create=True
+    ) as nearer:
+        await nearer.create_stream("eu")
+
+
+def test_the_quota_of_a_nearer_namespace_counts_as_well() -> None:
+    """A stream that was created through a parent namespace was not counted."""
+
+    async def scene(b: Bench) -> None:
+        await _nearer(b)
+        with pytest.raises(StreamQuotaError, match="/acme/test/orders would, with 2 more, have"):
+            await b.streams.create_topic("orders/clicks", 2)
+        await b.streams.create_stream("orders/us")
+        with pytest.raises(StreamQuotaError, match="/acme/test/orders already has the 2 streams"):
+            await b.streams.create_stream("orders/asia")
+        await b.streams.create_stream("others/asia")
+        assert await b.streams.streams() == ["orders/eu", "orders/us", "others/asia"]
+
+    run(scene)
+
+
 @pytest.mark.parametrize("moment", ["before the mark", "after the mark", "before the end"])
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_deletion_takes_no_topic_that_was_created_before_a_commit_of_its_own(

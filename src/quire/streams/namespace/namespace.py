@@ -25,6 +25,7 @@ from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
     KeyExistsError,
+    MetadataDeniedError,
     MetadataError,
     NoSuchKeyError,
     NoSuchNamespaceError,
@@ -70,6 +71,7 @@ from quire.streams.namespace.stored_settings import (
     inherited_settings,
     stored_settings,
 )
+from quire.streams.namespace.stream_life import names_of
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.topic_nodes import no_topic
 from quire.streams.namespace.truncation import (
@@ -267,7 +269,7 @@ class Namespace:
         """
         metadata = self.metadata(name)
         inherited = await self.inherited_stream_settings(name)
-        await self._check_quota(1, f"stream {name}")
+        await self._check_quota(name, 1, f"stream {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
@@ -276,14 +278,34 @@ class Namespace:
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
-    async def _check_quota(self, more: int, what: str) -> None:
-        """Raise StreamQuotaError if the namespace may not have `more` streams in addition."""
+    async def _check_quota(self, name: str, more: int, what: str) -> None:
+        """Raise StreamQuotaError if a namespace may not have `more` streams in addition.
+
+        The streams are beside the stream `name`. They are also streams of each namespace between
+        this one and them.
+        """
         await self._inherited()
-        limit = self.settings.streams_max
-        if limit and len(await self.streams()) + more > limit:
+        await self._check_room(self.path, self.settings.streams_max, more, what)
+        for path, _ in names_of(self.metadata(name).paths.stream):
+            if path == self.path:
+                break
+            try:
+                own = await stored_settings(self.client, f"{path}/{SETTINGS_NODE}")
+            except MetadataDeniedError:
+                continue  # The namespace belongs to others, and the store decides.
+            # What it inherits is either that of this namespace, or that of one checked here.
+            await self._check_room(path, own.get("streams_max", 0), more, what)
+
+    async def _check_room(self, path: str, limit: int, more: int, what: str) -> None:
+        """Raise StreamQuotaError if `more` streams exceed the limit of the namespace at `path`.
+
+        It is this namespace or one below it.
+        """
+        below = path[len(self.path) + 1 :]
+        if limit and len(await self.streams(f"{below}/" if below else "")) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
             raise StreamQuotaError(
-                f"namespace {self.path} {has} the {limit} streams that streams_max allows: {what} "
+                f"namespace {path} {has} the {limit} streams that streams_max allows: {what} "
                 "was not created",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
@@ -576,7 +598,7 @@ class Namespace:
             return
         inherited = await self.inherited_stream_settings(name)
         if isinstance(partitions, int):
-            await self._check_quota(partitions, f"topic {name}")
+            await self._check_quota(f"{name}/0", partitions, f"topic {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
