@@ -390,6 +390,12 @@ class SimulatedConnection:
 
         return await self._ask("exists", path, work)
 
+    async def exists_or_sync(self, path: str, *, synced: bool = False) -> Stat | None:
+        if not synced and (stat := await self.exists(path)) is not None:
+            return stat
+        await self.sync(path)
+        return await self.exists(path)
+
     async def children(self, path: str, notify: Notify | None = None) -> list[str]:
         return (await self.children_stat(path, notify))[0]
 

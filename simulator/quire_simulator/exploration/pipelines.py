@@ -150,22 +150,22 @@ class Pipelines:
         return self._once(("park", number, chosen), step)
 
     def restart(
-        self, number: int, indexes: Iterable[int]
+        self, number: int, indexes: Iterable[int], *, same: bool = False
     ) -> tuple[int, dict[int, tuple[Add, ...]]]:
         """Restart members. Return what each of them is sent, as `Member.send_backlog` sends it."""
         chosen = tuple(indexes)
 
         def step() -> tuple[int, dict[int, tuple[Add, ...]]]:
             pipeline = self._copy(number)
-            pipeline.restart(chosen, 0.0)
+            pipeline.restart(chosen, 0.0, same=same)
             restarted = self._number(pipeline)
             sent = {}
             for index in chosen:
-                frames = pipeline.frames_for(index, pipeline.last_confirmed)
+                frames = pipeline.frames_for(index, pipeline.unowed(index))
                 sent[index] = tuple((data[0], data[1] - 1) for _, data in frames)
             return restarted, sent
 
-        return self._once(("restart", number, chosen), step)
+        return self._once(("restart", number, chosen, same), step)
 
 
 def _permuted(pipeline: AddPipeline, order: tuple[int, ...]) -> None:

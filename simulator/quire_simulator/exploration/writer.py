@@ -132,11 +132,11 @@ class WriterSteps:
             pipeline=self._pipelines.frozen(writer.pipeline, frozen=True),
         )
 
-    def _begin_again(self, writer: Writer, indexes: Iterable[int]) -> Writer:
+    def _begin_again(self, writer: Writer, indexes: Iterable[int], *, same: bool = False) -> Writer:
         """Start again with the bookies in these places (`AddSession.begin_again`)."""
         indexes = tuple(indexes)
         writer = self._leave(writer, indexes)
-        pipeline, sent = self._pipelines.restart(writer.pipeline, indexes)
+        pipeline, sent = self._pipelines.restart(writer.pipeline, indexes, same=same)
         links = tuple(
             Link(sent[index]) if index in sent else link for index, link in enumerate(writer.links)
         )
@@ -167,7 +167,7 @@ class WriterSteps:
         for count in range(len(writer.changing) + 1):
             for returned in combinations(writer.changing, count):
                 rest = tuple(one for one in writer.changing if one not in returned)
-                back = self._begin_again(writer, returned) if returned else writer
+                back = self._begin_again(writer, returned, same=True) if returned else writer
                 names = tuple(writer.ensemble[index] for index in returned)
                 if not rest:
                     yield ("returned", *names), self._next_change(back)

@@ -25,7 +25,7 @@ KNOBS = (
     *limits("storage.segment.ledger_ids", _NARROW_MAX=0),
     *limits("storage.segment.sealed_rows", _NARROW_MAX=0),
     # -- background work: steps, memory, and how often
-    *limits("storage.background.collector", READ_AGAIN_MS=1_000),
+    *limits("storage.background.collector", READ_AGAIN_S=1.0),
     *limits(
         "storage.background.index_cache_writer", LEDGERS_PER_BLOCK=1, BLOCK_BYTES_MAX=1,
         STEP_BYTES=1,

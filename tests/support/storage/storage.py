@@ -168,9 +168,11 @@ class _Timer:
 class HandClock:
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
+        self.set_ahead_ms = 0
+        """The milliseconds by which somebody has set the wall clock forward. May be negative."""
 
     def now_ms(self) -> int:
-        return self.ms
+        return self.ms + self.set_ahead_ms
 
     def monotonic(self) -> float:
         return self.ms / 1000

@@ -24,6 +24,7 @@ from quire.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
     QuireError,
+    SilentConnectionError,
     UnreadableMetadataError,
     WriteError,
 )
@@ -421,6 +422,35 @@ def test_rule_43_a_member_that_returns_is_sent_everything_again() -> None:
             first.release()
             assert await appended == 1
             assert writer._session.ensemble == tuple(bookie.name for bookie in members)
+            writer.abandon()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 2), (4, 3, 2)])
+def test_a_member_whose_connection_was_dead_is_also_sent_confirmed_entries(
+    shape: tuple[int, int, int],
+) -> None:
+    """An ack quorum had them, so the member lacked them, and nobody looked for them there."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(shape[0])
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client, shape)
+            first = members[0]
+            first.holds_acks = True
+            for entry in range(1, 9):
+                assert await writer.append(payload(entry)) == entry
+            owed = {entry for entry in range(9) if (0 - entry) % shape[0] < shape[1]} - {0}
+            first.entries.clear()  # What was sent over the dead connection never arrived.
+            first.holds_acks = False
+            first.links[-1]._fail(SilentConnectionError("no answer"))
+            await until(lambda: not writer._session.pipeline.frozen)
+            await until(lambda: writer._session.pipeline.outstanding_since(0) is None)
+            assert set(first.entries) == owed, first.entries
+            assert writer._session.ensemble == tuple(bookie.name for bookie in members)
+            assert await writer.append(payload(9)) == 9
+            assert await writer.append(payload(10)) == 10
             writer.abandon()
 
     simulated(main)

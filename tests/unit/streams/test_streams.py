@@ -1456,10 +1456,21 @@ def test_an_append_in_flight_is_in_doubt_whatever_ends_the_writer(
     run(scene)
 
 
-def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Appends must not wait forever for a task that has ended."""
+@pytest.mark.parametrize("once", [False, True])
+def test_a_defect_in_the_writer_fails_its_appends(
+    monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    """Appends must not wait forever for a task that has ended.
 
-    def defective(self: SegmentWriter, entry: object) -> None:
+    A task that continued would send entries whose appends have failed.
+    """
+    real, sent = SegmentWriter.send, list[int]()
+
+    def defective(self: SegmentWriter, entry: Any) -> None:
+        sent.append(1)
+        if once and len(sent) > 1:
+            real(self, entry)
+            return
         raise RuntimeError("a defect")
 
     async def scene(b: Bench) -> None:
@@ -1472,6 +1483,9 @@ def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(StreamClosedError, match=r"failed because of a bug.*a defect"):
                 await writer.append(b"never")
         assert [str(one["exception"]) for one in reported] == ["a defect"]
+        await asyncio.wait([writer._writer_task._task], timeout=1)  # simulated
+        assert writer._writer_task._task.done(), "the task of the writer went on"
+        assert len(sent) == 1
         with pytest.raises(StreamClosedError, match="because of a bug"):
             await writer.close()
 

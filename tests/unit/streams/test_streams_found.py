@@ -264,6 +264,42 @@ def test_a_rename_that_others_disturb_again_and_again_says_so() -> None:
     run(scene)
 
 
+@pytest.mark.parametrize("repeats", ["the store", "the caller"])
+def test_a_rename_whose_answer_was_lost_does_not_say_that_nothing_was_renamed(
+    repeats: str,
+) -> None:
+    """It said that stream s was not renamed, because stream t existed already."""
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"0")
+        tree = b.client.metadata.tree
+        real = tree.commit
+        lost = MetadataUnavailableError("no answer") if repeats == "the caller" else None
+
+        async def commit(*operations: Any) -> Any:
+            answer = await real(*operations)
+            if len(operations) > 3 and any("/t/" in one.path for one in operations):
+                tree.commit = real  # type: ignore[method-assign]
+                if lost is not None:
+                    raise lost
+                return await real(*operations)  # It finds the first attempt's changes.
+            return answer
+
+        tree.commit = commit  # type: ignore[method-assign]
+        if lost is not None:
+            with pytest.raises(MetadataUnavailableError):
+                await b.streams.rename_stream("s", "t")
+            with pytest.raises(NoSuchStreamError, match=r"stream t exists.*may have succeeded"):
+                await b.streams.rename_stream("s", "t")
+        else:
+            await b.streams.rename_stream("s", "t")
+        assert tree.commit == real
+        assert await b.streams.streams() == ["t"]
+
+    run(scene)
+
+
 def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
     """Deleting a stream removes its segments.
 

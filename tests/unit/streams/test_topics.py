@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from quire.errors import (
     StreamQuotaError,
     UsageError,
 )
-from quire.metadata.tree import Operation, Put
+from quire.metadata.tree import Delete, Operation, Put, Result
 from quire.streams import EARLIEST, LATEST, AtSequence
 from quire.streams.namespace import namespace as namespace_module
 from quire.streams.namespace import removal
@@ -470,6 +471,70 @@ def test_a_late_deletion_spares_a_topic_that_was_created_meanwhile(
         await b.streams.delete_topic("clicks")
         assert (await b.streams.topic("clicks")).partitions == 2
         assert await b.streams.streams() == ["clicks/0", "clicks/1"]
+
+    run(scene)
+
+
+async def _nearer(b: Bench) -> None:
+    async with await open_namespace(
+        b.client, "/acme/test/orders", settings={"streams_max": 2}, create=True
+    ) as nearer:
+        await nearer.create_stream("eu")
+
+
+def test_the_quota_of_a_nearer_namespace_counts_as_well() -> None:
+    """A stream that was created through a parent namespace was not counted."""
+
+    async def scene(b: Bench) -> None:
+        await _nearer(b)
+        with pytest.raises(StreamQuotaError, match="/acme/test/orders would, with 2 more, have"):
+            await b.streams.create_topic("orders/clicks", 2)
+        await b.streams.create_stream("orders/us")
+        with pytest.raises(StreamQuotaError, match="/acme/test/orders already has the 2 streams"):
+            await b.streams.create_stream("orders/asia")
+        await b.streams.create_stream("others/asia")
+        assert await b.streams.streams() == ["orders/eu", "orders/us", "others/asia"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("moment", ["before the mark", "after the mark", "before the end"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_deletion_takes_no_topic_that_was_created_before_a_commit_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, moment: str, marked: bool
+) -> None:
+    """The node of the next topic of this name has the same versions, and other partitions."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 2)
+        tree = b.client.metadata.tree
+        whole = tree.commit
+        kind = Delete if moment == "before the end" else Put
+
+        async def slow(*operations: Operation) -> Sequence[Result]:
+            if not any(isinstance(one, kind) and one.path == NODE + "clicks" for one in operations):
+                return await whole(*operations)
+            monkeypatch.setattr(tree, "commit", whole)
+            if moment == "after the mark":
+                await whole(*operations)  # Its answer is lost.
+            await b.streams.delete_topic("clicks")  # Another client is faster.
+            await b.streams.create_topic("clicks", 3)
+            if marked:  # The deletion of the next topic has begun.
+                topics = TopicMetadata(b.client, b.streams.path)
+                found = await topics.find("clicks")
+                assert found is not None
+                await whole(Put(NODE + "clicks", replace(found, deleting=True).value()))
+            return await whole(*operations)
+
+        monkeypatch.setattr(tree, "commit", slow)
+        await b.streams.delete_topic("clicks")
+        assert tree.commit == whole
+        found = await TopicMetadata(b.client, b.streams.path).find("clicks")
+        assert found is not None
+        assert (found.partitions, found.deleting) == (3, marked)
+        assert await b.streams.streams() == ["clicks/0", "clicks/1", "clicks/2"]
+        await b.streams.delete_topic("clicks")
+        assert await b.streams.topics() == await b.streams.streams() == []
 
     run(scene)
 

@@ -514,12 +514,13 @@ class AddSession:
             found = self.pool.placement.ack_domains(self.ensemble, self.write_quorum)
             self.pipeline.spread_over(*(found or ([""] * len(self.ensemble), 1)))
 
-    def begin_again(self, indexes: set[int]) -> None:
+    def begin_again(self, indexes: set[int], *, same: bool = False) -> None:
         """Send every entry after the last confirmed one to the members at these indexes.
 
-        Each member is connected first if necessary. It may be a new bookie of `ensemble`.
+        Each member is connected first if necessary. It may be a new bookie of `ensemble`. With
+        `same`, it is the bookie of before, and is also sent earlier entries that it owes.
         """
-        self.pipeline.restart(indexes, self._loop.time())
+        self.pipeline.restart(indexes, self._loop.time(), same=same)
         for index in indexes:
             self._members[index].leave()
             self._join(index)
@@ -531,7 +532,7 @@ class AddSession:
 
     def _join(self, index: int) -> None:
         member = Member(self, index, self.ensemble[index])
-        member.sent = self.pipeline.last_confirmed
+        member.sent = self.pipeline.unowed(index)
         if index == len(self._members):
             self._members.append(member)
         else:

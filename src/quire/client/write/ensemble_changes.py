@@ -18,7 +18,7 @@ Continuing without a member changes nothing in the metadata, and relies on no as
 member. Entries that it had acknowledged are on its disk, and count. With deferred sync they may be
 gone, and do not count (`DeferredPipeline.park`). A member that returns, restarted or not, is sent
 everything after the last confirmed entry. It refuses these entries if the ledger was fenced
-meanwhile.
+meanwhile. A member that returns at once is also sent earlier entries that it has not acknowledged.
 """
 
 from __future__ import annotations
@@ -126,8 +126,11 @@ class ChangingSession(Protocol):
         """Use this ensemble from now on. The metadata names it already."""
         ...
 
-    def begin_again(self, indexes: set[int]) -> None:
-        """Send every entry after the last confirmed one to the members at these indexes."""
+    def begin_again(self, indexes: set[int], *, same: bool = False) -> None:
+        """Send every entry after the last confirmed one to the members at these indexes.
+
+        With `same`, each is the bookie of before, and is also sent earlier entries that it owes.
+        """
         ...
 
     def after_acks(self) -> None:
@@ -266,7 +269,9 @@ class EnsembleChanges:
 
         Returns the ensemble indexes of the members that resumed. A member that returned within the
         last `RETURN_REST_S` is not tried. The metadata does not change. Each member is sent all
-        entries that are not confirmed, and refuses them if the ledger was fenced meanwhile.
+        entries that are not confirmed, and refuses them if the ledger was fenced meanwhile. It is
+        also sent the confirmed ones that it has not acknowledged. Otherwise it would lack them for
+        good, because nothing replaces or repairs a member that is alive.
         """
         session = self._session
         now = asyncio.get_running_loop().time()
@@ -281,7 +286,7 @@ class EnsembleChanges:
             session.pool.mark_failed(session.ensemble[index])
         if back and session.failure is None:
             self._returned.update(dict.fromkeys(back, now))
-            session.begin_again(set(back))
+            session.begin_again(set(back), same=True)
             log_event(
                 logging.INFO, "bookie_reconnected", ledger=session.ledger_id,
                 entry=session.pipeline.last_confirmed + 1,

@@ -64,13 +64,13 @@ class DeferredPipeline(AddPipeline):
         """Return whether member `index` is to store an entry that was pushed and is not durable."""
         return self._stripe_from(index, self.last_confirmed + 1) <= self.last_pushed
 
-    def restart(self, indexes: Iterable[int], now: float) -> None:
+    def restart(self, indexes: Iterable[int], now: float, *, same: bool = False) -> None:
         """Restart the members at these ensemble indexes at loop time `now`.
 
-        From now on they count as having no entry after `last_confirmed`.
+        From now on they count as having no entry after `last_confirmed`. See `AddPipeline.restart`.
         """
         self.generation += 1
-        super().restart(indexes, now)
+        super().restart(indexes, now, same=same)
 
     def park(self, indexes: Iterable[int]) -> None:
         """Park the members at these ensemble indexes: nothing is sent to them until they restart.

@@ -348,17 +348,21 @@ class AddPipeline:
 
     # -- ensemble changes ---------------------------------------------------------------------
 
-    def restart(self, indexes: Iterable[int], now: float) -> None:
+    def restart(self, indexes: Iterable[int], now: float, *, same: bool = False) -> None:
         """Restart the members at these ensemble indexes, which are new or were away.
 
         From loop time `now` on they count as having acknowledged nothing after `last_confirmed`.
+        With `same`, each is the bookie that had this index before. It then still owes the earlier
+        entries that it has not acknowledged, unless it was parked.
         """
         self.detach()
         for index in indexes:
             self._parked -= {index}
             self._ahead.pop(index, None)
-            self._next[index] = self._stripe_from(index, self.last_confirmed + 1)
-            self._cursors[index] = self._confirming
+            owes = same and self._cursors[index] is not None
+            if not (owes and self._next[index] <= self.last_confirmed):
+                self._next[index] = self._stripe_from(index, self.last_confirmed + 1)
+                self._cursors[index] = self._confirming
             self._move_cursor(index)
             self._restarted_at[index] = now
 
@@ -396,6 +400,10 @@ class AddPipeline:
         if cursor is None:
             return None
         return max(cursor.sent_at, self._restarted_at.get(index, 0.0))
+
+    def unowed(self, index: int) -> int:
+        """Return the last entry up to which member `index` does not have to be sent anything."""
+        return min(self.last_confirmed, self._next[index] - 1)
 
     def unaccepted_since(self) -> float | None:
         """Return the loop time at which the oldest entry after `accepted` was pushed, or None."""

@@ -28,8 +28,8 @@ LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], No
 """A function that logs state records and then calls its second argument with the error or None, as
 `Appender.note` does."""
 
-READ_AGAIN_MS = 600_000
-"""Milliseconds to wait before a segment without live ledgers is tried again after its state records
+READ_AGAIN_S = 600.0
+"""Seconds to wait before a segment without live ledgers is tried again after its state records
 could not be read."""
 
 
@@ -44,8 +44,8 @@ class Collector(BackgroundJob):
         self._on_the_way = 0
         """The number of `drop` and `refuse` calls whose records are not durable yet."""
         self._busy: set[int] = set()
-        self._read_again_ms: dict[int, int] = {}
-        """The Unix time in milliseconds of the next attempt to read the state records of a segment,
+        self._read_again_s: dict[int, float] = {}
+        """The monotonic time in seconds of the next attempt to read the state records of a segment,
         by segment number, if the last attempt failed."""
         self.removed = 0
         self.error: str | None = None
@@ -140,7 +140,7 @@ class Collector(BackgroundJob):
                 and not segment.compacting
                 and segment.number not in vouchers
                 and segment.number not in self._busy
-                and self._read_again_ms.get(segment.number, 0) <= self._now_ms()
+                and self._read_again_s.get(segment.number, 0.0) <= self._monotonic()
             ):
                 self._busy.add(segment.number)
                 self._jobs.run(
@@ -171,7 +171,7 @@ class Collector(BackgroundJob):
     ) -> None:
         if records is None:
             # Do not read the whole damaged segment again each time that something is deleted.
-            self._read_again_ms[segment.number] = self._now_ms() + READ_AGAIN_MS
+            self._read_again_s[segment.number] = self._monotonic() + READ_AGAIN_S
             self._give_up(segment, error)
             return
         if self._unlogged:
@@ -208,7 +208,7 @@ class Collector(BackgroundJob):
             self.error = str(error)
         self._files.close(segment)
         del self._catalogue.segments[segment.number]
-        self._read_again_ms.pop(segment.number, None)
+        self._read_again_s.pop(segment.number, None)
         self._busy.discard(segment.number)
         self.removed += 1
         if error is None:

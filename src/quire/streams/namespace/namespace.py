@@ -25,9 +25,11 @@ from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
     KeyExistsError,
+    MetadataDeniedError,
     MetadataError,
     NoSuchKeyError,
     NoSuchNamespaceError,
+    NoSuchStreamError,
     QuireError,
     StreamClosedError,
     StreamEndedError,
@@ -69,6 +71,7 @@ from quire.streams.namespace.stored_settings import (
     inherited_settings,
     stored_settings,
 )
+from quire.streams.namespace.stream_life import names_of
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.topic_nodes import no_topic
 from quire.streams.namespace.truncation import (
@@ -266,7 +269,7 @@ class Namespace:
         """
         metadata = self.metadata(name)
         inherited = await self.inherited_stream_settings(name)
-        await self._check_quota(1, f"stream {name}")
+        await self._check_quota(name, 1, f"stream {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
@@ -275,14 +278,34 @@ class Namespace:
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
-    async def _check_quota(self, more: int, what: str) -> None:
-        """Raise StreamQuotaError if the namespace may not have `more` streams in addition."""
+    async def _check_quota(self, name: str, more: int, what: str) -> None:
+        """Raise StreamQuotaError if a namespace may not have `more` streams in addition.
+
+        The streams are beside the stream `name`. They are also streams of each namespace between
+        this one and them.
+        """
         await self._inherited()
-        limit = self.settings.streams_max
-        if limit and len(await self.streams()) + more > limit:
+        await self._check_room(self.path, self.settings.streams_max, more, what)
+        for path, _ in names_of(self.metadata(name).paths.stream):
+            if path == self.path:
+                break
+            try:
+                own = await stored_settings(self.client, f"{path}/{SETTINGS_NODE}")
+            except MetadataDeniedError:
+                continue  # The namespace belongs to others, and the store decides.
+            # What it inherits is either that of this namespace, or that of one checked here.
+            await self._check_room(path, own.get("streams_max", 0), more, what)
+
+    async def _check_room(self, path: str, limit: int, more: int, what: str) -> None:
+        """Raise StreamQuotaError if `more` streams exceed the limit of the namespace at `path`.
+
+        It is this namespace or one below it.
+        """
+        below = path[len(self.path) + 1 :]
+        if limit and len(await self.streams(f"{below}/" if below else "")) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
             raise StreamQuotaError(
-                f"namespace {self.path} {has} the {limit} streams that streams_max allows: {what} "
+                f"namespace {path} {has} the {limit} streams that streams_max allows: {what} "
                 "was not created",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
@@ -437,12 +460,19 @@ class Namespace:
             if (topic := await self._topics.find_in_any(target.paths.name)) is not None:
                 raise topic_exists(topic)
             if await target.exists():
+                if not await metadata.exists():
+                    raise NoSuchStreamError(
+                        f"there is no stream {name} in namespace {self.path}, but stream "
+                        f"{new_name} exists. If an earlier call to rename it ended with an error, "
+                        "that call may have succeeded",
+                        remedy=f"Look at {new_name}: quire stream show {new_name}",
+                    )
                 raise StreamExistsError(
                     f"stream {name} was not renamed: stream {new_name} already exists",
                     remedy="Choose another name",
                 )
             await metadata.require()
-            self._check_size_of_rename(name, await self._rename(metadata, target))
+            self._check_size_of_rename(name, (await self._rename(metadata, target))[0])
             try:
                 # This completes the segment in progress. Otherwise its writer would continue in the
                 # same ledger.
@@ -451,10 +481,14 @@ class Namespace:
                 pass
             # One by one, because there may be more than a transaction can delete.
             await end_job_plans(self._tree, await job_plans(self._tree, metadata.paths.root))
+            life = ""
             try:
-                await self._tree.commit(*await self._rename(metadata, target))
+                operations, life = await self._rename(metadata, target)
+                await self._tree.commit(*operations)
                 break
             except (VersionConflictError, KeyExistsError, NoSuchKeyError):
+                if life and await self._tree.exists(life):
+                    break  # An earlier attempt of the same transaction succeeded unnoticed.
                 continue  # Another process changed one of the streams. Begin again.
         else:
             raise MetadataError(
@@ -465,16 +499,22 @@ class Namespace:
         await metadata.remove_markers()
         await metadata.lives.clear()
 
-    async def _rename(self, metadata: StreamMetadata, target: StreamMetadata) -> list[Operation]:
-        """Return the operations of the transaction that renames a stream as it is now."""
+    async def _rename(
+        self, metadata: StreamMetadata, target: StreamMetadata
+    ) -> tuple[list[Operation], str]:
+        """Return the operations of the transaction that renames a stream as it is now.
+
+        The second value is the path of the life that only this transaction begins.
+        """
         await self._tree.make_path(target.paths.stream)
         # Read the life before the segment nodes, which a concurrent truncation replaces.
         life = await metadata.life()
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
-        creates += await target.lives.begin()
+        begin = await target.lives.begin()
+        creates += begin
         creates += await no_topic(self._tree, target.paths)
         creates += await self._topics.not_beside(target.paths.name)
-        return [Delete(life.path, life.version), *creates, *reversed(deletes)]
+        return [Delete(life.path, life.version), *creates, *reversed(deletes)], begin[-1].path
 
     def _check_size_of_rename(self, name: str, operations: Sequence[Operation]) -> None:
         """Raise UsageError if a rename would be too large, before the writer is fenced.
@@ -558,7 +598,7 @@ class Namespace:
             return
         inherited = await self.inherited_stream_settings(name)
         if isinstance(partitions, int):
-            await self._check_quota(partitions, f"topic {name}")
+            await self._check_quota(f"{name}/0", partitions, f"topic {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})

@@ -4,6 +4,9 @@
 
     {"format": 1, "id": "1000185c83e0002-27", "partitions": 4, "partitioner": "murmur2"}
 
+    NAMESPACE/.quire/topics/NAME/ID  It distinguishes the topic from a later one of this name, whose
+                                     node has the same versions
+
 One transaction creates the node and all partitions, so no topic exists partially. The number never
 changes: with another one, most keys would have another partition, and readers could see later
 records of a key before earlier ones. A deletion first adds `"ending": true`, then deletes the
@@ -181,7 +184,13 @@ class TopicMetadata:
         root = self.stream(name).paths.root
         # No stream may have the name of the topic: the last two fail if there is one, or if there
         # is no node above it, which a partition has.
-        return [Create(self._path(name), stored.value()), Create(root), Delete(root)]
+        path = self._path(name)
+        return [
+            Create(path, stored.value()),
+            Create(_life_path(path, stored)),
+            Create(root),
+            Delete(root),
+        ]
 
     async def _refuse_existing(
         self, name: str, streams: Sequence[StreamMetadata], error: KeyExistsError
@@ -341,27 +350,38 @@ class TopicMetadata:
                     remedy="Use `delete_stream`",
                 )
             return
-        path, marked = self._path(name), known.version
-        if not known.deleting:
-            # Another version: a topic that is created later under this name is not deleted below.
-            begun = StoredTopic(name, known.id, known.partitions, True, known.version + 1)
+        path = self._path(name)
+        life = _life_path(path, known)
+        # Another program may have created the node, without this one.
+        has_life = await self._tree.exists(life)
+        same: list[Operation] = [Check(life, ANY_VERSION)] if has_life else []
+        marked = known if has_life else await self.find(name)
+        while marked is not None and marked.id == known.id and not marked.deleting:
+            begun = replace(marked, deleting=True, version=marked.version + 1)
             try:
-                await self._tree.commit(Put(path, begun.value(), known.version))
+                await self._tree.commit(*same, Put(path, begun.value(), marked.version))
+                marked = begun
             except (NoSuchKeyError, VersionConflictError):
-                await self.delete(name, delete)  # another client deletes it too
-                return
-            marked = begun.version
+                marked = await self.find(name)  # another client has changed or deleted it
+        if marked is None or marked.id != known.id:
+            return  # another client has deleted it, and the name may be that of another topic
+        version = marked.version
 
         async def wanted() -> bool:
             found = await self.find(name)
-            return found is not None and (found.id, found.version) == (known.id, marked)
+            return found is not None and (found.id, found.version) == (known.id, version)
 
         for at in range(known.partitions):
             await delete(self.stream(partition_stream(name, at)), wanted)
         try:
-            await self._tree.commit(Delete(path, marked))
+            await self._tree.commit(*([Delete(life)] if has_life else []), Delete(path, version))
         except (NoSuchKeyError, VersionConflictError):
             pass  # another client has completed the deletion
+
+
+def _life_path(path: str, topic: StoredTopic) -> str:
+    """Return the path of the node below that of a topic that no other topic ever has."""
+    return f"{path}/{topic.id}"
 
 
 def _check_size(name: str, partitions: int, operations: Sequence[Operation]) -> None:

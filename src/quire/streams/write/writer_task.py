@@ -260,6 +260,7 @@ class WriterTask:
             self._send()
         except Exception as error:  # noqa: BLE001 - a defect must not make appends wait forever
             self._fail_unexpectedly(error)
+            self._task.cancel()  # otherwise it would continue, and complete the segment
         self._work.set()
 
     def _send(self) -> None:
@@ -269,7 +270,7 @@ class WriterTask:
         handles it.
         """
         segment, queue = self.segments.open, self._queue
-        if segment is None:
+        if segment is None or self.failure is not None:
             return
         while queue and not segment.failed and not self._is_due(segment):
             under_way = len(segment.in_flight)
