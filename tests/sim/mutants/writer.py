@@ -112,7 +112,7 @@ def the_acks_of_a_replaced_bookie_stay(patch: pytest.MonkeyPatch) -> None:
     rule="rule 13",
 )
 def nothing_is_sent_again_to_a_replacement(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, AddSession, "_join", ("self.pipeline.last_confirmed", "self.pipeline.last_pushed"))
+    edit(patch, AddSession, "_join", ("self.pipeline.unowed(index)", "self.pipeline.last_pushed"))
     edit(
         patch,
         AddPipeline,

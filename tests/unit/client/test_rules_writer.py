@@ -630,6 +630,21 @@ def test_rule_15_confirmation_is_in_the_order_of_ids() -> None:
     simulated(main)
 
 
+@pytest.mark.parametrize("late", range(4))
+def test_rule_15_each_entry_of_a_striped_ledger_waits_for_its_own_write_set(late: int) -> None:
+    """Members 0 to 3 have the entries of two residues each. One acknowledgement is missing."""
+    pipeline = AddPipeline(4, 2, 2)
+    pipeline.push(Block(0, 3, [], 0, 0, 0.0))
+    for member in range(4):
+        stripe = pipeline.stripe(member, 0, 3)
+        pipeline.acked(member, [one for one in stripe if (member, one) != (late, late)])
+    pipeline.confirm()
+    assert pipeline.last_confirmed == late - 1
+    pipeline.acked(late, [late])
+    pipeline.confirm()
+    assert pipeline.last_confirmed == 3
+
+
 def test_rule_44_what_callers_do_when_they_are_told_does_not_run_inside_of_it() -> None:
     """A callback that appends, and hears of it, never finds a confirmation half done."""
 
