@@ -37,6 +37,8 @@ class World:
         self.kept = b""
         self.held: set[int] = set()
         """Ledgers that the bookie holds."""
+        self.ledgers: dict[int, Any] = {}
+        """The states of their copies, which nothing changes during a pass here."""
         self.deleted: set[int] = set()
         self.proven: set[int] = set()
         """Ledgers that were there when the mark was raised that the bookie knows now."""

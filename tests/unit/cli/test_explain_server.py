@@ -78,7 +78,14 @@ def test_the_header_says_how_many_bookies_do_not_answer() -> None:
     """It said "4 writable" although one of them did not answer."""
     states = [("a", "writable", True), ("b", "writable", False), ("c", "gone", None)]
     bookies = [
-        {"id": name, "state": state, "answers": answers, "free_bytes": None, "rates": None}
+        {
+            "id": name,
+            "state": state,
+            "answers": answers,
+            "severity": "warn",
+            "free_bytes": None,
+            "rates": None,
+        }
         for name, state, answers in states
     ]
     view = replace(VIEW, bookies=bookies, autorecovery={"enabled": True, "auditor": "healer"})

@@ -78,7 +78,7 @@ LOOK_FIRST = {
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
     "streams/mirror/mirror.py:Mirror._mirror": "the ledger is restored",
     "streams/mirror/check.py:REMEDY": "another namespace is used",
-    "streams/namespace/namespace.py:Namespace._check_quota": "the limit is raised",
+    "streams/namespace/namespace.py:Namespace._check_room": "the limit is raised",
     "streams/namespace/namespace.py:Namespace._check_size_of_rename": "the subscriptions are "
     "looked at",
 }
