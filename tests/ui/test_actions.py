@@ -613,7 +613,7 @@ def test_the_cursor_of_a_chart_with_all_its_keys(dashboard: Dashboard, tab: Tab)
                        ):  # fmt: skip
         page.keyboard.press(key)
         expect(shown).to_have_text(value)
-    expect(figure.locator(".at")).to_have_text("now")
+    expect(figure.locator(".legend .at")).to_have_text("now")
     page.keyboard.press("Home")
     page.keyboard.press("Tab")
     expect(shown).to_have_text("3.0/s")  # the cursor goes with the focus

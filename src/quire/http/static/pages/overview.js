@@ -137,7 +137,8 @@ export const overview = {
     return h("div", null,
       h("section", { class: "current" }, h("h2", null, "What is wrong"), data.problems.length ? problemList(data.problems)
         : h("p", { class: "alert good" }, "✓ No problems were found"), searchAge(data.lost_ledgers)),
-      h("section", null, h("h2", null, "Key figures", data.old_since_ms ? h("small", { class: "quiet" }, ` as of ${clock(data.old_since_ms / 1000)}`) : ""), keyFigures(data)),
+      h("section", null, h("h2", null, "Key figures", data.old_since_ms ? h("small", { class: "quiet" }, ` as of ${clock(data.old_since_ms / 1000)}`) : ""), keyFigures(data),
+        h("p", { class: "quiet" }, link("Repair and jobs", "work"))),
       load(data), disks(data),
       seriesSection("Over time", data.series, OF_CLUSTER, () => act(() => {})),
       h("p", { class: "quiet" }, `Cluster ${data.instance_id}, metadata ${data.metadata}`));
