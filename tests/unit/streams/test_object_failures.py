@@ -23,6 +23,7 @@ from quire.errors import (
     NoSuchLedgerError,
     NoSuchObjectError,
     ObjectExistsError,
+    UnreadableMetadataError,
 )
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
@@ -519,3 +520,24 @@ async def test_a_put_that_takes_itself_back_without_an_answer_is_in_doubt(
         await late.put("o", b"mine")
     await nothing_there(bench, "o")
     assert bench.ledgers() == []
+
+
+async def test_a_put_whose_ledger_cannot_be_looked_at_again_is_in_doubt(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error said that its outcome is known, although the object was stored."""
+    looks = 0
+    really = Objects._refuse_condemned
+
+    async def unreadable_at_last(self: Objects, info: ObjectInfo) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise UnreadableMetadataError("the metadata of ledger 0 cannot be read")
+        await really(self, info)
+
+    monkeypatch.setattr(Objects, "_refuse_condemned", unreadable_at_last)
+    with pytest.raises(MetadataUnavailableError, match="was stored in ledger") as caught:
+        await objects.put("o", b"value")
+    assert not caught.value.outcome_known
+    assert await content(objects, "o") == b"value"

@@ -274,6 +274,14 @@ class Objects(Ready):
                     case None:
                         raise _perhaps_stored(info) from error
                 # Others have replaced or deleted the object, and now delete its ledger.
+            except QuireError as error:
+                if error.outcome_known:  # of the second look, but the head is written
+                    raise MetadataUnavailableError(
+                        f"{_what(info.name)} was stored in ledger {info.ledger_id}, but it is "
+                        f"unknown whether a sweep deletes that ledger: {error.args[0]}",
+                        remedy="Read the object, and put it again if it is lost",
+                    ) from error
+                raise
         return previous
 
     async def _refuse_taken(self, head: ObjectInfo | None) -> None:
