@@ -177,8 +177,8 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
 
 async def _with_outages(view: ClusterState, server: str, now_ms: int) -> ClusterState:
     """Add the problem of a metadata store that was away repeatedly, if an HTTP server saw that."""
-    from quire.http.views.problems.cluster import worst_first
     from quire.http.views.problems.metadata_store import metadata_unsteady
+    from quire.http.views.problems.problem import worst_first
     from quire.metadata.outages import Outage
 
     try:

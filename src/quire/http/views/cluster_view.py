@@ -18,7 +18,7 @@ from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.creatable import creatable
 from quire.http.views.job_pace import JobPaces
 from quire.http.views.problems.certificates import OwnCertificates
-from quire.http.views.problems.cluster import problems, worst_first
+from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.collection import Collection
 from quire.http.views.problems.first_seen import FirstSeen
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
@@ -27,7 +27,13 @@ from quire.http.views.problems.metadata_store import (
     of_metadata_disk,
     of_noticed_outages,
 )
-from quire.http.views.problems.problem import SEVERITIES, Problem, severities
+from quire.http.views.problems.problem import (
+    SEVERITIES,
+    Problem,
+    severities,
+    worst_first,
+    worst_of,
+)
 from quire.http.watch.bookie_reports import BookieReports
 from quire.http.watch.known_reports import KnownReports
 from quire.http.watch.ledger_index import LedgerIndex
@@ -109,7 +115,7 @@ class ClusterState:
             for one in self.bookies
             if one["state"] != "writable" or one["answers"] is False
         }
-        return next((one for one in SEVERITIES if one in found), "")
+        return worst_of(found) or ""
 
     def as_json(self) -> dict[str, Any]:
         told = [one for one in self.bookies if one["free_bytes"] is not None]
@@ -313,12 +319,12 @@ def cluster_metrics(view: ClusterState | None) -> Iterable[Metric]:
         "quire_cluster_bookies", "gauge", "The number of bookies by state.",
         "state", counted,
     )  # fmt: skip
-    severities = {"bad": 0.0, "warn": 0.0, "note": 0.0}
+    by_severity = dict.fromkeys(SEVERITIES, 0.0)
     for one in view.problems:
-        severities[one.severity] += 1
+        by_severity[one.severity] += 1
     yield labelled(
         "quire_cluster_problems", "gauge", "The number of findings of `quire explain` by severity.",
-        "severity", severities.items(),
+        "severity", by_severity.items(),
     )  # fmt: skip
     yield gauge("quire_cluster_locations_lost",
                 "The number of racks with several bookies that are all gone.",

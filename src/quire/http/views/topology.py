@@ -16,7 +16,7 @@ from quire._runtime.units import are, counted, percent_text, plural, some_of, th
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
 from quire.core.placement.values import parts_of
-from quire.http.views.problems.problem import SEVERITIES, Severity
+from quire.http.views.problems.problem import Severity, worst_first, worst_of
 
 Bookie = Mapping[str, Any]
 """A bookie as `bookie_list.bookie_facts` describes it."""
@@ -137,7 +137,7 @@ def warnings_of(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
             ),
         ]
     found = [*lost, *data_warnings(bookies), *_capacity(located)]
-    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
+    return worst_first(found)
 
 
 def data_warnings(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
@@ -156,9 +156,8 @@ def _lost(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
     gone = [one for one in bookies if one["state"] == "gone"]
     if gone:
         named = [one["id"] + (f" ({one['location']})" if one["location"] else "") for one in gone]
-        worst = {one.get("severity") for one in gone}
         yield TopologyWarning(
-            next((one for one in SEVERITIES if one in worst), "note"),
+            worst_of({one.get("severity") for one in gone}) or "note",
             f"{counted(len(gone), 'bookie')} {are(len(gone))} gone: {some_of(named)}. "
             "The overview says whether copies are missing",
             "quire explain",

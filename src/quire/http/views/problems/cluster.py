@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.http.server.security import is_loopback
@@ -21,7 +21,7 @@ from quire.http.views.problems.disks import of_compaction, of_disks
 from quire.http.views.problems.lost_bookies import of_lost_bookies
 from quire.http.views.problems.lost_data import of_data, of_owners
 from quire.http.views.problems.places import of_places
-from quire.http.views.problems.problem import SEVERITIES, Bookie, Problem
+from quire.http.views.problems.problem import Bookie, Problem, worst_first
 from quire.http.views.problems.read_only import of_read_only
 from quire.http.views.problems.silent_bookies import of_silent_bookies
 from quire.replication.explain.at_risk import AtRisk
@@ -97,8 +97,3 @@ def _on_loopback(bookies: Sequence[Bookie]) -> bool:
     """Return whether all bookies can be reached only from this machine."""
     hosts = {one.get("host") for one in bookies}
     return bool(hosts) and all(host is not None and is_loopback(host) for host in hosts)
-
-
-def worst_first(found: Iterable[Problem]) -> list[Problem]:
-    """Return the problems by severity, and otherwise in their order."""
-    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))

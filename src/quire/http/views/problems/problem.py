@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from quire._runtime.units import NAMED_MAX, are, duration_text, some_of, them, utc_text
 
@@ -39,13 +39,31 @@ class Problem:
     """Whether the problem may be older than `since_ms`, because the server did not look before."""
 
 
+class _Rated(Protocol):
+    @property
+    def severity(self) -> Severity: ...
+
+
+R = TypeVar("R", bound=_Rated)
+
+
+def worst_first(found: Iterable[R]) -> list[R]:
+    """Return problems or warnings by severity, and otherwise in their order."""
+    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
+
+
+def worst_of(found: Collection[str | None]) -> Severity | None:
+    """Return the worst of some severities, or None if there is none among them."""
+    return next((one for one in SEVERITIES if one in found), None)
+
+
 def severities(problems: Iterable[Problem]) -> dict[str, Severity]:
     """Return the worst severity of the problems that name a bookie, by the bookie's id.
 
     Bookies that no problem names are missing.
     """
     found: dict[str, Severity] = {}
-    for one in sorted(problems, key=lambda one: SEVERITIES.index(one.severity)):
+    for one in worst_first(problems):
         for bookie in one.bookies:
             found.setdefault(bookie, one.severity)
     return found
