@@ -112,14 +112,7 @@ class Feed:
         self.view = view
         self.rng = pool.rng
         self._pool = pool
-        self._engine = ReadEngine(
-            codec,
-            lambda: view.metadata,
-            lambda newest: view.refresh(newest=newest),
-            pool,
-            config,
-            trust,
-        )
+        self._engine = ReadEngine(codec, lambda: view.metadata, view.refresh, pool, config, trust)
         self._tail = LedgerTail(view, codec, self._engine, pool, config)
         self._kept: deque[EntryRun] = deque()
         """Consecutive acknowledged entries, up to the one before `_tail.upcoming`."""

@@ -41,7 +41,7 @@ class LedgerView:
         """Whether the ledger is closed according to the newest known metadata."""
         return self._stored.value.closed
 
-    async def refresh(self, *, newest: bool = False) -> bool:
+    async def refresh(self, newest: bool = False) -> bool:
         """Read the metadata again, and return whether it changed.
 
         A server of the metadata store may lag behind other servers. With `newest` it catches up

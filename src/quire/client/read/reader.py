@@ -67,14 +67,8 @@ class LedgerReader:
         self._pool = pool
         self._config = config
         self._view = LedgerView(codec.ledger_id, store, metadata, last_add_confirmed)
-        view = self._view
         self._engine = ReadEngine(
-            codec,
-            lambda: view.metadata,
-            lambda newest: view.refresh(newest=newest),
-            pool,
-            config,
-            trust,
+            codec, lambda: self._view.metadata, self._view.refresh, pool, config, trust
         )
         self._tails: dict[LedgerFollower, None] = {}
         self._closed = False
