@@ -18,7 +18,7 @@ be read has one row with the reason in the column `error`, which is null in all 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -370,17 +370,10 @@ def _of_each(
     async def of_all(client: Client, options: TableOptions, part: TablePartition) -> Rows:
         paths = [options.namespace] if options.namespace else await namespaces(client)
         for path in paths:
-            try:
-                streams = await open_namespace(client, path, password=options.password)
-            except UNAVAILABLE:
-                raise
-            except QuireError as error:
-                if options.namespace is not None:
-                    raise
-                yield [{"namespace": path, "error": str(error)}]
-                continue
-            async with streams:
+            async with AsyncExitStack() as stack:
                 try:
+                    opened = await open_namespace(client, path, password=options.password)
+                    streams = await stack.enter_async_context(opened)
                     names = await streams.streams()
                 except UNAVAILABLE:
                     raise

@@ -82,7 +82,7 @@ async def see_ledger(
 
 
 async def check_seen(store: MetadataStore, seen: SeenLedger) -> None:
-    """Check that a ledger which is about to be deleted is still the one that was seen.
+    """Check that no other ledger has taken the id since `see_ledger`.
 
     A question or a search may take minutes, and a deletion goes by the id.
 
