@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -9,8 +10,8 @@ import click
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
+    asked,
     asynchronous,
-    confirmed,
     dry_run_option,
     flag,
     json_option,
@@ -143,7 +144,8 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
             say(f"{what} ({held}) would be deleted")
             return 0
         identity = await (_topic_id if topic else _life)(opened, name)
-        if not confirmed(f"Delete {what} ({held})?", yes):
+        if not yes and sys.stdin.isatty() and not asked(f"Delete {what} ({held})?"):
+            say("nothing was deleted")
             return EXIT_ERROR
         if not topic:
             await _check_same(opened, name, identity)
@@ -175,7 +177,8 @@ async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_ru
             say(f"stream {name} ({held}) would be ended permanently")
             return 0
         life = await _life(opened, name)
-        if not confirmed(f"End stream {name} permanently?", yes, "nothing was changed"):
+        if not yes and sys.stdin.isatty() and not asked(f"End stream {name} permanently?"):
+            say("nothing was changed")
             return EXIT_ERROR
         await _check_same(opened, name, life)
         async with await opened.open_writer(name) as writer:
