@@ -1123,7 +1123,8 @@ class Topic(Handle[AsyncTopic]):
                 `positions`. Partitions that it does not name are read from the beginning.
             follow: Whether to wait for further records until all partitions are ended.
             on_gap: What to do when records are missing: "raise" raises StreamGapError, "deliver"
-                yields a `Gap` among the batches, and "skip" continues after the gap.
+                yields a `Gap` among the `batches`, and "skip" continues after the gap.
+                Iteration by records leaves out the `Gap`.
 
         Returns:
             The reader.

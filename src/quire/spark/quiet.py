@@ -49,10 +49,10 @@ def _has_log_configuration(environ: Mapping[str, str]) -> bool:
 
 
 def quiet_worker() -> None:
-    """Let this Python worker of Spark end without a traceback once Spark has closed its connection.
+    """Suppress the traceback of Spark's daemon for a broken pipe in this Python worker.
 
-    The worker waits for its next task then. With Unix-domain sockets, its answer to the end of the
-    connection fails, and Spark's daemon prints a traceback for each worker.
+    Spark closes the connection of a worker that waits for its next task. With Unix-domain sockets,
+    the worker's answer to that fails, and the daemon would print a traceback for each worker.
     """
     daemon: Any = sys.modules.get("__main__")
     if hasattr(daemon, "manager") and getattr(daemon, "traceback", None) is traceback:

@@ -45,6 +45,7 @@ def with_parent(number: int = signal.SIGKILL) -> list[str]:
     """Return the words to put before a command so that it ends with the thread that starts it.
 
     The command then receives signal `number` when that thread ends, however this process ends.
+    On systems other than Linux, the words have no effect.
     """
     return [*_launcher(), str(int(number))]
 

@@ -64,6 +64,7 @@ def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
     format_it = ("bookie", "format", "--dir", place, "--delete-cookie", "--yes")
     quire(*format_it).fails(2, f"ledgers have replicas on bookie {bookie_id}")
     quire(*format_it, "--force").ok()
+    quire(*format_it).fails(1, f"{place} has no cookie that can be read")
     with quire.start(*start) as bookie:
         assert bookie.line() == f"127.0.0.1:{second}", bookie.why_ended()
         bookie.end(signal.SIGTERM).ok()

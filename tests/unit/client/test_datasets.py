@@ -494,7 +494,7 @@ async def test_an_overwrite_replaces_a_list_of_which_a_chunk_is_lost(
     """The remedy of `read` works: the dataset can be published again."""
     await publish_unchecked(bench, 10_000, 20_000)
     damage(bench)
-    with pytest.raises(MetadataError, match="publish the dataset again"):
+    with pytest.raises(MetadataError, match="Publish the dataset again"):
         await bench.datasets.read("d")
     (new,) = await bench.some(1)
     published = await bench.datasets.publish("d", [new], overwrite=True, txn=txn)

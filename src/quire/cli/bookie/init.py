@@ -257,21 +257,33 @@ def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
 
     Raises CookieError if the cookies differ, or, without `force`, if they name further directories.
     """
-    cookies = {one.cookie for one in work}
-    cookie = work[0].cookie
-    if cookie is None or len(cookies) > 1:
-        raise CookieError(
-            "the directories do not all have the same cookie: one has none, or they belong to "
-            "different bookies; nothing was changed",
-            remedy="Format each directory separately, without --delete-cookie, and remove the "
-            "bookie from the cluster with `quire bookie cookie delete BOOKIE`",
-        )
+    remedy = (
+        "Format each directory separately, without --delete-cookie, and remove the bookie from "
+        "the cluster with `quire bookie cookie delete BOOKIE`"
+    )
+    cookie, first = work[0].cookie, work[0].disk.path
+    for one in work:
+        if one.cookie is None:
+            raise CookieError(
+                f"{one.disk.path} has no cookie that can be read, so it is not known which bookie "
+                "to remove from the cluster; nothing was changed",
+                remedy=remedy,
+            )
+        if one.cookie != cookie:
+            raise CookieError(
+                f"{first} and {one.disk.path} have different cookies, of bookie "
+                f"{'' if cookie is None else cookie.bookie_id} and of bookie "
+                f"{one.cookie.bookie_id}; nothing was changed",
+                remedy=remedy,
+            )
+    assert cookie is not None, "at least one directory is given"
     left = sorted(set(split_directories(cookie.ledger_dirs)) - {one.disk.path for one in work})
     if left and not force:
         raise CookieError(
-            f"bookie {cookie.bookie_id} has other directories: {', '.join(left)}; nothing was "
-            "changed",
-            remedy="Give all its directories. With --force, its cookie is removed without them",
+            f"bookie {cookie.bookie_id} also has directories that were not given: "
+            f"{', '.join(left)}; nothing was changed",
+            remedy="Name them with --dir. With --force, the cookie is removed, and these "
+            "directories are left as they are",
         )
     return cookie
 

@@ -545,7 +545,10 @@ class _Terminated:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Leave the block without an error if the signal has cancelled the task in it."""
+        """Let the signal cancel the task in this block, and leave the block without an error then.
+
+        A signal that came earlier cancels at the first await in the block.
+        """
         self._reading = True
         if self._happened:
             self._task.cancel()

@@ -69,9 +69,12 @@ it."""
 NO_HEAD = "new"
 CONDEMNED_MAX = 1_000
 """The number of ledgers that one compare-and-swap condemns."""
-HEAD_REMEDY = "Restore the metadata store from a backup"
+HEAD_REMEDY = "Restore the metadata store from a backup, which sets back the whole cluster"
 """The remedy for a damaged head. An overwrite would forget which ledgers are being deleted."""
-CHUNK_REMEDY = f"{HEAD_REMEDY}, or publish the dataset again with `overwrite`"
+CHUNK_REMEDY = (
+    "Publish the dataset again with `overwrite`, or restore the metadata store from a backup, "
+    "which sets back the whole cluster"
+)
 """The remedy for a damaged or lost chunk, whose ledgers an overwrite replaces."""
 
 
@@ -368,7 +371,9 @@ def _load(what: str, data: bytes, remedy: str) -> dict[str, Any]:
     if message := later_json(what, value, names, TYPED_FORMAT):
         raise LaterMetadataError(message)
     if value.get("format") not in (FORMAT, TYPED_FORMAT):
-        raise _not_understood(what, f"it has format {value.get('format')!r}", remedy)
+        named = value.get("format")
+        why = "it names no format" if named is None else f"its format is {named!r}"
+        raise _not_understood(what, why, remedy)
     return value
 
 

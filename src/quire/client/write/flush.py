@@ -67,7 +67,10 @@ class Flush:
         return asyncio.get_running_loop().time()
 
     def confirmed(self, sent_at: float, count: int) -> None:
-        """Count `count` entries, sent at loop time `sent_at`, that an ack quorum has by now."""
+        """Record in the metrics that an ack quorum has `count` entries.
+
+        They were sent at loop time `sent_at`.
+        """
         self.counters.add_time.observe(self.now() - sent_at, count)
 
     def _run(self) -> None:

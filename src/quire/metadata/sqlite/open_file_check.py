@@ -89,7 +89,7 @@ class OpenFileCheck:
         outcome = (
             "The outcome of the last change is unknown"
             if after_commit
-            else "Nothing was changed, and nothing is known about its content"
+            else "Nothing was changed. What the file contains now is unknown"
         )
         error = MetadataUnavailableError(
             f"{what} while the metadata file {self._path} was in use. {outcome}",

@@ -256,7 +256,11 @@ async def carry_out(
     options: RebalanceOptions,
     progress: JobProgress,
 ) -> Rebalanced:
-    """Carry out a plan: several ledgers at a time, and the moves of each ledger one by one."""
+    """Carry out a plan: several ledgers at a time, and each of them in batches.
+
+    A batch has at most one move of each segment, and one change of the metadata names its moves. A
+    move that fails is in `left` of the result, and raises nothing.
+    """
     by_ledger: dict[int, list[PlannedMove]] = {}
     for move in plan.moves:
         by_ledger.setdefault(move.ledger, []).append(move)

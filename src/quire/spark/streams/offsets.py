@@ -121,10 +121,12 @@ class Offsets:
         except LaterCheckpointError:
             raise
         except (KeyError, AttributeError, TypeError, ValueError) as error:
+            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise UsageError(
-                f"the offsets in the query's checkpoint cannot be decoded: {error!r}",
-                remedy="Restore the checkpoint from a backup, or start the query with another "
-                "checkpoint location",
+                f"the offsets in the query's checkpoint cannot be decoded: {why}",
+                remedy="Restore the checkpoint from a backup. With another checkpoint location, "
+                "the query begins at its option `start`: it reads records again, or leaves some "
+                "out",
             ) from None
 
     def check(self, cluster: str, namespace: str) -> None:

@@ -494,7 +494,8 @@ class Reader:
         raise DamagedError(
             f"the index of ledger {summary.ledger_id} in {segment.name} is damaged",
             file=segment.name,
-            remedy="Its entries may still exist on this bookie. Read them from another replica",
+            remedy="Clients read its entries from other replicas. The scrub reports the damage, "
+            "and autorecovery repairs it: see `quire explain`",
         )
 
     # -- fetching ---------------------------------------------------------------------------------

@@ -287,7 +287,7 @@ def _write_again(
 
 
 class Replayer:
-    """Rebuilds the catalogue, segment by segment in ascending order."""
+    """The builder of the catalogue at a start. Pass it the segments in ascending order."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
