@@ -331,3 +331,25 @@ def test_a_deletion_leaves_no_nodes() -> None:
         assert not await metadata.tree.exists(life.rpartition("/")[0])
 
     run(scene)
+
+
+@pytest.mark.parametrize("call", ["delete", "delete what never was", "rename"])
+def test_a_node_with_a_value_outlives_the_streams_at_and_below_its_path(call: str) -> None:
+    """Such a node binds a namespace of Java's, or belongs to another program."""
+
+    async def scene(b: Bench) -> None:
+        tree = b.client.metadata.tree
+        await tree.make_path("/acme/test/near", b"a binding")
+        if call != "delete what never was":
+            await b.streams.create_stream("near")
+            await b.streams.create_stream("near/deep/s")
+        if call == "rename":
+            await b.streams.rename_stream("near/deep/s", "s")
+            await b.streams.rename_stream("near", "t")
+        else:
+            await b.streams.delete_stream("near/deep/s")
+            await b.streams.delete_stream("near")
+        assert (await tree.read("/acme/test/near")).value == b"a binding"
+        assert await tree.children("/acme/test/near") == []
+
+    run(scene)

@@ -289,13 +289,17 @@ class StreamMetadata:
     async def remove_markers(self) -> None:
         """Delete the stream's own node and the nodes above it that have no children any more.
 
-        The node of the namespace is kept.
+        The node of the namespace is kept. So is a node with a value, and those above it: it is not
+        a stream's, but may bind another namespace to its ledgers, or belong to another program.
         """
         path = self.paths.stream
         while path != self.paths.namespace:
             try:
-                await self.tree.commit(Delete(path))
-            except (NotEmptyError, NoSuchKeyError):
+                node = await self.tree.read(path)
+                if node.value:
+                    return
+                await self.tree.commit(Delete(path, node.version))
+            except (NotEmptyError, NoSuchKeyError, VersionConflictError):
                 return
             path = path.rpartition("/")[0]
 
