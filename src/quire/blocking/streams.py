@@ -180,7 +180,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
         that does not exist succeeds. After an error or a cancellation a part of the stream may be
-        left: call this again.
+        left, which cannot be renamed: call this again.
 
         Args:
             name: The name of the stream.
@@ -201,7 +201,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             new_name: The new name.
 
         Raises:
-            NoSuchStreamError: There is no stream with the present name.
+            NoSuchStreamError: There is no stream with the present name, or it is being deleted.
             StreamExistsError: There is a stream or a topic with the new name.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.

@@ -10,7 +10,7 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import NoSuchStreamError, StreamFencedError
-from quire.metadata.tree import Delete, Operation, Result
+from quire.metadata.tree import Create, Delete, Operation, Result
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.removal import delete_stream
 from quire.streams.namespace.stream_metadata import StreamMetadata
@@ -302,6 +302,32 @@ def test_a_deletion_that_comes_late_does_not_begin_again_with_the_present_stream
 
 
 def test_a_deletion_takes_no_ledger_of_a_stream_that_is_renamed_meanwhile() -> None:
+    """Until the deletion has begun, whatever it has read by then."""
+
+    async def scene(b: Bench) -> None:
+        for number in range(3):
+            await fill(b, number)
+        async with b.world.client("other") as other:
+            metadata = StreamMetadata(other, b.streams.metadata("s").paths)
+            tree, real = other.metadata.tree, other.metadata.tree.commit
+
+            async def commit(*operations: Operation) -> list[Result]:
+                if any(isinstance(one, Create) for one in operations):
+                    tree.commit = real  # type: ignore[method-assign]
+                    await b.streams.rename_stream("s", "kept")
+                return await real(*operations)
+
+            tree.commit = commit  # type: ignore[method-assign]
+            await delete_stream(other, metadata, b"")
+        assert [record.payload for record in await b.read("kept")] == [b"0", b"1", b"2"]
+        assert await b.streams.streams() == ["kept"]
+
+    run(scene)
+
+
+def test_a_stream_that_is_being_deleted_cannot_be_renamed() -> None:
+    """The stream with the new name would lack what was deleted by then."""
+
     async def scene(b: Bench) -> None:
         for number in range(3):
             await fill(b, number)
@@ -310,12 +336,38 @@ def test_a_deletion_takes_no_ledger_of_a_stream_that_is_renamed_meanwhile() -> N
             segment = (await metadata.segments())[0]
 
             async def meanwhile() -> None:
-                await b.streams.rename_stream("s", "kept")
+                with pytest.raises(NoSuchStreamError, match="is being deleted"):
+                    await b.streams.rename_stream("s", "kept")
 
             before_it_deletes(metadata, metadata.paths.segment(segment.name), meanwhile)
             await delete_stream(other, metadata, b"")
-        reader = await b.streams.open_reader("kept", on_gap="skip")
-        assert [record.payload async for record in reader] == [b"1", b"2"]
+        assert await b.streams.streams() == []
+        await create_again(b, 3)
+        await b.streams.rename_stream("s", "kept")
+        assert [record.payload for record in await b.read("kept")] == [b"3"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("node", ["quire-marks", "quire-deletion"])
+def test_a_rename_begins_again_if_the_stream_gets_a_node_meanwhile(node: str) -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 0)
+        async with b.world.client("other") as other:
+            streams = await open_namespace(other, "/acme/test")
+            metadata = streams.metadata("s")
+
+            async def meanwhile() -> None:
+                await b.client.metadata.tree.commit(Create(f"{metadata.paths.root}/{node}"))
+
+            before_it_deletes(metadata, metadata.paths.root, meanwhile)
+            if node == "quire-marks":
+                await streams.rename_stream("s", "t")
+            else:
+                with pytest.raises(NoSuchStreamError, match="is being deleted"):
+                    await streams.rename_stream("s", "t")
+        name = "t" if node == "quire-marks" else "s"
+        assert [record.payload for record in await b.read(name)] == [b"0"]
 
     run(scene)
 

@@ -30,6 +30,7 @@ from quire.errors import (
     NoSuchKeyError,
     NoSuchNamespaceError,
     NoSuchStreamError,
+    NotEmptyError,
     QuireError,
     StreamClosedError,
     StreamEndedError,
@@ -403,7 +404,7 @@ class Namespace:
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
         that does not exist succeeds. After an error or a cancellation a part of the stream may be
-        left: call this again.
+        left, which cannot be renamed: call this again.
 
         Args:
             name: The name of the stream.
@@ -442,7 +443,7 @@ class Namespace:
             new_name: The new name.
 
         Raises:
-            NoSuchStreamError: There is no stream with the present name.
+            NoSuchStreamError: There is no stream with the present name, or it is being deleted.
             StreamExistsError: There is a stream or a topic with the new name.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
@@ -486,7 +487,7 @@ class Namespace:
                 operations, life = await self._rename(metadata, target)
                 await self._tree.commit(*operations)
                 break
-            except (VersionConflictError, KeyExistsError, NoSuchKeyError):
+            except (VersionConflictError, KeyExistsError, NoSuchKeyError, NotEmptyError):
                 if life and await self._tree.exists(life):
                     break  # An earlier attempt of the same transaction succeeded unnoticed.
                 continue  # Another process changed one of the streams. Begin again.
@@ -509,6 +510,8 @@ class Namespace:
         await self._tree.make_path(target.paths.stream)
         # Read the life before the segment nodes, which a concurrent truncation replaces.
         life = await metadata.life()
+        # A deletion that begins after this adds a node, so that the transaction fails.
+        await metadata.refuse_deleted()
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
         begin = await target.lives.begin()
         creates += begin

@@ -238,6 +238,32 @@ class StreamMetadata:
     def _marks(self) -> str:
         return f"{self.paths.root}/quire-marks"
 
+    async def begin_deletion(self, life: str) -> None:
+        """Record in the stream's metadata that the stream is being deleted.
+
+        From then on it cannot be renamed, because it will soon lack segments. The record remains
+        until nothing of the stream is left. Raises NoSuchKeyError if the stream with the life at
+        this path (`StreamLife.path`) does not exist any more.
+        """
+        try:
+            await self.tree.commit(Check(life, ANY_VERSION), Create(self._deletion))
+        except KeyExistsError:
+            pass  # an earlier deletion was interrupted, or another one is at work
+
+    async def refuse_deleted(self) -> None:
+        """Raise NoSuchStreamError if the deletion of the stream has begun."""
+        if await self.tree.exists(self._deletion):
+            raise NoSuchStreamError(
+                f"stream {self.paths.name} of namespace {self.paths.namespace} is being deleted, "
+                "or its deletion was interrupted",
+                remedy=f"Complete the deletion: quire stream delete {self.paths.name} (in Python, "
+                "delete_stream)",
+            )
+
+    @property
+    def _deletion(self) -> str:
+        return f"{self.paths.root}/quire-deletion"
+
     async def exists(self) -> bool:
         """Return whether the stream exists."""
         return await self.tree.exists(self.paths.segments)
