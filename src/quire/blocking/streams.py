@@ -314,7 +314,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
-            UsageError: The stream does not exist, and `create_stream` refuses its name.
+            UsageError: The stream does not exist, and `create_stream` refuses its name, or the
+                library for the compression of the stream is not installed.
         """
         return StreamWriter(call(self.aio.open_writer(name, create=create, lock=lock)))
 

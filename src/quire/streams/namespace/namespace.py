@@ -18,6 +18,7 @@ from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.client import end_with_client
+from quire.codec.distributedlog.compression import check_available
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream_name
 from quire.codec.distributedlog.segment import StreamSegment
@@ -690,7 +691,8 @@ class Namespace:
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
-            UsageError: The stream does not exist, and `create_stream` refuses its name.
+            UsageError: The stream does not exist, and `create_stream` refuses its name, or the
+                library for the compression of the stream is not installed.
         """
         metadata = self.metadata(name)
         self._check_open(metadata)
@@ -719,10 +721,12 @@ class Namespace:
     async def _open_writer(
         self, metadata: StreamMetadata, lock: StreamLock | None = None
     ) -> StreamWriter:
-        await self.stream_settings(metadata.paths.name)  # fail before another writer is fenced
+        settings = await self.stream_settings(metadata.paths.name)
+        check_available(settings.compression)  # fail before another writer is fenced
         taken = await take_over(self.client, metadata, self.password)
         # Until then, another stream with other settings may have got the name.
         settings = await self.stream_settings(metadata.paths.name)
+        check_available(settings.compression)
         held_bytes = 0
         if settings.bytes_max:
             held_bytes = await stored_bytes(self.client, taken.segments)
