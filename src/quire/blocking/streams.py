@@ -154,7 +154,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
                 again.
 
         Raises:
-            NoSuchStreamError: The stream does not exist.
+            NoSuchStreamError: The stream does not exist, or was replaced by another one meanwhile.
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
         """
         call(self.aio.configure_stream(name, settings))

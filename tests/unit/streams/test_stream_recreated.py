@@ -10,7 +10,7 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import NoSuchStreamError, StreamFencedError
-from quire.metadata.tree import Create, Delete, Operation, Result
+from quire.metadata.tree import Create, Delete, Operation, Put, Result
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.removal import delete_stream
 from quire.streams.namespace.stream_metadata import StreamMetadata
@@ -297,6 +297,33 @@ def test_a_deletion_that_comes_late_does_not_begin_again_with_the_present_stream
             await delete_stream(other, metadata, b"")
         former.abandon()
         assert [r.payload for r in await b.read("s")] == [b"1", b"2"]
+
+    run(scene)
+
+
+def test_settings_are_not_given_to_a_stream_that_took_the_name_meanwhile() -> None:
+    """Its node with settings had the version that the node of the former stream had."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_s": 60})
+        async with b.world.client("other") as other:
+            streams = await open_namespace(other, "/acme/test")
+            tree, real = other.metadata.tree, other.metadata.tree.commit
+
+            async def commit(*operations: Operation) -> list[Result]:
+                if any(isinstance(one, Put) for one in operations):
+                    tree.commit = real  # type: ignore[method-assign]
+                    await b.streams.delete_stream("s")
+                    await b.streams.create_stream("s", settings={"bytes_max": 10})
+                return await real(*operations)
+
+            tree.commit = commit  # type: ignore[method-assign]
+            with pytest.raises(NoSuchStreamError, match="another stream has its name now"):
+                await streams.configure_stream("s", {"retention_bytes": 1})
+        assert await b.streams.own_stream_settings("s") == {"bytes_max": 10}
+        await b.streams.delete_stream("s")
+        with pytest.raises(NoSuchStreamError, match="stream s does not exist"):
+            await b.streams.configure_stream("s", {"retention_bytes": 1})
 
     run(scene)
 

@@ -284,6 +284,32 @@ def test_no_stream_is_created_beside_a_topic_that_is_created_at_the_same_time(
     run(scene)
 
 
+def test_no_stream_is_created_beside_a_topic_that_took_the_name_of_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would have been a partition of the former topic, whose node had the same version."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 4)
+        await removal.delete_stream(b.client, b.streams.metadata("clicks/3"), b"")
+        whole = StreamMetadata.creation
+
+        async def late(self: StreamMetadata, more: Any = None) -> list[Operation]:
+            operations = await whole(self, more)
+            monkeypatch.undo()
+            await b.streams.delete_topic("clicks")
+            await b.streams.create_topic("clicks", 2)
+            await whole(self, more)  # Another client creates the nodes above the stream again.
+            return operations
+
+        monkeypatch.setattr(StreamMetadata, "creation", late)
+        with pytest.raises(UsageError, match="topic clicks has the partitions 0 to 1"):
+            await b.streams.create_stream("clicks/3")
+        assert not await b.streams.exists("clicks/3")
+
+    run(scene)
+
+
 def test_a_topic_is_made_of_streams_that_exist() -> None:
     async def scene(b: Bench) -> None:
         async def adopt(partitions: int, **more: Any) -> None:

@@ -43,9 +43,11 @@ from quire.errors import (
     nothing_done,
 )
 from quire.metadata.common import check_operations
+from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import (
     COMMIT_BYTES_MAX,
     COMMIT_OPERATIONS_MAX,
+    Check,
     Create,
     Delete,
     Operation,
@@ -376,13 +378,29 @@ class Namespace:
                 again.
 
         Raises:
-            NoSuchStreamError: The stream does not exist.
+            NoSuchStreamError: The stream does not exist, or was replaced by another one meanwhile.
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
         """
         metadata = self.metadata(name)
         node = f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}"
+        inherited = await self.inherited_stream_settings(name)
+        guard: list[Operation] = []
+        try:
+            guard.append(Check((await metadata.life()).path, ANY_VERSION))
+        except MetadataDeniedError:
+            pass  # The stream has no life, and this client may not begin one.
         await metadata.make_below(node)
-        await add_settings(self.client, node, settings, await self.inherited_stream_settings(name))
+        try:
+            await add_settings(self.client, node, settings, inherited, guard)
+        except NoSuchKeyError as error:
+            await metadata.require()
+            raise nothing_done(
+                NoSuchStreamError(
+                    f"stream {name} was deleted or renamed, and another stream has its name now, "
+                    "whose settings were not changed",
+                    remedy="Change the settings again if they are meant for that stream",
+                )
+            ) from error
 
     async def segments(self, name: str) -> list[StreamSegment]:
         """Return the segments of a stream, from the oldest to the newest.

@@ -327,7 +327,11 @@ class TopicMetadata:
             raise topic_exists(topic)  # the rest of the deletion would delete the stream
         if await self.find(above) is None:
             return []  # a topic of another namespace, which is only looked at
-        return [Check(self._path(above), topic.version)]
+        path = self._path(above)
+        life = _life_path(path, topic)
+        # Another topic that gets the name has the same versions, perhaps with fewer partitions.
+        same = [Check(life, ANY_VERSION)] if await self._tree.exists(life) else []
+        return [*same, Check(path, topic.version)]
 
     async def delete(
         self,
