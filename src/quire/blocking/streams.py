@@ -103,7 +103,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
         Raises:
             StreamExistsError: A stream or a topic has this name already, or a topic that had such a
                 partition is being deleted.
-            StreamQuotaError: The namespace has as many streams as `streams_max` allows.
+            StreamQuotaError: The namespace, or one above it or between it and the stream, has as
+                many streams as its `streams_max` allows.
             UsageError: The name or a setting is not valid, or the name is that of a partition that
                 a topic does not have.
         """
@@ -203,6 +204,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
         Raises:
             NoSuchStreamError: There is no stream with the present name, or it is being deleted.
             StreamExistsError: There is a stream or a topic with the new name.
+            StreamQuotaError: The new name is in another namespace below this one, which has as many
+                streams as its `streams_max` allows. Nothing was changed.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490

@@ -524,6 +524,41 @@ def test_the_quota_of_a_nearer_namespace_counts_as_well() -> None:
     run(scene)
 
 
+def test_the_quota_of_a_namespace_above_counts_as_well() -> None:
+    """A stream that was created through a nearer namespace was not counted."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.configure({"streams_max": 2})
+        nearer = await open_namespace(
+            b.client, "/acme/test/orders", settings={"streams_max": 0}, create=True
+        )
+        await b.streams.create_stream("s")
+        with pytest.raises(StreamQuotaError, match="/acme/test would, with 2 more, have more"):
+            await nearer.create_topic("clicks", 2)
+        await nearer.create_stream("eu")
+        with pytest.raises(StreamQuotaError, match="/acme/test already has the 2 streams"):
+            await nearer.create_stream("us")
+        await nearer.rename_stream("eu", "us")
+        assert await b.streams.streams() == ["orders/us", "s"]
+
+    run(scene)
+
+
+def test_a_rename_into_another_namespace_keeps_its_quota() -> None:
+    async def scene(b: Bench) -> None:
+        await _nearer(b)
+        for name in ("s", "t"):
+            await b.streams.create_stream(name)
+        await b.streams.configure({"streams_max": 3})
+        await b.streams.rename_stream("s", "orders/s")
+        with pytest.raises(StreamQuotaError, match="/acme/test/orders already has the 2 streams"):
+            await b.streams.rename_stream("t", "orders/t")
+        await b.streams.rename_stream("orders/s", "orders/us")
+        assert await b.streams.streams() == ["orders/eu", "orders/us", "t"]
+
+    run(scene)
+
+
 @pytest.mark.parametrize("moment", ["before the mark", "after the mark", "before the end"])
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_deletion_takes_no_topic_that_was_created_before_a_commit_of_its_own(

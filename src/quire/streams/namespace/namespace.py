@@ -267,7 +267,8 @@ class Namespace:
         Raises:
             StreamExistsError: A stream or a topic has this name already, or a topic that had such a
                 partition is being deleted.
-            StreamQuotaError: The namespace has as many streams as `streams_max` allows.
+            StreamQuotaError: The namespace, or one above it or between it and the stream, has as
+                many streams as its `streams_max` allows.
             UsageError: The name or a setting is not valid, or the name is that of a partition that
                 a topic does not have.
         """
@@ -282,31 +283,32 @@ class Namespace:
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
-    async def _check_quota(self, name: str, more: int, what: str) -> None:
+    async def _check_quota(self, name: str, more: int, what: str, moved: str = "") -> None:
         """Raise StreamQuotaError if a namespace may not have `more` streams in addition.
 
-        The streams are beside the stream `name`. They are also streams of each namespace between
-        this one and them.
+        The streams are beside the stream `name`. They are streams of each namespace that the name
+        may be in: this one, those between it and them, and those above it. Those that have the
+        stream `moved` get no further stream.
         """
         await self._inherited()
-        await self._check_room(self.path, self.settings.streams_max, more, what)
+        stays = names_of(self.metadata(moved).paths.stream) if moved else ()
+        passed = {path for path, _ in stays}
         for path, _ in names_of(self.metadata(name).paths.stream):
+            if path in passed:
+                continue
             if path == self.path:
-                break
+                await self._check_room(path, self.settings.streams_max, more, what)
+                continue
             try:
                 own = await stored_settings(self.client, f"{path}/{SETTINGS_NODE}")
+                # What it inherits is that of another namespace which is checked here.
+                await self._check_room(path, own.get("streams_max", 0), more, what)
             except MetadataDeniedError:
                 continue  # The namespace belongs to others, and the store decides.
-            # What it inherits is either that of this namespace, or that of one checked here.
-            await self._check_room(path, own.get("streams_max", 0), more, what)
 
     async def _check_room(self, path: str, limit: int, more: int, what: str) -> None:
-        """Raise StreamQuotaError if `more` streams exceed the limit of the namespace at `path`.
-
-        It is this namespace or one below it.
-        """
-        below = path[len(self.path) + 1 :]
-        if limit and len(await self.streams(f"{below}/" if below else "")) + more > limit:
+        """Raise StreamQuotaError if `more` streams exceed the limit of the namespace at `path`."""
+        if limit and len(await self._streams_in(path)) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
             raise StreamQuotaError(
                 f"namespace {path} {has} the {limit} streams that streams_max allows: {what} "
@@ -325,23 +327,29 @@ class Namespace:
         Returns:
             The names of the streams.
         """
-        found: list[str] = []
-        level = await self._children("")
-        while level:
-            exist = await each(level, lambda name: self.metadata(name).exists())
-            found += [name for name, there in zip(level, exist) if there]
-            nested = await each(level, self._children)
-            level = [name for names in nested for name in names]
-        return sorted(name for name in found if name.startswith(prefix))
+        return sorted(n for n in await self._streams_in(self.path) if n.startswith(prefix))
 
-    async def _children(self, above: str) -> list[str]:
-        path = f"{self.path}/{above}" if above else self.path
-        try:
-            names = await self._tree.children(path)
-        except NoSuchKeyError:
-            return []
-        found = [f"{above}/{n}" if above else n for n in names]
-        return [name for name in found if may_name_stream(name)]
+    async def _streams_in(self, namespace: str) -> list[str]:
+        """Return the names of the streams in the namespace at a path."""
+
+        async def exists(name: str) -> bool:
+            return await self._tree.exists(StreamPaths(namespace, name).segments)
+
+        async def below(name: str) -> list[str]:
+            path = f"{namespace}/{name}" if name else namespace
+            try:
+                names = await self._tree.children(path)
+            except NoSuchKeyError:
+                return []
+            found = [f"{name}/{one}" if name else one for one in names]
+            return [one for one in found if may_name_stream(one)]
+
+        found: list[str] = []
+        level = await below("")
+        while level:
+            found += [name for name, there in zip(level, await each(level, exists)) if there]
+            level = [name for names in await each(level, below) for name in names]
+        return found
 
     async def exists(self, name: str) -> bool:
         """Return whether a stream with this name exists."""
@@ -464,6 +472,8 @@ class Namespace:
         Raises:
             NoSuchStreamError: There is no stream with the present name, or it is being deleted.
             StreamExistsError: There is a stream or a topic with the new name.
+            StreamQuotaError: The new name is in another namespace below this one, which has as many
+                streams as its `streams_max` allows. Nothing was changed.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
@@ -492,6 +502,7 @@ class Namespace:
                     remedy="Choose another name",
                 )
             await metadata.require()
+            await self._check_quota(new_name, 1, f"stream {new_name}", moved=name)
             self._check_size_of_rename(name, (await self._rename(metadata, target))[0])
             try:
                 # This completes the segment in progress. Otherwise its writer would continue in the
