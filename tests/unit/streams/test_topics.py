@@ -559,6 +559,27 @@ def test_a_rename_into_another_namespace_keeps_its_quota() -> None:
     run(scene)
 
 
+def test_a_name_does_not_lead_into_the_nodes_of_another_namespace() -> None:
+    """The deletion of such a stream deleted the node that makes a path a namespace."""
+
+    async def scene(b: Bench) -> None:
+        nearer = await open_namespace(b.client, "/acme/test/near", create=True)
+        for name in ("near/.quire", "near/.quire/topics/clicks"):
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                lambda: b.streams.delete_stream(name),  # noqa: B023
+                lambda: b.streams.create_stream(name),  # noqa: B023
+                lambda: b.streams.create_topic(name, 1),  # noqa: B023
+                lambda: b.streams.rename_stream("s", name),  # noqa: B023
+            ]
+            for call in calls:
+                with pytest.raises(UsageError, match=r"'\.quire', which is reserved"):
+                    await call()
+        await nearer.close()
+        await open_namespace(b.client, "/acme/test/near")
+
+    run(scene)
+
+
 @pytest.mark.parametrize("moment", ["before the mark", "after the mark", "before the end"])
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_deletion_takes_no_topic_that_was_created_before_a_commit_of_its_own(
