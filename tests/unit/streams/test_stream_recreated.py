@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.errors import NoSuchStreamError, StreamFencedError
+from quire.errors import MetadataUnavailableError, NoSuchStreamError, StreamFencedError
 from quire.metadata.tree import Create, Delete, Operation, Put, Result
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.removal import delete_stream
@@ -297,6 +297,39 @@ def test_a_deletion_that_comes_late_does_not_begin_again_with_the_present_stream
             await delete_stream(other, metadata, b"")
         former.abandon()
         assert [r.payload for r in await b.read("s")] == [b"1", b"2"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("call", ["create", "rename", "topic", "partition"])
+def test_the_rest_of_a_deleted_stream_is_not_in_the_way(call: str) -> None:
+    """Its deletion was interrupted after the stream did not exist any more."""
+
+    async def scene(b: Bench) -> None:
+        name = "s/0" if call == "partition" else "s"
+        async with b.streams.open_writer(name, create=True) as writer:
+            await writer.append(b"0")
+        assert await b.streams.subscription(name, "mine").commit(DLSN(1, 0, 0))
+        with pytest.MonkeyPatch.context() as patch:
+
+            async def interrupted(self: StreamMetadata) -> None:
+                raise MetadataUnavailableError("interrupted")
+
+            patch.setattr(StreamMetadata, "remove_rest", interrupted)
+            with pytest.raises(MetadataUnavailableError):
+                await b.streams.delete_stream(name)
+        if call == "create":
+            await b.streams.create_stream("s")
+        elif call == "rename":
+            await b.streams.create_stream("t")
+            former = await b.streams.open_writer("t")
+            await b.streams.rename_stream("t", "s")
+            former.abandon()
+        else:
+            await b.streams.create_topic("s", 1)
+            name = "s/0"
+        assert await b.streams.streams() == [name]
+        assert await b.streams.subscriptions(name) == []
 
     run(scene)
 

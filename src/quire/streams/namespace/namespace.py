@@ -503,6 +503,7 @@ class Namespace:
                 )
             await metadata.require()
             await self._check_quota(new_name, 1, f"stream {new_name}", moved=name)
+            await target.remove_former()
             self._check_size_of_rename(name, (await self._rename(metadata, target))[0])
             try:
                 # This completes the segment in progress. Otherwise its writer would continue in the

@@ -170,6 +170,7 @@ class StreamMetadata:
                     raise self._topic_exists() from error
                 if attempt == CREATE_ATTEMPTS - 1:
                     raise
+                await self.remove_former()
 
     async def creation(self, more: Mapping[str, bytes] | None = None) -> list[Operation]:
         """Return the operations that create the stream, with the arguments of `create`.
@@ -272,6 +273,11 @@ class StreamMetadata:
         """Raise NoSuchStreamError unless the stream exists."""
         if not await self.exists():
             raise await self._missing()
+
+    async def remove_former(self) -> None:
+        """Delete what an interrupted deletion has left, so that a stream can get the name."""
+        if not await self.exists() and await self.tree.exists(self.paths.root):
+            await self.remove_rest()
 
     async def remove_rest(self) -> None:
         """Delete the nodes that are left of a deleted stream.

@@ -133,6 +133,7 @@ class TopicMetadata:
                 await self._refuse_existing(name, streams, error)
                 if attempt == CREATE_TOPIC_ATTEMPTS - 1:
                     raise
+                await each([self.stream(name), *streams], StreamMetadata.remove_former)
 
     async def adopt(self, name: str, partitions: int, *, any_number: bool = False) -> None:
         """Create a topic whose partitions are streams that exist already.
