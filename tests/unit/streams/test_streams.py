@@ -25,6 +25,7 @@ from quire.codec.distributedlog.record import (
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
     ClientClosedError,
+    MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     NoSuchNamespaceError,
@@ -1597,3 +1598,15 @@ async def test_many_tokens_in_one_entry_do_not_make_it_too_large(client: Client)
     await writer.append(b"1", token=tokens[-1])
     await writer.close()
     assert (await streams.segments("s"))[-1].record_count == 3
+
+
+def test_a_damaged_allocation_is_named() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        metadata = b.streams.metadata("s")
+        await metadata.tree.commit(Put(metadata.paths.allocation, b"L7"))
+        for call in (b.streams.open_writer, b.streams.delete_stream):
+            with pytest.raises(MetadataError, match="allocation .* does not contain a number"):
+                await call("s")
+
+    run(scene)
