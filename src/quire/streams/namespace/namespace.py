@@ -8,6 +8,7 @@ path, and the settings of a stream below the stream.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -730,6 +731,8 @@ class Namespace:
             raise ArgumentTypeError(
                 f"the argument lock must be a number of seconds, not {type(lock).__name__}"
             )
+        if lock is not None and math.isnan(lock):
+            raise UsageError("the argument lock must be a number of seconds, not NaN")
         if create and not await metadata.exists():
             try:
                 await self.create_stream(name)
@@ -741,7 +744,11 @@ class Namespace:
         await metadata.ensure_writable()
         held = StreamLock(self._tree, metadata.paths.lock, self._tasks)
         end_with_client(self.client, held)
-        await held.acquire(lock)
+        try:
+            await held.acquire(lock)
+        except NoSuchKeyError as error:  # the stream was deleted or renamed while this waited
+            await metadata.require()
+            raise nothing_done(metadata.replaced()) from error
         try:
             return await self._open_writer(metadata, held)
         except BaseException:
