@@ -41,7 +41,9 @@ def test_a_stream_that_is_deleted_while_its_lock_is_awaited_does_not_exist(again
         await b.streams.delete_stream("s")
         if again:
             await b.streams.create_stream("s")
-        with pytest.raises(NoSuchStreamError, match="s does not exist|another stream has its name"):
+        with pytest.raises(
+            NoSuchStreamError, match=r"s does not exist|another stream has its name"
+        ):
             await waiting
         former.abandon()
 

@@ -1606,7 +1606,7 @@ def test_a_damaged_allocation_is_named() -> None:
         metadata = b.streams.metadata("s")
         await metadata.tree.commit(Put(metadata.paths.allocation, b"L7"))
         for call in (b.streams.open_writer, b.streams.delete_stream):
-            with pytest.raises(MetadataError, match="allocation .* does not contain a number"):
+            with pytest.raises(MetadataError, match=r"allocation .* does not contain a number"):
                 await call("s")
 
     run(scene)
