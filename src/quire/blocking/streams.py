@@ -103,7 +103,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
         Raises:
             StreamExistsError: A stream or a topic has this name already, or a topic that had such a
                 partition is being deleted.
-            StreamQuotaError: The namespace has as many streams as `streams_max` allows.
+            StreamQuotaError: The namespace, or one above it or between it and the stream, has as
+                many streams as its `streams_max` allows.
             UsageError: The name or a setting is not valid, or the name is that of a partition that
                 a topic does not have.
         """
@@ -154,7 +155,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
                 again.
 
         Raises:
-            NoSuchStreamError: The stream does not exist.
+            NoSuchStreamError: The stream does not exist, or was replaced by another one meanwhile.
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
         """
         call(self.aio.configure_stream(name, settings))
@@ -180,7 +181,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
         that does not exist succeeds. After an error or a cancellation a part of the stream may be
-        left: call this again.
+        left, which cannot be renamed: call this again.
 
         Args:
             name: The name of the stream.
@@ -201,8 +202,10 @@ class Namespace(ContextHandle[AsyncNamespace]):
             new_name: The new name.
 
         Raises:
-            NoSuchStreamError: There is no stream with the present name.
+            NoSuchStreamError: There is no stream with the present name, or it is being deleted.
             StreamExistsError: There is a stream or a topic with the new name.
+            StreamQuotaError: The new name is in another namespace below this one, which has as many
+                streams as its `streams_max` allows. Nothing was changed.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
@@ -314,7 +317,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
-            UsageError: The stream does not exist, and `create_stream` refuses its name.
+            UsageError: The stream does not exist, and `create_stream` refuses its name, or the
+                library for the compression of the stream is not installed.
         """
         return StreamWriter(call(self.aio.open_writer(name, create=create, lock=lock)))
 

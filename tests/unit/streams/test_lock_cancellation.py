@@ -1,4 +1,4 @@
-"""A writer that stops waiting for the lock of its stream leaves no member behind."""
+"""Writers that wait for the lock of their stream in vain."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from quire.errors import NoSuchStreamError, UsageError
 from quire.streams.namespace.namespace import Namespace
 from tests.support.streams import Bench, run
 
@@ -26,5 +27,35 @@ def test_a_cancelled_wait_leaves_no_member() -> None:
         await writer.close()
         second = await b.streams.open_writer("s", lock=1)  # The cancelled one is not in its way.
         await second.close()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stream_that_is_deleted_while_its_lock_is_awaited_does_not_exist(again: bool) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        former = await b.streams.open_writer("s", lock=1)
+        waiting = asyncio.ensure_future(_open(b.streams))
+        await asyncio.sleep(1)
+        await b.streams.delete_stream("s")
+        if again:
+            await b.streams.create_stream("s")
+        with pytest.raises(
+            NoSuchStreamError, match=r"s does not exist|another stream has its name"
+        ):
+            await waiting
+        former.abandon()
+
+    run(scene)
+
+
+def test_a_time_that_is_no_number_is_refused() -> None:
+    """The event loop stopped at it."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        with pytest.raises(UsageError, match="must be a number of seconds, not NaN"):
+            await b.streams.open_writer("s", lock=float("nan"))
 
     run(scene)

@@ -6,11 +6,14 @@ stream.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from quire.client.unreadable_items import Skipped
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.namespace_binding import NamespaceBinding
+from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
@@ -24,6 +27,8 @@ from tests.support.streams import Bench, run
 
 COUNT = 25
 """Records of a stream: two segments of ten, and one in progress."""
+
+LAYOUT = layout.encode(layout.Layout(layout.HIERARCHICAL))
 
 
 async def written(made: Bench, name: str) -> None:
@@ -129,11 +134,28 @@ def test_namespaces_are_found_wherever_they_are() -> None:
         await tree.make_path("/java/streams", binding)
         await tree.make_path("/java/nothing", b"something else")
         await tree.make_path("/ledgers-of-another/available")
-        await tree.make_path("/ledgers-of-another/LAYOUT")
+        await tree.make_path("/ledgers-of-another/LAYOUT", LAYOUT)
         await tree.make_path("/ledgers-of-another/x", binding)
         assert await namespaces(made.client) == [
             "/acme/test", "/acme/test/inner", "/java/streams", "/other",
         ]  # fmt: skip
+
+    run(scene)
+
+
+@pytest.mark.parametrize("below", ["", "/x"])
+def test_streams_with_the_names_of_nodes_of_a_ledgers_root_keep_their_ledgers(below: str) -> None:
+    """Their namespace was taken for a ledgers root, so all of its ledgers were orphans."""
+
+    async def scene(made: Bench) -> None:
+        names = [f"LAYOUT{below}", f"available{below}", "other"]
+        for name in names:
+            async with made.streams.open_writer(name, create=True) as writer:
+                await writer.append(b"0")
+        assert await namespaces(made.client) == ["/acme/test"]
+        assert await namespace_sizes(made.client) == {"/acme/test": 3}
+        await asyncio.sleep(1)
+        assert await look_for_orphans(made.client, 0.0) == orphans.OrphanReport([], [])
 
     run(scene)
 

@@ -9,8 +9,8 @@ from contextlib import aclosing
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.errors import NoSuchStreamError, StreamFencedError
-from quire.metadata.tree import Delete, Operation, Result
+from quire.errors import MetadataUnavailableError, NoSuchStreamError, StreamFencedError
+from quire.metadata.tree import Create, Delete, Operation, Put, Result
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.removal import delete_stream
 from quire.streams.namespace.stream_metadata import StreamMetadata
@@ -301,7 +301,93 @@ def test_a_deletion_that_comes_late_does_not_begin_again_with_the_present_stream
     run(scene)
 
 
+@pytest.mark.parametrize("call", ["create", "rename", "topic", "partition"])
+def test_the_rest_of_a_deleted_stream_is_not_in_the_way(call: str) -> None:
+    """Its deletion was interrupted after the stream did not exist any more."""
+
+    async def scene(b: Bench) -> None:
+        name = "s/0" if call == "partition" else "s"
+        async with b.streams.open_writer(name, create=True) as writer:
+            await writer.append(b"0")
+        assert await b.streams.subscription(name, "mine").commit(DLSN(1, 0, 0))
+        with pytest.MonkeyPatch.context() as patch:
+
+            async def interrupted(self: StreamMetadata) -> None:
+                raise MetadataUnavailableError("interrupted")
+
+            patch.setattr(StreamMetadata, "remove_rest", interrupted)
+            with pytest.raises(MetadataUnavailableError):
+                await b.streams.delete_stream(name)
+        if call == "create":
+            await b.streams.create_stream("s")
+        elif call == "rename":
+            await b.streams.create_stream("t")
+            former = await b.streams.open_writer("t")
+            await b.streams.rename_stream("t", "s")
+            former.abandon()
+        else:
+            await b.streams.create_topic("s", 1)
+            name = "s/0"
+        assert await b.streams.streams() == [name]
+        assert await b.streams.subscriptions(name) == []
+
+    run(scene)
+
+
+def test_settings_are_not_given_to_a_stream_that_took_the_name_meanwhile() -> None:
+    """Its node with settings had the version that the node of the former stream had."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"retention_s": 60})
+        async with b.world.client("other") as other:
+            streams = await open_namespace(other, "/acme/test")
+            tree, real = other.metadata.tree, other.metadata.tree.commit
+
+            async def commit(*operations: Operation) -> list[Result]:
+                if any(isinstance(one, Put) for one in operations):
+                    tree.commit = real  # type: ignore[method-assign]
+                    await b.streams.delete_stream("s")
+                    await b.streams.create_stream("s", settings={"bytes_max": 10})
+                return await real(*operations)
+
+            tree.commit = commit  # type: ignore[method-assign]
+            with pytest.raises(NoSuchStreamError, match="another stream has its name now"):
+                await streams.configure_stream("s", {"retention_bytes": 1})
+        assert await b.streams.own_stream_settings("s") == {"bytes_max": 10}
+        await b.streams.delete_stream("s")
+        with pytest.raises(NoSuchStreamError, match="stream s does not exist"):
+            await b.streams.configure_stream("s", {"retention_bytes": 1})
+
+    run(scene)
+
+
 def test_a_deletion_takes_no_ledger_of_a_stream_that_is_renamed_meanwhile() -> None:
+    """Until the deletion has begun, whatever it has read by then."""
+
+    async def scene(b: Bench) -> None:
+        for number in range(3):
+            await fill(b, number)
+        async with b.world.client("other") as other:
+            metadata = StreamMetadata(other, b.streams.metadata("s").paths)
+            tree, real = other.metadata.tree, other.metadata.tree.commit
+
+            async def commit(*operations: Operation) -> list[Result]:
+                if any(isinstance(one, Create) for one in operations):
+                    tree.commit = real  # type: ignore[method-assign]
+                    await b.streams.rename_stream("s", "kept")
+                return await real(*operations)
+
+            tree.commit = commit  # type: ignore[method-assign]
+            await delete_stream(other, metadata, b"")
+        assert [record.payload for record in await b.read("kept")] == [b"0", b"1", b"2"]
+        assert await b.streams.streams() == ["kept"]
+
+    run(scene)
+
+
+def test_a_stream_that_is_being_deleted_cannot_be_renamed() -> None:
+    """The stream with the new name would lack what was deleted by then."""
+
     async def scene(b: Bench) -> None:
         for number in range(3):
             await fill(b, number)
@@ -310,12 +396,38 @@ def test_a_deletion_takes_no_ledger_of_a_stream_that_is_renamed_meanwhile() -> N
             segment = (await metadata.segments())[0]
 
             async def meanwhile() -> None:
-                await b.streams.rename_stream("s", "kept")
+                with pytest.raises(NoSuchStreamError, match="is being deleted"):
+                    await b.streams.rename_stream("s", "kept")
 
             before_it_deletes(metadata, metadata.paths.segment(segment.name), meanwhile)
             await delete_stream(other, metadata, b"")
-        reader = await b.streams.open_reader("kept", on_gap="skip")
-        assert [record.payload async for record in reader] == [b"1", b"2"]
+        assert await b.streams.streams() == []
+        await create_again(b, 3)
+        await b.streams.rename_stream("s", "kept")
+        assert [record.payload for record in await b.read("kept")] == [b"3"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("node", ["quire-marks", "quire-deletion"])
+def test_a_rename_begins_again_if_the_stream_gets_a_node_meanwhile(node: str) -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 0)
+        async with b.world.client("other") as other:
+            streams = await open_namespace(other, "/acme/test")
+            metadata = streams.metadata("s")
+
+            async def meanwhile() -> None:
+                await b.client.metadata.tree.commit(Create(f"{metadata.paths.root}/{node}"))
+
+            before_it_deletes(metadata, metadata.paths.root, meanwhile)
+            if node == "quire-marks":
+                await streams.rename_stream("s", "t")
+            else:
+                with pytest.raises(NoSuchStreamError, match="is being deleted"):
+                    await streams.rename_stream("s", "t")
+        name = "t" if node == "quire-marks" else "s"
+        assert [record.payload for record in await b.read(name)] == [b"0"]
 
     run(scene)
 
@@ -329,5 +441,27 @@ def test_a_deletion_leaves_no_nodes() -> None:
         await b.streams.delete_stream("s")
         assert not await metadata.tree.exists(metadata.paths.stream)
         assert not await metadata.tree.exists(life.rpartition("/")[0])
+
+    run(scene)
+
+
+@pytest.mark.parametrize("call", ["delete", "delete what never was", "rename"])
+def test_a_node_with_a_value_outlives_the_streams_at_and_below_its_path(call: str) -> None:
+    """Such a node binds a namespace of Java's, or belongs to another program."""
+
+    async def scene(b: Bench) -> None:
+        tree = b.client.metadata.tree
+        await tree.make_path("/acme/test/near", b"a binding")
+        if call != "delete what never was":
+            await b.streams.create_stream("near")
+            await b.streams.create_stream("near/deep/s")
+        if call == "rename":
+            await b.streams.rename_stream("near/deep/s", "s")
+            await b.streams.rename_stream("near", "t")
+        else:
+            await b.streams.delete_stream("near/deep/s")
+            await b.streams.delete_stream("near")
+        assert (await tree.read("/acme/test/near")).value == b"a binding"
+        assert await tree.children("/acme/test/near") == []
 
     run(scene)

@@ -8,16 +8,24 @@ from array import array
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from quire.client import Client
+from quire.codec.distributedlog import compression
 from quire.codec.distributedlog.control_record import CreationTime, encode_control
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.codec.distributedlog.record import control_record, decode_entry, encode_record
+from quire.codec.distributedlog.record import (
+    MAX_PAYLOAD_BYTES,
+    control_record,
+    decode_entry,
+    encode_record,
+)
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
     ClientClosedError,
+    MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     NoSuchNamespaceError,
@@ -1531,5 +1539,74 @@ def test_a_search_past_the_end_of_an_empty_segment_skips_nothing() -> None:
         ):
             found = await find(b.client, [*written, empty], start, b"")
             assert found == last.first_dlsn
+
+    run(scene)
+
+
+@pytest.mark.parametrize("gone", ["before", "meanwhile"])
+def test_a_stream_whose_compression_is_not_installed_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """The writer created and dropped one segment after the other, and the append never ended."""
+    missing = UsageError("the Python package lz4 is not installed")
+
+    def no_lz4() -> NoReturn:
+        raise missing
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"compression": "lz4"})
+        former = await b.streams.open_writer("s")
+        await former.append(b"0" * 100)
+        if gone == "before":
+            with monkeypatch.context() as patched:
+                patched.setattr(compression, "_lz4", no_lz4)
+                with pytest.raises(UsageError, match="not installed"):
+                    await b.streams.open_writer("s")
+            await former.append(b"1")  # it was not fenced
+        await former.close()
+        writer = await b.streams.open_writer("s")
+        with monkeypatch.context() as patched:
+            patched.setattr(compression, "_lz4", no_lz4)
+            async with asyncio.timeout(5):  # simulated
+                with pytest.raises(UsageError, match="not installed"):
+                    await writer.append(b"2")
+                with pytest.raises(UsageError, match="not installed"):
+                    await writer.close()
+        assert len(await b.ledgers()) <= 3
+        async with b.streams.open_writer("s") as writer:
+            await writer.append(b"3")
+        read = [record.payload for record in await b.read("s")]
+        assert read == [b"0" * 100, *([b"1"] if gone == "before" else []), b"3"]
+
+    run(scene)
+
+
+async def test_many_tokens_in_one_entry_do_not_make_it_too_large(client: Client) -> None:
+    """The largest record leaves room for only about 40 of them."""
+    streams = await open_namespace(client, "/team", create=True)
+    await streams.create_stream("s", settings={"entries_in_flight": 1})
+    writer = await streams.open_writer("s")
+    await writer.set_fencing_token("first")
+    await writer.submit_many([bytes(MAX_PAYLOAD_BYTES)] * 2, token="first")
+    tokens = [f"{number:064}" for number in range(60)]
+    await asyncio.gather(
+        *(
+            writer.set_fencing_token(token, expect=former)
+            for former, token in zip(["first", *tokens], tokens)
+        )
+    )
+    await writer.append(b"1", token=tokens[-1])
+    await writer.close()
+    assert (await streams.segments("s"))[-1].record_count == 3
+
+
+def test_a_damaged_allocation_is_named() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        metadata = b.streams.metadata("s")
+        await metadata.tree.commit(Put(metadata.paths.allocation, b"L7"))
+        for call in (b.streams.open_writer, b.streams.delete_stream):
+            with pytest.raises(MetadataError, match=r"allocation .* does not contain a number"):
+                await call("s")
 
     run(scene)

@@ -284,6 +284,32 @@ def test_no_stream_is_created_beside_a_topic_that_is_created_at_the_same_time(
     run(scene)
 
 
+def test_no_stream_is_created_beside_a_topic_that_took_the_name_of_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would have been a partition of the former topic, whose node had the same version."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("clicks", 4)
+        await removal.delete_stream(b.client, b.streams.metadata("clicks/3"), b"")
+        whole = StreamMetadata.creation
+
+        async def late(self: StreamMetadata, more: Any = None) -> list[Operation]:
+            operations = await whole(self, more)
+            monkeypatch.undo()
+            await b.streams.delete_topic("clicks")
+            await b.streams.create_topic("clicks", 2)
+            await whole(self, more)  # Another client creates the nodes above the stream again.
+            return operations
+
+        monkeypatch.setattr(StreamMetadata, "creation", late)
+        with pytest.raises(UsageError, match="topic clicks has the partitions 0 to 1"):
+            await b.streams.create_stream("clicks/3")
+        assert not await b.streams.exists("clicks/3")
+
+    run(scene)
+
+
 def test_a_topic_is_made_of_streams_that_exist() -> None:
     async def scene(b: Bench) -> None:
         async def adopt(partitions: int, **more: Any) -> None:
@@ -494,6 +520,62 @@ def test_the_quota_of_a_nearer_namespace_counts_as_well() -> None:
             await b.streams.create_stream("orders/asia")
         await b.streams.create_stream("others/asia")
         assert await b.streams.streams() == ["orders/eu", "orders/us", "others/asia"]
+
+    run(scene)
+
+
+def test_the_quota_of_a_namespace_above_counts_as_well() -> None:
+    """A stream that was created through a nearer namespace was not counted."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.configure({"streams_max": 2})
+        nearer = await open_namespace(
+            b.client, "/acme/test/orders", settings={"streams_max": 0}, create=True
+        )
+        await b.streams.create_stream("s")
+        with pytest.raises(StreamQuotaError, match="/acme/test would, with 2 more, have more"):
+            await nearer.create_topic("clicks", 2)
+        await nearer.create_stream("eu")
+        with pytest.raises(StreamQuotaError, match="/acme/test already has the 2 streams"):
+            await nearer.create_stream("us")
+        await nearer.rename_stream("eu", "us")
+        assert await b.streams.streams() == ["orders/us", "s"]
+
+    run(scene)
+
+
+def test_a_rename_into_another_namespace_keeps_its_quota() -> None:
+    async def scene(b: Bench) -> None:
+        await _nearer(b)
+        for name in ("s", "t"):
+            await b.streams.create_stream(name)
+        await b.streams.configure({"streams_max": 3})
+        await b.streams.rename_stream("s", "orders/s")
+        with pytest.raises(StreamQuotaError, match="/acme/test/orders already has the 2 streams"):
+            await b.streams.rename_stream("t", "orders/t")
+        await b.streams.rename_stream("orders/s", "orders/us")
+        assert await b.streams.streams() == ["orders/eu", "orders/us", "t"]
+
+    run(scene)
+
+
+def test_a_name_does_not_lead_into_the_nodes_of_another_namespace() -> None:
+    """The deletion of such a stream deleted the node that makes a path a namespace."""
+
+    async def scene(b: Bench) -> None:
+        nearer = await open_namespace(b.client, "/acme/test/near", create=True)
+        for name in ("near/.quire", "near/.quire/topics/clicks"):
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                lambda: b.streams.delete_stream(name),  # noqa: B023
+                lambda: b.streams.create_stream(name),  # noqa: B023
+                lambda: b.streams.create_topic(name, 1),  # noqa: B023
+                lambda: b.streams.rename_stream("s", name),  # noqa: B023
+            ]
+            for call in calls:
+                with pytest.raises(UsageError, match=r"'\.quire', which is reserved"):
+                    await call()
+        await nearer.close()
+        await open_namespace(b.client, "/acme/test/near")
 
     run(scene)
 

@@ -84,6 +84,16 @@ def _lz4() -> _Lz4:
     return _Lz4()
 
 
+def check_available(name: str) -> None:
+    """Check that bodies can be compressed with the method of this name.
+
+    Raises:
+        UsageError: There is no such compression, or the library for it is not installed.
+    """
+    if Compression.parse(name) is Compression.LZ4:
+        _lz4()
+
+
 def compress(compression: Compression, body: bytes) -> tuple[Compression, bytes]:
     """Return the stored form of a body, and the code for its header.
 

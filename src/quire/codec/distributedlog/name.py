@@ -22,6 +22,11 @@ from dataclasses import dataclass
 from quire.errors import MetadataError, UsageError, check_type
 
 PARTITION = "<default>"
+HIDDEN = ".quire"
+"""The node that each namespace has that Quire created or in which it has written a stream.
+
+It holds Quire's own data, so no part of a name is this.
+"""
 LAYOUT_DATA = b"\xff\xff\xff\xff"
 """The data of the node `version`. A writer refuses any other."""
 _NUMBER = re.compile(rb"-?\d{1,19}")
@@ -69,6 +74,8 @@ def _objection(name: str) -> str | None:
             return "a part between two / is empty"
         if element in (".", ".."):
             return f"a part of it is {element!r}"
+        if element == HIDDEN:
+            return f"a part of it is {element!r}, which is reserved"
     for character in "<> \0":
         if character in name:
             return f"it contains {character!r}"

@@ -8,6 +8,7 @@ path, and the settings of a stream below the stream.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -18,6 +19,7 @@ from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.client import end_with_client
+from quire.codec.distributedlog.compression import check_available
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream_name
 from quire.codec.distributedlog.segment import StreamSegment
@@ -30,6 +32,7 @@ from quire.errors import (
     NoSuchKeyError,
     NoSuchNamespaceError,
     NoSuchStreamError,
+    NotEmptyError,
     QuireError,
     StreamClosedError,
     StreamEndedError,
@@ -41,9 +44,11 @@ from quire.errors import (
     nothing_done,
 )
 from quire.metadata.common import check_operations
+from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import (
     COMMIT_BYTES_MAX,
     COMMIT_OPERATIONS_MAX,
+    Check,
     Create,
     Delete,
     Operation,
@@ -263,7 +268,8 @@ class Namespace:
         Raises:
             StreamExistsError: A stream or a topic has this name already, or a topic that had such a
                 partition is being deleted.
-            StreamQuotaError: The namespace has as many streams as `streams_max` allows.
+            StreamQuotaError: The namespace, or one above it or between it and the stream, has as
+                many streams as its `streams_max` allows.
             UsageError: The name or a setting is not valid, or the name is that of a partition that
                 a topic does not have.
         """
@@ -278,31 +284,32 @@ class Namespace:
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
-    async def _check_quota(self, name: str, more: int, what: str) -> None:
+    async def _check_quota(self, name: str, more: int, what: str, moved: str = "") -> None:
         """Raise StreamQuotaError if a namespace may not have `more` streams in addition.
 
-        The streams are beside the stream `name`. They are also streams of each namespace between
-        this one and them.
+        The streams are beside the stream `name`. They are streams of each namespace that the name
+        may be in: this one, those between it and them, and those above it. Those that have the
+        stream `moved` get no further stream.
         """
         await self._inherited()
-        await self._check_room(self.path, self.settings.streams_max, more, what)
+        stays = names_of(self.metadata(moved).paths.stream) if moved else ()
+        passed = {path for path, _ in stays}
         for path, _ in names_of(self.metadata(name).paths.stream):
+            if path in passed:
+                continue
             if path == self.path:
-                break
+                await self._check_room(path, self.settings.streams_max, more, what)
+                continue
             try:
                 own = await stored_settings(self.client, f"{path}/{SETTINGS_NODE}")
+                # What it inherits is that of another namespace which is checked here.
+                await self._check_room(path, own.get("streams_max", 0), more, what)
             except MetadataDeniedError:
                 continue  # The namespace belongs to others, and the store decides.
-            # What it inherits is either that of this namespace, or that of one checked here.
-            await self._check_room(path, own.get("streams_max", 0), more, what)
 
     async def _check_room(self, path: str, limit: int, more: int, what: str) -> None:
-        """Raise StreamQuotaError if `more` streams exceed the limit of the namespace at `path`.
-
-        It is this namespace or one below it.
-        """
-        below = path[len(self.path) + 1 :]
-        if limit and len(await self.streams(f"{below}/" if below else "")) + more > limit:
+        """Raise StreamQuotaError if `more` streams exceed the limit of the namespace at `path`."""
+        if limit and len(await self._streams_in(path)) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
             raise StreamQuotaError(
                 f"namespace {path} {has} the {limit} streams that streams_max allows: {what} "
@@ -321,23 +328,29 @@ class Namespace:
         Returns:
             The names of the streams.
         """
-        found: list[str] = []
-        level = await self._children("")
-        while level:
-            exist = await each(level, lambda name: self.metadata(name).exists())
-            found += [name for name, there in zip(level, exist) if there]
-            nested = await each(level, self._children)
-            level = [name for names in nested for name in names]
-        return sorted(name for name in found if name.startswith(prefix))
+        return sorted(n for n in await self._streams_in(self.path) if n.startswith(prefix))
 
-    async def _children(self, above: str) -> list[str]:
-        path = f"{self.path}/{above}" if above else self.path
-        try:
-            names = await self._tree.children(path)
-        except NoSuchKeyError:
-            return []
-        found = [f"{above}/{n}" if above else n for n in names]
-        return [name for name in found if may_name_stream(name)]
+    async def _streams_in(self, namespace: str) -> list[str]:
+        """Return the names of the streams in the namespace at a path."""
+
+        async def exists(name: str) -> bool:
+            return await self._tree.exists(StreamPaths(namespace, name).segments)
+
+        async def below(name: str) -> list[str]:
+            path = f"{namespace}/{name}" if name else namespace
+            try:
+                names = await self._tree.children(path)
+            except NoSuchKeyError:
+                return []
+            found = [f"{name}/{one}" if name else one for one in names]
+            return [one for one in found if may_name_stream(one)]
+
+        found: list[str] = []
+        level = await below("")
+        while level:
+            found += [name for name, there in zip(level, await each(level, exists)) if there]
+            level = [name for names in await each(level, below) for name in names]
+        return found
 
     async def exists(self, name: str) -> bool:
         """Return whether a stream with this name exists."""
@@ -374,13 +387,29 @@ class Namespace:
                 again.
 
         Raises:
-            NoSuchStreamError: The stream does not exist.
+            NoSuchStreamError: The stream does not exist, or was replaced by another one meanwhile.
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
         """
         metadata = self.metadata(name)
         node = f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}"
+        inherited = await self.inherited_stream_settings(name)
+        guard: list[Operation] = []
+        try:
+            guard.append(Check((await metadata.life()).path, ANY_VERSION))
+        except MetadataDeniedError:
+            pass  # The stream has no life, and this client may not begin one.
         await metadata.make_below(node)
-        await add_settings(self.client, node, settings, await self.inherited_stream_settings(name))
+        try:
+            await add_settings(self.client, node, settings, inherited, guard)
+        except NoSuchKeyError as error:
+            await metadata.require()
+            raise nothing_done(
+                NoSuchStreamError(
+                    f"stream {name} was deleted or renamed, and another stream has its name now, "
+                    "whose settings were not changed",
+                    remedy="Change the settings again if they are meant for that stream",
+                )
+            ) from error
 
     async def segments(self, name: str) -> list[StreamSegment]:
         """Return the segments of a stream, from the oldest to the newest.
@@ -403,7 +432,7 @@ class Namespace:
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
         that does not exist succeeds. After an error or a cancellation a part of the stream may be
-        left: call this again.
+        left, which cannot be renamed: call this again.
 
         Args:
             name: The name of the stream.
@@ -442,8 +471,10 @@ class Namespace:
             new_name: The new name.
 
         Raises:
-            NoSuchStreamError: There is no stream with the present name.
+            NoSuchStreamError: There is no stream with the present name, or it is being deleted.
             StreamExistsError: There is a stream or a topic with the new name.
+            StreamQuotaError: The new name is in another namespace below this one, which has as many
+                streams as its `streams_max` allows. Nothing was changed.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
             MetadataError: Other processes changed the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
@@ -472,6 +503,8 @@ class Namespace:
                     remedy="Choose another name",
                 )
             await metadata.require()
+            await self._check_quota(new_name, 1, f"stream {new_name}", moved=name)
+            await target.remove_former()
             self._check_size_of_rename(name, (await self._rename(metadata, target))[0])
             try:
                 # This completes the segment in progress. Otherwise its writer would continue in the
@@ -486,7 +519,7 @@ class Namespace:
                 operations, life = await self._rename(metadata, target)
                 await self._tree.commit(*operations)
                 break
-            except (VersionConflictError, KeyExistsError, NoSuchKeyError):
+            except (VersionConflictError, KeyExistsError, NoSuchKeyError, NotEmptyError):
                 if life and await self._tree.exists(life):
                     break  # An earlier attempt of the same transaction succeeded unnoticed.
                 continue  # Another process changed one of the streams. Begin again.
@@ -509,6 +542,8 @@ class Namespace:
         await self._tree.make_path(target.paths.stream)
         # Read the life before the segment nodes, which a concurrent truncation replaces.
         life = await metadata.life()
+        # A deletion that begins after this adds a node, so that the transaction fails.
+        await metadata.refuse_deleted()
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
         begin = await target.lives.begin()
         creates += begin
@@ -687,7 +722,8 @@ class Namespace:
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
-            UsageError: The stream does not exist, and `create_stream` refuses its name.
+            UsageError: The stream does not exist, and `create_stream` refuses its name, or the
+                library for the compression of the stream is not installed.
         """
         metadata = self.metadata(name)
         self._check_open(metadata)
@@ -695,6 +731,8 @@ class Namespace:
             raise ArgumentTypeError(
                 f"the argument lock must be a number of seconds, not {type(lock).__name__}"
             )
+        if lock is not None and math.isnan(lock):
+            raise UsageError("the argument lock must be a number of seconds, not NaN")
         if create and not await metadata.exists():
             try:
                 await self.create_stream(name)
@@ -706,7 +744,11 @@ class Namespace:
         await metadata.ensure_writable()
         held = StreamLock(self._tree, metadata.paths.lock, self._tasks)
         end_with_client(self.client, held)
-        await held.acquire(lock)
+        try:
+            await held.acquire(lock)
+        except NoSuchKeyError as error:  # the stream was deleted or renamed while this waited
+            await metadata.require()
+            raise nothing_done(metadata.replaced()) from error
         try:
             return await self._open_writer(metadata, held)
         except BaseException:
@@ -716,10 +758,12 @@ class Namespace:
     async def _open_writer(
         self, metadata: StreamMetadata, lock: StreamLock | None = None
     ) -> StreamWriter:
-        await self.stream_settings(metadata.paths.name)  # fail before another writer is fenced
+        settings = await self.stream_settings(metadata.paths.name)
+        check_available(settings.compression)  # fail before another writer is fenced
         taken = await take_over(self.client, metadata, self.password)
         # Until then, another stream with other settings may have got the name.
         settings = await self.stream_settings(metadata.paths.name)
+        check_available(settings.compression)
         held_bytes = 0
         if settings.bytes_max:
             held_bytes = await stored_bytes(self.client, taken.segments)

@@ -69,7 +69,8 @@ async def _delete(client: Client, metadata: StreamMetadata, password: bytes, lif
     """Claim the stream, delete its ledgers, and then delete the node `ledgers`.
 
     A stream without that node does not exist. It is deleted under the claim, so that no writer can
-    continue afterwards. Nothing is deleted if the stream has another life than `life`.
+    continue afterwards. Nothing is deleted if the stream has another life than `life`, or is
+    renamed before its first ledger is deleted. Later it cannot be renamed.
     """
     if (await metadata.life()).path != life:
         return
@@ -77,9 +78,10 @@ async def _delete(client: Client, metadata: StreamMetadata, password: bytes, lif
     claim = await metadata.claim()
     if claim.life != life:
         return
+    await metadata.begin_deletion(life)
     for segment in await metadata.segments():
         if not await metadata.tree.exists(life):
-            return  # a stream that was renamed still needs its ledgers
+            return  # the segments may be those of another stream, which needs its ledgers
         if segment.in_progress:
             await _fence(client, segment, password)
         await remove(client, metadata, segment, claim.life)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.client import Client
 from quire.errors import NoSuchKeyError, VersionConflictError
-from quire.metadata.tree import Put
+from quire.metadata.tree import Operation, Put
 from quire.streams.namespace.settings import (
     DEFAULTS,
     check_values,
@@ -46,11 +46,19 @@ async def inherited_settings(client: Client, path: str, below: str = "") -> dict
 
 
 async def add_settings(
-    client: Client, path: str, values: Mapping[str, Any], inherited: Mapping[str, Any]
+    client: Client,
+    path: str,
+    values: Mapping[str, Any],
+    inherited: Mapping[str, Any],
+    guard: Sequence[Operation] = (),
 ) -> None:
     """Add settings to those that a node stores. A value of None removes a setting.
 
-    Raises UsageError if the settings are not valid together with the inherited ones.
+    The operations of `guard` make the transaction fail if the node is not the one that is meant:
+    another node that gets its path later begins with the same versions.
+
+    Raises UsageError if the settings are not valid together with the inherited ones, and
+    NoSuchKeyError if the node, or a node of `guard`, does not exist.
     """
     tree = client.metadata.tree
     values = current_names(values)
@@ -61,7 +69,7 @@ async def add_settings(
         merged = {name: value for name, value in merged.items() if value is not None}
         DEFAULTS.with_values({**inherited, **merged})
         try:
-            await tree.commit(Put(path, encode_settings(merged), node.version))
+            await tree.commit(*guard, Put(path, encode_settings(merged), node.version))
             return
         except VersionConflictError:
             continue  # another client changed the node: add these settings to the new value

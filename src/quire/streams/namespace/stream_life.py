@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from quire.codec.distributedlog.name import StreamPaths
+from quire.codec.distributedlog.name import HIDDEN, StreamPaths
 from quire.errors import (
     MetadataDeniedError,
     MetadataUnavailableError,
@@ -34,8 +34,6 @@ from quire.errors import (
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 
-HIDDEN = ".quire"
-"""The node that each namespace has that Quire created or in which it has written a stream."""
 LIVES = f"{HIDDEN}/lives"
 """The path below a namespace that holds the lives of its streams."""
 FIND_ATTEMPTS = 10

@@ -170,6 +170,7 @@ class StreamMetadata:
                     raise self._topic_exists() from error
                 if attempt == CREATE_ATTEMPTS - 1:
                     raise
+                await self.remove_former()
 
     async def creation(self, more: Mapping[str, bytes] | None = None) -> list[Operation]:
         """Return the operations that create the stream, with the arguments of `create`.
@@ -238,6 +239,32 @@ class StreamMetadata:
     def _marks(self) -> str:
         return f"{self.paths.root}/quire-marks"
 
+    async def begin_deletion(self, life: str) -> None:
+        """Record in the stream's metadata that the stream is being deleted.
+
+        From then on it cannot be renamed, because it will soon lack segments. The record remains
+        until nothing of the stream is left. Raises NoSuchKeyError if the stream with the life at
+        this path (`StreamLife.path`) does not exist any more.
+        """
+        try:
+            await self.tree.commit(Check(life, ANY_VERSION), Create(self._deletion))
+        except KeyExistsError:
+            pass  # an earlier deletion was interrupted, or another one is at work
+
+    async def refuse_deleted(self) -> None:
+        """Raise NoSuchStreamError if the deletion of the stream has begun."""
+        if await self.tree.exists(self._deletion):
+            raise NoSuchStreamError(
+                f"stream {self.paths.name} of namespace {self.paths.namespace} is being deleted, "
+                "or its deletion was interrupted",
+                remedy=f"Complete the deletion: quire stream delete {self.paths.name} (in Python, "
+                "delete_stream)",
+            )
+
+    @property
+    def _deletion(self) -> str:
+        return f"{self.paths.root}/quire-deletion"
+
     async def exists(self) -> bool:
         """Return whether the stream exists."""
         return await self.tree.exists(self.paths.segments)
@@ -246,6 +273,11 @@ class StreamMetadata:
         """Raise NoSuchStreamError unless the stream exists."""
         if not await self.exists():
             raise await self._missing()
+
+    async def remove_former(self) -> None:
+        """Delete what an interrupted deletion has left, so that a stream can get the name."""
+        if not await self.exists() and await self.tree.exists(self.paths.root):
+            await self.remove_rest()
 
     async def remove_rest(self) -> None:
         """Delete the nodes that are left of a deleted stream.
@@ -289,13 +321,17 @@ class StreamMetadata:
     async def remove_markers(self) -> None:
         """Delete the stream's own node and the nodes above it that have no children any more.
 
-        The node of the namespace is kept.
+        The node of the namespace is kept. So is a node with a value, and those above it: it is not
+        a stream's, but may bind another namespace to its ledgers, or belong to another program.
         """
         path = self.paths.stream
         while path != self.paths.namespace:
             try:
-                await self.tree.commit(Delete(path))
-            except (NotEmptyError, NoSuchKeyError):
+                node = await self.tree.read(path)
+                if node.value:
+                    return
+                await self.tree.commit(Delete(path, node.version))
+            except (NotEmptyError, NoSuchKeyError, VersionConflictError):
                 return
             path = path.rpartition("/")[0]
 

@@ -34,7 +34,8 @@ A topic is never divided, so a page may have up to 63 streams more.
 LEDGERS_ROOT_SIGNS = {"LAYOUT", "available"}
 """The names of two children that the root node of every cluster's ledgers has.
 
-No namespace is below a node that has both.
+No namespace is below a node that has both, if the first one has a value. Streams may have these
+names too, but their nodes have no values.
 """
 OTHERS = ("/zookeeper", VALUES_ROOT)
 
@@ -65,10 +66,22 @@ async def walk(
     while todo:
         piece, todo = todo[-NODES_AT_ONCE:], todo[:-NODES_AT_ONCE]
         for path, names in zip(piece, await each(piece, children)):
-            if set(names) >= LEDGERS_ROOT_SIGNS:
+            if set(names) >= LEDGERS_ROOT_SIGNS and await _has_layout(tree, path, past_denied):
                 continue
             yield path, names
             todo += [f"{path}/{name}" for name in names if not is_reserved(name)]
+
+
+async def _has_layout(tree: Tree, path: str, past_denied: bool) -> bool:
+    """Return whether the node `LAYOUT` below a path is that of a cluster's ledgers."""
+    try:
+        return bool((await tree.read(f"{path}/LAYOUT")).value)
+    except NoSuchKeyError:
+        return False  # deleted since its parent was read
+    except MetadataDeniedError:
+        if past_denied:
+            return True
+        raise
 
 
 async def namespaces(client: Client) -> list[str]:

@@ -37,6 +37,7 @@ from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire._runtime.units import counted
 from quire.client import Client
+from quire.codec.distributedlog.compression import check_available
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     MetadataUnavailableError,
@@ -193,10 +194,12 @@ async def take(
         StreamFencedError: Other programs took over during each attempt.
         RecoveryError: Too few bookies answer: try again.
         StreamConditionError: The stream has another fencing token.
+        UsageError: The library for the compression of the stream is not installed.
     """
     metadata = streams.metadata(name)
     await metadata.require()
     settings = await streams.stream_settings(name)
+    check_available(settings.compression)  # before a writer is fenced
     plan = await open_plan(metadata, key, streams.client.clock.now_ms())
     try:
         end = await find_end(streams, name, settings, key)

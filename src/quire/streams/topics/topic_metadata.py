@@ -133,6 +133,7 @@ class TopicMetadata:
                 await self._refuse_existing(name, streams, error)
                 if attempt == CREATE_TOPIC_ATTEMPTS - 1:
                     raise
+                await each([self.stream(name), *streams], StreamMetadata.remove_former)
 
     async def adopt(self, name: str, partitions: int, *, any_number: bool = False) -> None:
         """Create a topic whose partitions are streams that exist already.
@@ -327,7 +328,11 @@ class TopicMetadata:
             raise topic_exists(topic)  # the rest of the deletion would delete the stream
         if await self.find(above) is None:
             return []  # a topic of another namespace, which is only looked at
-        return [Check(self._path(above), topic.version)]
+        path = self._path(above)
+        life = _life_path(path, topic)
+        # Another topic that gets the name has the same versions, perhaps with fewer partitions.
+        same = [Check(life, ANY_VERSION)] if await self._tree.exists(life) else []
+        return [*same, Check(path, topic.version)]
 
     async def delete(
         self,

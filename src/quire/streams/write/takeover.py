@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from quire._runtime.retry import Backoff, Retry
 from quire.client import Client, LedgerReader
 from quire.codec.distributedlog.limits import MAX_POSITION, MAX_TXID
+from quire.codec.distributedlog.name import decode_number
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StreamEndedError
 from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata, WriterClaim
@@ -197,8 +198,9 @@ async def free_allocated(client: Client, metadata: StreamMetadata, claim: Writer
     The ledger was created ahead and never used, or its segment was dropped. It is deleted first:
     as long as the node names it, another client can delete it as well.
 
-    Raises StreamFencedError, and MetadataUnavailableError if the store does not answer. The ledger
-    is then deleted, or the node still names it.
+    Raises StreamFencedError, MetadataError if the node does not name a ledger, and
+    MetadataUnavailableError if the store does not answer. The ledger is then deleted, or the node
+    still names it.
     """
     if claim.allocated != NO_LEDGER:
         await delete_allocated(client, metadata, claim)
@@ -212,12 +214,13 @@ async def delete_allocated(client: Client, metadata: StreamMetadata, claim: Writ
     """
     if claim.allocated == NO_LEDGER:
         return
+    ledger_id = decode_number(claim.allocated, metadata.paths.allocation)
     retry = Retry(DELETE_BACKOFF, client.rng, attempts=DELETE_ATTEMPTS)
     while True:
         try:
             # The node may have been read after another writer had noted its own ledger there.
             await metadata.require_claim(claim)
-            await client.delete_ledger(int(claim.allocated))
+            await client.delete_ledger(ledger_id)
             return
         except MetadataUnavailableError:
             if not await retry.pause():

@@ -306,6 +306,8 @@ class StreamWriter:
         await self._note_marks()
         self._check_token(expect)
         entry = self._writer_task.open_entry(self._sequence)
+        if entry.size_bytes > self.settings.entry_bytes:  # many tokens must not make it too large
+            entry = self._writer_task.new_entry(self._sequence)
         entry.mark(control)
         self._marks.token = entry.token = token
         self._writer_task.schedule_send()

@@ -258,6 +258,9 @@ class WriterTask:
         self._send_scheduled = False
         try:
             self._send()
+        except QuireError as error:
+            self._fail(error)
+            self._task.cancel()
         except Exception as error:  # noqa: BLE001 - a defect must not make appends wait forever
             self._fail_unexpectedly(error)
             self._task.cancel()  # otherwise it would continue, and complete the segment
@@ -267,7 +270,7 @@ class WriterTask:
         """Send queued entries to the open segment until a limit is reached or the segment is due.
 
         Without an open segment nothing is sent. An error of the ledger is only noted: `_step`
-        handles it.
+        handles it. Raises UsageError if no segment can take the next entry, not even a new one.
         """
         segment, queue = self.segments.open, self._queue
         if segment is None or self.failure is not None:
@@ -281,7 +284,9 @@ class WriterTask:
                 return
             try:
                 segment.send(queue[0])
-            except QuireError:
+            except QuireError as error:
+                if isinstance(error, UsageError) and not segment.used:
+                    raise
                 segment.failed = True
                 return
             queue.popleft()
