@@ -325,6 +325,7 @@ async def _search(
             continue
         try:
             async with await client.open_ledger(segment.ledger_id, password=password) as reader:
+                last = reader.last_add_confirmed  # entries that come during the search are left out
                 found = await search_segment(reader, segment, record_is_before)
                 first = await search_segment(reader, segment, lambda *_: False) if lost else None
         except NoSuchLedgerError:
@@ -334,7 +335,7 @@ async def _search(
             return lost if lost is not None and found == first else found
         if first is not None:
             lost = None  # the record comes later than this segment
-        end = DLSN(segment.lssn, reader.last_add_confirmed + 1, 0)
+        end = DLSN(segment.lssn, last + 1, 0)
     return end if lost is None else lost
 
 

@@ -337,13 +337,15 @@ class StreamReader:
                                 yield batch
                             if self._done():
                                 return
-                closed, empty = reader.ledger_closed, reader.last_add_confirmed < 0
+                closed, last = reader.ledger_closed, reader.last_add_confirmed
         except NoSuchLedgerError:
             gap = await self._missing(segment, listed)
             if gap is not None and self._tell(gap):
                 yield gap
             return
-        if closed and not (segment.in_progress and empty):
+        if closed and self._at.entry_id <= last:
+            return  # it was closed after the range to read was decided, so entries are left
+        if closed and not (segment.in_progress and last < 0):
             self._position = segment.first_dlsn.next_segment()
         elif closed and self._follow:
             # Nothing was ever written to this segment, so its number is assigned again.
