@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from quire.client.read import engine
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.codec.entry.entry import EntryRun
 from quire.errors import (
     BookieUnavailableError,
     LaterMetadataError,
@@ -286,6 +288,44 @@ def test_the_next_run_replaces_the_ledger_of_a_segment_in_progress() -> None:
         assert await s.numbers(s.target) == [1, 2, 3]
         named = await s.ledgers_of(s.source) | await s.ledgers_of(s.target)
         assert set(await s.bench.ledgers()) == named
+
+    scene(play)
+
+
+def test_a_stop_within_a_ledger_that_the_source_has_closed_leaves_the_copy_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy was closed after the entries that it had, and readers took that for its end."""
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        next_run = Mirror._next
+
+        async def then_stop(self: Mirror, *which: Any) -> EntryRun | None:
+            run = await next_run(self, *which)
+            if run is not None and run.first == 0:
+                for number in range(20, 80):
+                    await writer.append(b"%d" % number)
+                await writer.close()
+                await asyncio.sleep(LAC_KNOWN_S)
+            if run is not None and run.first >= 30:
+                s.stop.set()
+            return run
+
+        monkeypatch.setattr(Mirror, "_next", then_stop)
+        async with s.following() as mirror:
+            await s.stop.wait()
+        assert mirror.last == 0
+        (copied,) = await s.target.segments(NAME)
+        assert copied.in_progress
+        assert not (await s.bench.client.ledger_metadata(copied.ledger_id)).closed
+        reader = await s.target.open_reader(NAME)
+        some = [int(record.payload) async for record in reader]
+        assert some == list(range(len(some)))
+        await s.once()
+        some += [int(record.payload) async for record in reader]
+        assert some == list(range(80))
 
     scene(play)
 
