@@ -639,6 +639,35 @@ def test_a_source_that_was_created_anew_is_another_stream() -> None:
     scene(play)
 
 
+def test_a_source_that_is_created_anew_during_an_outage_does_not_replace_the_copy() -> None:
+    """If no segment of the copy was completed, its records were replaced by those of the other."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        mirror = s.mirror()
+        work = asyncio.ensure_future(mirror.run())
+        await until(lambda: _is(mirror.tail is not None and mirror.tail.records == 2))
+        assert mirror.tail is not None
+        await asyncio.sleep(LAC_KNOWN_S)
+        mirror.tail.writer.abandon()  # the next entry cannot be written, so the run begins again
+        take = mirror._take
+
+        async def after_an_outage() -> None:
+            await s.source.delete_stream(NAME)
+            await s.source.create_stream(NAME)
+            await s.write(7, 8, 9, open_=True)
+            await take()
+
+        mirror._take = after_an_outage  # type: ignore[method-assign]
+        await writer.append(b"3")
+        with pytest.raises(StreamDivergedError, match="which was deleted or renamed"):
+            await work
+        await mirror.close()
+        assert await s.numbers(s.target) == [1, 2]
+
+    scene(play)
+
+
 def test_another_writer_of_the_copy_ends_the_replication() -> None:
     async def play(s: Scene) -> None:
         source = await s.write(1, open_=True)

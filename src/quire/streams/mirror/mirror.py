@@ -302,9 +302,11 @@ class Mirror:
         Nothing is truncated if the replication was created without `truncation`. May be called
         while `run` is at work. Raises StreamDivergedError.
         """
-        if not self._origin or not self.last:
-            return
+        if self._claim is None:
+            return  # the copy may not exist yet
         await check_origin(self._to, await origin_of(self.source, self.name))
+        if not self.last:
+            return
         segments = await self._from.segments()
         if self._truncation and segments:
             oldest = min(oldest_position(segments), segments[-1].first_dlsn)
