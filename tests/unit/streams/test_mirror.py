@@ -610,7 +610,8 @@ def test_a_copy_of_something_else_is_not_touched() -> None:
             assert "delete that stream to start over" in str(raised.value.remedy)
             with pytest.raises(StreamDivergedError, match=words):
                 await mirror.keep()
-        for value in (b"not json", b"[1]", json.dumps({**marker, "format": 0}).encode()):
+        damaged = {**marker, "format": 0}, {"format": 1, "cluster": marker["cluster"]}
+        for value in (b"not json", b"[1]", *(json.dumps(one).encode() for one in damaged)):
             path = await s.marker(value)
             with pytest.raises(MetadataError, match=f"node {path} of the target .* cannot be dec"):
                 await s.once()
