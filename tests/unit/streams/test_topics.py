@@ -915,6 +915,32 @@ def test_closing_a_reader_ends_an_iteration_that_waits() -> None:
     with_topic(scene)
 
 
+@pytest.mark.parametrize("what", ["empty stream", "stream", "topic"])
+def test_closing_a_reader_ends_an_iteration_that_is_just_beginning(what: str) -> None:
+    """It waited for ever if the list of segments was being read, or a ledger being opened."""
+
+    async def scene(b: Bench, topic: Any) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        if what == "stream":
+            await writer.append(b"1")
+            await asyncio.sleep(1)
+        for iterations in range(60):
+            if what == "topic":
+                reader = topic.open_reader(start=LATEST, follow=True)
+            else:
+                reader = await b.streams.open_reader("s", start=LATEST, follow=True)
+            async with aclosing(reader.batches()) as batches:
+                task = asyncio.ensure_future(anext(batches))
+                for _ in range(iterations):
+                    await asyncio.sleep(0)
+                reader.close()
+                async with asyncio.timeout(60):  # simulated
+                    with pytest.raises(UsageError, match="is closed"):
+                        await task
+
+    with_topic(scene)
+
+
 def test_gaps_are_reported_with_their_partition() -> None:
     async def scene(b: Bench, topic: Any) -> None:
         async with topic.open_writer() as writer:

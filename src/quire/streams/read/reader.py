@@ -171,6 +171,7 @@ class StreamReader:
                 )
             looked_at: DLSN | None = None
             while not self._done():
+                self._check_open()  # `close` does not know a list or ledger that is being opened
                 segment = self._segment_of(listed)
                 if segment is None:
                     self.ended = _is_ended(listed.segments)
@@ -376,6 +377,7 @@ class StreamReader:
         self, reader: LedgerReader, first: int, known: Sequence[EntryRun] | None
     ) -> AsyncGenerator[EntryRun, None]:
         """Yield the entries from `first` on. `known` are those that were read ahead, or None."""
+        self._check_open()  # it may have been closed while the ledger was opened
         if known is not None and not first:
             for run in known:
                 yield run

@@ -201,6 +201,7 @@ class TopicReader(Ready):
             waiting[task] = partition
 
         try:
+            self._check_open()  # it may have been closed while the readers were opened
             for partition in iterations:
                 wait_for(partition)
             while waiting:
