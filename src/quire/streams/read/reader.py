@@ -4,7 +4,7 @@
                  -> entries -> batches of records, from the position on
 
 Records that no longer exist are reported (`Gap`), never skipped silently. A record is missing only
-if it was truncated, or if its ledger or the number of its segment is gone.
+if it was truncated, or if its ledger, the end of its ledger or the number of its segment is gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from quire.streams.read.positions import (
     find,
     oldest_position,
 )
-from quire.streams.read.records import Gap, Record, RecordBatch, decode
+from quire.streams.read.records import Gap, Record, RecordBatch, decode, lacks_end
 from quire.streams.read.segment_list import SegmentList
 
 H = TypeVar("H")
@@ -346,6 +346,11 @@ class StreamReader:
             return
         if closed and self._at.entry_id <= last:
             return  # it was closed after the range to read was decided, so entries are left
+        if closed and lacks_end(segment, last):
+            gap = Gap("lost", self._at, segment.first_dlsn.next_segment())
+            if self._tell(gap):
+                yield gap
+            return
         if closed and not (segment.in_progress and last < 0):
             self._position = segment.first_dlsn.next_segment()
         elif closed and self._follow:
