@@ -1102,7 +1102,7 @@ class Topic(Handle[AsyncTopic]):
             The writer. Use it with `with`, or close it.
 
         Raises:
-            NoSuchStreamError: The topic was deleted.
+            NoSuchStreamError: The topic was deleted, also if another topic has its name.
             UsageError: `assign` names a partition that does not exist, or none.
             QuireError: See `Namespace.open_writer`.
         """
@@ -1154,7 +1154,7 @@ class Topic(Handle[AsyncTopic]):
 
         Raises:
             UsageError: The name of the reader is not valid.
-            NoSuchStreamError: The topic was deleted.
+            NoSuchStreamError: The topic was deleted, also if another topic has its name.
         """
         return call(self.aio.positions(subscriber))
 
@@ -1170,7 +1170,7 @@ class Topic(Handle[AsyncTopic]):
 
         Raises:
             UsageError: The name of the reader, or a partition, is not valid.
-            NoSuchStreamError: The topic was deleted.
+            NoSuchStreamError: The topic was deleted, also if another topic has its name.
         """
         call(self.aio.commit(subscriber, positions))
 
@@ -1439,7 +1439,7 @@ class TopicReader(ContextHandle[AsyncTopicReader]):
 
         Raises:
             StreamGapError: Records are missing, and `on_gap` is "raise".
-            NoSuchStreamError: A partition does not exist any more.
+            NoSuchStreamError: The topic was deleted, also if another topic has its name.
             StreamDamagedError: The metadata or an entry cannot be decoded.
             UsageError: The reader is closed.
         """

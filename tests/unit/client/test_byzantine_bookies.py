@@ -215,6 +215,28 @@ def test_copies_that_do_not_agree_are_not_read() -> None:
     simulated(main)
 
 
+@pytest.mark.parametrize("shape", [SHAPE, (3, 3, 2)])
+def test_unconfirmed_entries_end_where_every_replica_denies_the_next(
+    shape: tuple[int, int, int],
+) -> None:
+    """It was an error that copies do not agree, although there is none."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(shape, range(5))
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
+            found = [entry.payload async for entry in reader.read_unconfirmed(0)]
+            assert found == [payload(entry) for entry in range(5)]
+            with pytest.raises(NoSuchEntryError):
+                _ = [entry async for entry in reader.read_unconfirmed(3, 5)]
+            cluster["b1"].die()
+            with pytest.raises(ReadError, match="cannot be decided"):
+                _ = [entry async for entry in reader.read_unconfirmed(5)]
+
+    simulated(main)
+
+
 def test_an_entry_made_up_behind_the_end_is_not_believed() -> None:
     """The LAC that it carries is not trusted either."""
 

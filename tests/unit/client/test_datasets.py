@@ -671,12 +671,33 @@ def test_split_keeps_all_in_order(some: list[DatasetLedger], times: int, version
             b'"ledgers":[{"id":1,"first":0,"last":2,"rows":1,"bytes":-1}]}',
             "cannot be decoded",
         ),
+        (
+            b'{"format":1,"exists":true,"sequence":1e999,"chunks":[],"ledgers":[],'
+            b'"transactions":{},"condemned":[]}',
+            "cannot be decoded",
+        ),
+        (
+            b'{"format":2,"exists":true,"sequence":1,"chunks":[],"ledgers":[],"transactions":{},'
+            b'"condemned":[],"schema":{"version":1,"encoding":"arrow","partition_by":[],'
+            b'"columns":[{"name":"a","type":{"type":"array"}}]}}',
+            "cannot be decoded",
+        ),
+        (b"[" * 100_000, "cannot be decoded"),
     ],
 )
 async def test_bad_values_give_one_clear_error(bench: Bench, stored: bytes, message: str) -> None:
     await bench.store.write_value(("datasets", "d"), stored, None)
     with pytest.raises(MetadataError, match=message):
         await bench.datasets.read("d")
+    assert await bench.datasets.list_datasets() == ["d"]
+
+
+@pytest.mark.parametrize("damage", [b'"partition":[]', b'"partition":null', b'"rows":1e999'])
+def test_a_bad_chunk_gives_one_clear_error(damage: bytes) -> None:
+    data = b'{"format":2,"ledgers":[{"id":1,"first":0,"last":2,"rows":1,"bytes":1,%s}]}' % damage
+    chunk = dataset_format.Chunk(f"new-{dataset_format.chunk_id_digest(data)}", 1)
+    with pytest.raises(MetadataError, match="cannot be decoded"):
+        dataset_format.decode_chunk("d", chunk, data)
 
 
 # -- orphans ----------------------------------------------------------------------------------

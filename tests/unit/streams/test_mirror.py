@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from quire.client.read import engine
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.codec.entry.entry import EntryRun
 from quire.errors import (
     BookieUnavailableError,
     LaterMetadataError,
@@ -286,6 +288,44 @@ def test_the_next_run_replaces_the_ledger_of_a_segment_in_progress() -> None:
         assert await s.numbers(s.target) == [1, 2, 3]
         named = await s.ledgers_of(s.source) | await s.ledgers_of(s.target)
         assert set(await s.bench.ledgers()) == named
+
+    scene(play)
+
+
+def test_a_stop_within_a_ledger_that_the_source_has_closed_leaves_the_copy_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy was closed after the entries that it had, and readers took that for its end."""
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        next_run = Mirror._next
+
+        async def then_stop(self: Mirror, *which: Any) -> EntryRun | None:
+            run = await next_run(self, *which)
+            if run is not None and run.first == 0:
+                for number in range(20, 80):
+                    await writer.append(b"%d" % number)
+                await writer.close()
+                await asyncio.sleep(LAC_KNOWN_S)
+            if run is not None and run.first >= 30:
+                s.stop.set()
+            return run
+
+        monkeypatch.setattr(Mirror, "_next", then_stop)
+        async with s.following() as mirror:
+            await s.stop.wait()
+        assert mirror.last == 0
+        (copied,) = await s.target.segments(NAME)
+        assert copied.in_progress
+        assert not (await s.bench.client.ledger_metadata(copied.ledger_id)).closed
+        reader = await s.target.open_reader(NAME)
+        some = [int(record.payload) async for record in reader]
+        assert some == list(range(len(some)))
+        await s.once()
+        some += [int(record.payload) async for record in reader]
+        assert some == list(range(80))
 
     scene(play)
 
@@ -570,7 +610,8 @@ def test_a_copy_of_something_else_is_not_touched() -> None:
             assert "delete that stream to start over" in str(raised.value.remedy)
             with pytest.raises(StreamDivergedError, match=words):
                 await mirror.keep()
-        for value in (b"not json", b"[1]", json.dumps({**marker, "format": 0}).encode()):
+        damaged = {**marker, "format": 0}, {"format": 1, "cluster": marker["cluster"]}
+        for value in (b"not json", b"[1]", *(json.dumps(one).encode() for one in damaged)):
             path = await s.marker(value)
             with pytest.raises(MetadataError, match=f"node {path} of the target .* cannot be dec"):
                 await s.once()
@@ -595,6 +636,35 @@ def test_a_source_that_was_created_anew_is_another_stream() -> None:
         with pytest.raises(StreamDivergedError, match="which was deleted or renamed"):
             await s.once()
         assert await s.numbers(s.target) == [1]
+
+    scene(play)
+
+
+def test_a_source_that_is_created_anew_during_an_outage_does_not_replace_the_copy() -> None:
+    """If no segment of the copy was completed, its records were replaced by those of the other."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        mirror = s.mirror()
+        work = asyncio.ensure_future(mirror.run())
+        await until(lambda: _is(mirror.tail is not None and mirror.tail.records == 2))
+        assert mirror.tail is not None
+        await asyncio.sleep(LAC_KNOWN_S)
+        mirror.tail.writer.abandon()  # the next entry cannot be written, so the run begins again
+        take = mirror._take
+
+        async def after_an_outage() -> None:
+            await s.source.delete_stream(NAME)
+            await s.source.create_stream(NAME)
+            await s.write(7, 8, 9, open_=True)
+            await take()
+
+        mirror._take = after_an_outage  # type: ignore[method-assign]
+        await writer.append(b"3")
+        with pytest.raises(StreamDivergedError, match="which was deleted or renamed"):
+            await work
+        await mirror.close()
+        assert await s.numbers(s.target) == [1, 2]
 
     scene(play)
 

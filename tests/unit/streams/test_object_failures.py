@@ -480,6 +480,31 @@ async def test_a_put_that_was_replaced_while_its_answer_was_lost_is_in_doubt(
         assert await content(objects, "o") == b"theirs"
 
 
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.usefixtures("impatient")
+async def test_a_put_whose_answer_was_lost_does_not_replace_a_later_object(
+    bench: Bench, objects: Objects, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """The put was done twice: the client that replaced its object had not condemned its ledger."""
+
+    async def dies(*_: object) -> None:
+        pass
+
+    async def change() -> None:
+        assert await content(objects, "o") == b"mine"
+        with monkeypatch.context() as patch:
+            patch.setattr(objects, "_clean_up", dies)
+            await objects.put("o", b"theirs", replace=True)
+
+    if there:
+        await objects.put("o", b"old")
+    late = await bench.objects(After(change, lost=True))
+    with pytest.raises(MetadataUnavailableError, match="may have been stored") as put:
+        await late.put("o", b"mine", replace=True)
+    assert not put.value.outcome_known
+    assert await content(objects, "o") == b"theirs"
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_put_that_was_replaced_before_it_returns_has_succeeded(
     bench: Bench, objects: Objects, deleted: bool

@@ -394,6 +394,8 @@ def test_the_head_is_what_the_format_says() -> None:
         (GOOD_HEAD.replace(b":10", b":0"), "must be from 1 to"),
         (GOOD_HEAD.replace(b'"0000', b'"000X'), "is not a SHA-256"),
         (GOOD_HEAD.replace(b"{}", b"[]"), "cannot be decoded"),
+        (GOOD_HEAD.replace(b":1,", b":1e999,"), "cannot be decoded"),
+        (GOOD_HEAD.replace(b"{}", b"[" * 100_000), "cannot be decoded"),
     ],
 )
 async def test_bad_heads_give_one_clear_error(

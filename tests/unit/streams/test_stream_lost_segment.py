@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,9 @@ from quire.errors import (
     StreamFencedError,
     StreamGapError,
 )
+from quire.metadata.tree import Put
 from quire.streams.namespace.namespace import open_namespace
+from quire.streams.read.peek import peek
 from quire.streams.read.positions import LATEST, AtSequence, AtTxid, find_end
 from quire.streams.read.records import Gap
 from quire.streams.read.statistics import segment_statistics
@@ -271,6 +274,67 @@ def test_a_completed_segment_without_its_ledger() -> None:
             await b.read("s")
         assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"1", b"3", b"4"]
         assert str(await b.streams.find("s", AtSequence(1))) == "2:0:0"
+
+    run(scene)
+
+
+def test_the_end_of_a_completed_segment_that_its_ledger_lacks() -> None:
+    """Bookies that had lost entries let a recovery close the ledger too early. Nothing told it."""
+
+    async def scene(b: Bench) -> None:
+        async with b.streams.open_writer("s", create=True) as writer:
+            places = [await writer.append(b"%d" % number) for number in range(4)]
+        await fill(b, 4)
+        async with b.streams.open_writer("t", create=True) as writer:
+            for number in range(2):
+                await writer.append(b"%d" % number)
+        (whole, _), (short,) = await b.streams.segments("s"), await b.streams.segments("t")
+        metadata = b.streams.metadata("s")
+        cut = replace(whole, ledger_id=short.ledger_id)
+        await metadata.tree.commit(Put(metadata.paths.segment(whole.name), cut.to_bytes()))
+        end = (await b.client.ledger_metadata(short.ledger_id)).last_entry_id
+        gap = Gap("lost", DLSN(1, end + 1, 0), DLSN(2, 0, 0))
+        assert gap.first <= places[-1]
+        with pytest.raises(StreamGapError, match=str(gap)):
+            await b.read("s")
+        assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"0", b"1", b"4"]
+        segments = await b.streams.segments("s")
+        for start, count in ((DLSN(1, 0, 0), 2), (gap.first, 0), (places[-1], 0)):
+            wanted = replace(gap, first=max(start, gap.first))
+            reader = await b.streams.open_reader("s", start=start, on_gap="deliver")
+            async with aclosing(reader.batches()) as batches:
+                assert wanted in [batch async for batch in batches]
+            async with aclosing(peek(b.client, segments, start)) as items:
+                found = [item async for item, _ in items]
+            assert found[count] == wanted
+            assert len(found) == count + 2
+        assert [r.payload for r in await b.read("s", start=whole.last_dlsn.next_slot())] == [b"4"]
+        for number, place in enumerate((places[0], places[1], gap.first, gap.first, gap.behind)):
+            assert await b.streams.find("s", AtSequence(number)) == place
+
+    run(scene)
+
+
+def test_a_search_in_a_ledger_that_its_writer_did_not_close_skips_nothing() -> None:
+    """It began at the next segment if the record was in the last entry, which no LAC covers."""
+
+    async def scene(b: Bench) -> None:
+        await fill(b, 0, leave_open=True)
+        async with b.streams.open_writer("s") as writer:
+            await writer.append(b"1")
+        writer = await b.streams.open_writer("t", create=True)
+        for number in range(2):
+            last = await writer.append(b"%d" % number)
+        writer.abandon()
+        (whole, _), (unclosed,) = await b.streams.segments("s"), await b.streams.segments("t")
+        metadata = b.streams.metadata("s")
+        segment = replace(
+            whole, ledger_id=unclosed.ledger_id, last_entry_id=last.entry_id, record_count=2
+        )
+        await metadata.tree.commit(Put(metadata.paths.segment(whole.name), segment.to_bytes()))
+        assert not (await b.client.ledger_metadata(unclosed.ledger_id)).closed
+        found = await b.read("s", start=AtSequence(1))
+        assert [r.payload for r in found] == [b"1", b"1"]
 
     run(scene)
 

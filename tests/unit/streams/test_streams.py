@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from quire.client import Client
+from quire.client import Client, LedgerReader
 from quire.codec.distributedlog import compression
 from quire.codec.distributedlog.control_record import CreationTime, encode_control
 from quire.codec.distributedlog.dlsn import DLSN
@@ -47,6 +47,7 @@ from quire.errors import (
 from quire.metadata.tree import Create, Operation, Put, Result
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import check_value
+from quire.streams.read import positions
 from quire.streams.read.positions import (
     LATEST,
     AtSequence,
@@ -693,6 +694,65 @@ def test_a_read_ends_after_what_was_acknowledged_when_it_got_there() -> None:
         reader = await b.streams.open_reader("s")
         assert len([record async for record in reader]) == 6
         assert reader.ended
+
+    run(scene)
+
+
+def test_a_ledger_that_is_closed_while_it_is_read_is_not_left_before_its_last_record() -> None:
+    """A read whose replicas have moved reads the metadata again, and so learns of the close.
+
+    The reader had asked only for the entries up to the LAC at its beginning. It took the ledger for
+    read to its end, and continued with the next segment.
+    """
+
+    async def scene(b: Bench) -> None:
+        async with b.streams.open_writer("s", create=True) as writer:
+            for number in range(2):
+                await writer.append(b"%d" % number)
+            await asyncio.sleep(1)  # the bookies know that it is acknowledged
+            reader = await b.streams.open_reader("s")
+            async with aclosing(aiter(reader)) as records:
+                found = [(await anext(records)).payload]
+                for number in range(2, 5):
+                    await writer.append(b"%d" % number)
+                await writer.roll()
+                await writer.append(b"5")
+                await writer.roll()
+                for ledger in reader._ledgers:
+                    await ledger._view.refresh()
+                found += [record.payload async for record in records]
+            found += [record.payload async for record in reader]
+        assert found == [b"%d" % number for number in range(6)]
+
+    run(scene)
+
+
+def test_a_search_skips_no_record_of_a_ledger_that_is_closed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The result was the end of the closed ledger, although the search had not seen its end."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"txids": "given"})
+        async with b.streams.open_writer("s") as writer:
+            await writer.append(b"0", txid=1)
+            await writer.append(b"1", txid=2)
+            await asyncio.sleep(1)  # the bookies know that it is acknowledged
+            read, closed = positions.read_entries, False
+
+            async def read_and_close(reader: LedgerReader, *which: Any) -> Any:
+                nonlocal closed
+                if not closed:
+                    closed = True
+                    await writer.append(b"2", txid=10)
+                    await writer.roll()
+                    await reader._view.refresh()
+                return await read(reader, *which)
+
+            monkeypatch.setattr(positions, "read_entries", read_and_close)
+            found = await b.streams.find("s", AtTxid(10))
+            assert closed
+        assert [record.payload for record in await b.read("s", start=found)] == [b"2"]
 
     run(scene)
 

@@ -917,6 +917,31 @@ def test_a_reader_resumes_at_its_positions() -> None:
     with_topic(scene)
 
 
+def test_a_topic_that_was_replaced_is_not_read_and_gets_no_positions() -> None:
+    """Its positions were applied to the records of the other topic, of which it read a part."""
+
+    async def scene(b: Bench, topic: Any) -> None:
+        await filled(topic)
+        used, unused = topic.open_reader(), topic.open_reader()
+        assert len([record async for record in used]) == 30
+        await b.streams.delete_topic("clicks")
+        await b.streams.create_topic("clicks", 5)
+        other = await b.streams.topic("clicks")
+        await filled(other)
+        for reader in (used, unused, topic.open_reader(start=LATEST)):
+            async with aclosing(reader.batches()) as batches:
+                with pytest.raises(NoSuchStreamError, match="replaced by another topic"):
+                    await anext(batches)
+        with pytest.raises(NoSuchStreamError, match="replaced by another topic"):
+            await topic.commit("billing", used.positions)
+        assert await other.positions("billing") == {}
+        await other.commit("billing", {0: DLSN(1, 0, 0)})
+        with pytest.raises(NoSuchStreamError, match="replaced by another topic"):
+            await topic.positions("billing")
+
+    with_topic(scene)
+
+
 def test_following_and_cancelling_loses_nothing() -> None:
     async def scene(b: Bench, topic: Any) -> None:
         reader = topic.open_reader(start=LATEST, follow=True)
@@ -968,6 +993,32 @@ def test_closing_a_reader_ends_an_iteration_that_waits() -> None:
         reader.close()
         with pytest.raises(UsageError, match="is closed"):
             await task
+
+    with_topic(scene)
+
+
+@pytest.mark.parametrize("what", ["empty stream", "stream", "topic"])
+def test_closing_a_reader_ends_an_iteration_that_is_just_beginning(what: str) -> None:
+    """It waited for ever if the list of segments was being read, or a ledger being opened."""
+
+    async def scene(b: Bench, topic: Any) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        if what == "stream":
+            await writer.append(b"1")
+            await asyncio.sleep(1)
+        for iterations in range(60):
+            if what == "topic":
+                reader = topic.open_reader(start=LATEST, follow=True)
+            else:
+                reader = await b.streams.open_reader("s", start=LATEST, follow=True)
+            async with aclosing(reader.batches()) as batches:
+                task = asyncio.ensure_future(anext(batches))
+                for _ in range(iterations):
+                    await asyncio.sleep(0)
+                reader.close()
+                async with asyncio.timeout(60):  # simulated
+                    with pytest.raises(UsageError, match="is closed"):
+                        await task
 
     with_topic(scene)
 

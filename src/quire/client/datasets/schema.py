@@ -116,7 +116,7 @@ def decode_schema(what: str, value: Mapping[str, Any]) -> DatasetSchema:
     Raises:
         LaterMetadataError: A later version wrote it.
         KeyError: A field is missing.
-        TypeError: A field has another type.
+        AttributeError, TypeError: A field has another type.
         UsageError: The schema is not valid.
     """
     what = f"the schema of {what}"
@@ -128,7 +128,9 @@ def decode_schema(what: str, value: Mapping[str, Any]) -> DatasetSchema:
                 what, f"rows with the encoding {value['encoding']!r}", f"the encoding {ENCODING!r}"
             )
         )
-    return make_schema(list(value["columns"]), tuple(map(str, value["partition_by"])))
+    schema = make_schema(list(value["columns"]), tuple(map(str, value["partition_by"])))
+    str(schema)  # raises if a type within a column is damaged
+    return schema
 
 
 def check_partition(schema: DatasetSchema | None, partition: Partition) -> None:

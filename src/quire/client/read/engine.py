@@ -428,18 +428,21 @@ class ReadEngine:
     async def _agreed(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
         """Return the entries of first..last on which `copies_needed` members agree.
 
-        The result ends before the first entry without agreement. Raises ReadError if that is entry
-        `first`.
+        The result ends before the first entry without agreement. If that is entry `first`, raises
+        NoSuchEntryError if all of its replicas deny it, and otherwise ReadError.
         """
         ensemble = metadata.segment_of(first).ensemble
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         copies: dict[int, dict[int, bytes]] = {entry: {} for entry in range(first, last + 1)}
         agreed: dict[int, bytes] = {}
+        denied: dict[str, QuireError] = {}  # by the replicas of entry `first`
         errors: dict[str, QuireError] = {}
 
         async def ask(index: int) -> None:
             entries = list(stripe(index, first, last, size, quorum))
-            await self._copies(ensemble[index], index, entries, copies, errors)
+            answers = await self._copies(ensemble[index], index, entries, copies, errors)
+            if isinstance(denial := answers.get(first), NoEntryAnswer):
+                denied[ensemble[index]] = denial
 
         tasks = {asyncio.ensure_future(ask(index)) for index in range(size)}
         try:
@@ -454,6 +457,8 @@ class ReadEngine:
         finally:
             await cancelled(tasks)
         if first not in agreed:
+            if len(denied) == quorum:
+                raise self._failed(first, denied)
             raise self._disagree(first, len(copies[first]), errors)
         end = next((entry for entry in copies if entry not in agreed), last + 1)
         return self.run_of(first, [agreed[entry] for entry in range(first, end)])
@@ -465,8 +470,8 @@ class ReadEngine:
         entries: list[int],
         copies: dict[int, dict[int, bytes]],
         errors: dict[str, QuireError],
-    ) -> None:
-        """Read entries from the member at ensemble `index`.
+    ) -> dict[int, bytes | BaseException]:
+        """Read entries from the member at ensemble `index`, and return its answers by entry id.
 
         Valid copies are added to `copies` by entry id and index, and errors to `errors` by bookie.
         """
@@ -476,10 +481,10 @@ class ReadEngine:
                 answers = await self._pool.ask_many(bookie, self._codec.ledger_id, entries)
         except QuireError as error:
             errors[bookie] = error
-            return
+            return {}
         except TimeoutError:
             errors[bookie] = BookieTimeoutError(f"the bookie did not answer within {limit:g} s")
-            return
+            return {}
         for entry, answer in zip(entries, answers):
             if isinstance(answer, QuireError):
                 errors[bookie] = answer
@@ -490,6 +495,7 @@ class ReadEngine:
                     errors[bookie] = self._bad(bookie, error, entry)
                 else:
                     copies[entry][index] = answer
+        return dict(zip(entries, answers))
 
     def _agreement(
         self, ensemble: tuple[str, ...], entry: int, copies: dict[int, bytes]

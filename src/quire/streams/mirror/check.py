@@ -103,13 +103,15 @@ async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> N
             raise LaterMetadataError(message)
         if found.get("format") != FORMAT:
             raise ValueError(f"it has format {found.get('format')!r}")
+        if lacks := [key for key in origin if key not in found]:
+            raise ValueError(f"it has no field {lacks[0]!r}")
     except NoSuchKeyError:
         raise StreamDivergedError(
             f"stream {name} of the target namespace already exists, and was not made by "
             "replication. Nothing was changed",
             remedy=REMEDY,
         ) from None
-    except (ValueError, AttributeError) as error:
+    except (AttributeError, RecursionError, ValueError) as error:
         raise MetadataError(
             f"the node {path} of the target stream {name}, which says what it is a copy of, "
             f"cannot be decoded: {error}",

@@ -302,9 +302,11 @@ class Mirror:
         Nothing is truncated if the replication was created without `truncation`. May be called
         while `run` is at work. Raises StreamDivergedError.
         """
-        if not self._origin or not self.last:
-            return
+        if self._claim is None:
+            return  # the copy may not exist yet
         await check_origin(self._to, await origin_of(self.source, self.name))
+        if not self.last:
+            return
         segments = await self._from.segments()
         if self._truncation and segments:
             oldest = min(oldest_position(segments), segments[-1].first_dlsn)
@@ -443,6 +445,8 @@ class Mirror:
             if not reader.ledger_closed:
                 return False
             last = reader.last_add_confirmed
+        if self.tail is not None and self.tail.entries <= last:
+            return False  # it was stopped before the end of the ledger
         while True:
             now = _numbered(await listed.look(), segment.lssn)
             if now is None or now.ledger_id != segment.ledger_id:
@@ -537,7 +541,9 @@ class Mirror:
             return  # no ledger was being followed: the whole segment is copied instead
         assert self._claim is not None
         assert tail.named
-        if await tail.writer.close() != last:
+        # A copy that ends elsewhere stays open, because readers take the end of a closed ledger for
+        # the end of the segment.
+        if tail.entries - 1 != last or await tail.writer.close() != last:
             raise StreamDamagedError(
                 f"the copy of segment {completed.lssn} of stream {self.name} "
                 f"{end_text(tail.entries - 1)}, but the source's segment {end_text(last)}",

@@ -297,7 +297,9 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
             ctime_ms=int(value["ctime_ms"]),
             metadata={str(k): str(v) for k, v in value["metadata"].items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+    except (
+        AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError, UsageError,
+    ) as error:  # fmt: skip
         raise MetadataError(
             f"the head of object {name!r}, its node in the metadata store, cannot be decoded: "
             f"{error}",

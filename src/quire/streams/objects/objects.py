@@ -237,11 +237,15 @@ class Objects(Ready):
         previous: ObjectInfo | None = None
         in_doubt = False
 
-        async def attempt() -> None:
+        async def attempt() -> bool:
+            """Make one attempt, and return False if others have stored an object since another."""
             nonlocal previous, in_doubt
             head, stored = await self._head(info.name, damaged=replace is True)
             if head is not None and head.ledger_id == info.ledger_id:
-                return  # the answer to an earlier attempt was lost
+                return True  # the answer to an earlier attempt was lost
+            if in_doubt and head is not None and head != previous:
+                # Perhaps they have replaced the object of this put, which must not be stored twice.
+                return False
             if not replace or (head is not None and callable(replace) and not replace(head)):
                 await self._refuse_taken(head)
             await self._refuse_condemned(info)
@@ -251,9 +255,11 @@ class Objects(Ready):
             except QuireError as error:
                 in_doubt |= not error.outcome_known
                 raise
+            return True
 
         try:
-            await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
+            if not await swap(_what(info.name), attempt, self._client.rng, ask_again=True):
+                raise _perhaps_stored(info)
         except QuireError as error:
             if in_doubt and error.outcome_known:
                 raise _perhaps_stored(info) from error

@@ -19,7 +19,7 @@ from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import Entry
 from quire.errors import NoSuchLedgerError, QuireError, ReadError, StreamError
 from quire.streams.read.positions import oldest_position
-from quire.streams.read.records import Gap, Record, RecordBatch, decode
+from quire.streams.read.records import Gap, Record, RecordBatch, decode, lacks_end
 from quire.streams.read.statistics import (
     SegmentStatistics,
     before_end,
@@ -125,8 +125,12 @@ async def _records_of(
                 except StreamError as error:
                     found = UnreadableEntry(position, error)
                 yield found, position.next_slot()
-    if not segment.in_progress and not reader.ledger_closed and last < segment.last_entry_id:
-        yield _not_closed(segment, last), segment.first_dlsn.next_segment()
+    if lacks_end(segment, last):
+        following = segment.first_dlsn.next_segment()
+        if reader.ledger_closed:
+            yield Gap("lost", max(at, DLSN(segment.lssn, last + 1, 0)), following), following
+        else:
+            yield _not_closed(segment, last), following
 
 
 def _decoded(segment: StreamSegment, entry_id: int, entry: Entry | ReadError) -> Records:

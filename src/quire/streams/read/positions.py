@@ -17,7 +17,7 @@ from quire.codec.distributedlog.limits import MAX_TXID, StreamFormatError
 from quire.codec.distributedlog.record import Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError
-from quire.streams.read.records import control_items, read_entries
+from quire.streams.read.records import control_items, lacks_end, read_entries
 
 TIME_MAX_MS = 253_402_300_799_999
 """The end of the year 9999 as a Unix time in milliseconds.
@@ -121,7 +121,7 @@ async def find(
 
     A position that no longer exists, or does not exist yet, is returned unchanged: reading reports
     it. If the record may have been in a segment whose ledger is gone, the beginning of that segment
-    is returned, so that reading reports the gap.
+    is returned, so that reading reports the gap. The same holds for the end of a ledger.
 
     Args:
         client: The client of the cluster.
@@ -314,7 +314,8 @@ async def _search(
     record_is_before: IsBefore,
 ) -> DLSN:
     end = oldest
-    # The beginning of the first segment whose ledger is gone and may have held the record.
+    # The beginning of the first segment whose ledger is gone and may have held the record, or the
+    # first entry that a search did not see because the ledger was not closed or closed too early.
     lost: DLSN | None = None
     for segment in segments:
         if segment.truncation is Truncation.TRUNCATED:
@@ -325,6 +326,7 @@ async def _search(
             continue
         try:
             async with await client.open_ledger(segment.ledger_id, password=password) as reader:
+                last = reader.last_add_confirmed  # entries that come during the search are left out
                 found = await search_segment(reader, segment, record_is_before)
                 first = await search_segment(reader, segment, lambda *_: False) if lost else None
         except NoSuchLedgerError:
@@ -334,7 +336,9 @@ async def _search(
             return lost if lost is not None and found == first else found
         if first is not None:
             lost = None  # the record comes later than this segment
-        end = DLSN(segment.lssn, reader.last_add_confirmed + 1, 0)
+        end = DLSN(segment.lssn, last + 1, 0)
+        if lost is None and lacks_end(segment, last):
+            lost = end
     return end if lost is None else lost
 
 

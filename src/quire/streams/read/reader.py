@@ -4,7 +4,7 @@
                  -> entries -> batches of records, from the position on
 
 Records that no longer exist are reported (`Gap`), never skipped silently. A record is missing only
-if it was truncated, or if its ledger or the number of its segment is gone.
+if it was truncated, or if its ledger, the end of its ledger or the number of its segment is gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from quire.streams.read.positions import (
     find,
     oldest_position,
 )
-from quire.streams.read.records import Gap, Record, RecordBatch, decode
+from quire.streams.read.records import Gap, Record, RecordBatch, decode, lacks_end
 from quire.streams.read.segment_list import SegmentList
 
 H = TypeVar("H")
@@ -171,6 +171,7 @@ class StreamReader:
                 )
             looked_at: DLSN | None = None
             while not self._done():
+                self._check_open()  # `close` does not know a list or ledger that is being opened
                 segment = self._segment_of(listed)
                 if segment is None:
                     self.ended = _is_ended(listed.segments)
@@ -337,13 +338,20 @@ class StreamReader:
                                 yield batch
                             if self._done():
                                 return
-                closed, empty = reader.ledger_closed, reader.last_add_confirmed < 0
+                closed, last = reader.ledger_closed, reader.last_add_confirmed
         except NoSuchLedgerError:
             gap = await self._missing(segment, listed)
             if gap is not None and self._tell(gap):
                 yield gap
             return
-        if closed and not (segment.in_progress and empty):
+        if closed and self._at.entry_id <= last:
+            return  # it was closed after the range to read was decided, so entries are left
+        if closed and lacks_end(segment, last):
+            gap = Gap("lost", self._at, segment.first_dlsn.next_segment())
+            if self._tell(gap):
+                yield gap
+            return
+        if closed and not (segment.in_progress and last < 0):
             self._position = segment.first_dlsn.next_segment()
         elif closed and self._follow:
             # Nothing was ever written to this segment, so its number is assigned again.
@@ -374,6 +382,7 @@ class StreamReader:
         self, reader: LedgerReader, first: int, known: Sequence[EntryRun] | None
     ) -> AsyncGenerator[EntryRun, None]:
         """Yield the entries from `first` on. `known` are those that were read ahead, or None."""
+        self._check_open()  # it may have been closed while the ledger was opened
         if known is not None and not first:
             for run in known:
                 yield run

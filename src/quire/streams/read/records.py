@@ -189,8 +189,8 @@ class Gap:
     kind: str
     """The reason why the records no longer exist: "truncated" or "lost".
 
-    Truncated records were given up by truncation or retention. Records are lost if their ledger, or
-    the number of their segment, is missing.
+    Truncated records were given up by truncation or retention. Records are lost if their ledger,
+    the end of their ledger, or the number of their segment is missing.
     """
     first: DLSN
     """The first position of the gap."""
@@ -199,6 +199,15 @@ class Gap:
 
     def __str__(self) -> str:
         return f"records from {self.first} to just before {self.behind} are {self.kind}"
+
+
+def lacks_end(segment: StreamSegment, last: int) -> bool:
+    """Return whether a segment has records after the last acknowledged entry of its ledger.
+
+    If the ledger is closed they are lost: bookies had lost entries when it was recovered. Otherwise
+    the writer died before it closed the ledger, and a recovery finds them.
+    """
+    return not (segment.in_progress or segment.lost) and last < segment.last_entry_id
 
 
 def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:

@@ -90,6 +90,7 @@ class TopicReader(Ready):
         name: str,
         opened: Mapping[int, Callable[[DLSN], OpeningReader]],
         find: Callable[[int, Start], Awaitable[DLSN]],
+        require_same: Callable[[], Awaitable[None]],
         *,
         start: Start | Mapping[int, Start] = EARLIEST,
         on_gap: str = "raise",
@@ -100,6 +101,8 @@ class TopicReader(Ready):
             name: The name of the topic.
             opened: Opens a reader of each partition at a position.
             find: Finds the position of a start in a partition.
+            require_same: Raises NoSuchStreamError if the topic was deleted, also if another one has
+                its name.
             start: Where to begin, in all partitions or in each.
             on_gap: What to do when records are missing.
         """
@@ -110,6 +113,7 @@ class TopicReader(Ready):
         self.name = name
         self._opened = dict(opened)
         self._find = find
+        self._require_same = require_same
         self._starts: dict[int, Start] = {
             partition: start.get(partition, EARLIEST) if isinstance(start, Mapping) else start
             for partition in opened
@@ -180,12 +184,13 @@ class TopicReader(Ready):
 
         Raises:
             StreamGapError: Records are missing, and `on_gap` is "raise".
-            NoSuchStreamError: A partition does not exist any more.
+            NoSuchStreamError: The topic was deleted, also if another topic has its name.
             StreamDamagedError: The metadata or an entry cannot be decoded.
             UsageError: The reader is closed.
         """
         self._check_open()
         await each(self._starts, self._settle)
+        await self._require_same()
         self._readers = dict(zip(self._opened, await each(self._opened, self._open)))
         iterations = {number: reader.batches() for number, reader in self._readers.items()}
         # A dictionary serves as an ordered set, so that the same seed gives the same run.
@@ -196,6 +201,7 @@ class TopicReader(Ready):
             waiting[task] = partition
 
         try:
+            self._check_open()  # it may have been closed while the readers were opened
             for partition in iterations:
                 wait_for(partition)
             while waiting:

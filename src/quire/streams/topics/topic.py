@@ -119,7 +119,7 @@ class Topic:
             The writer. Use it with `async with`, or close it.
 
         Raises:
-            NoSuchStreamError: The topic was deleted.
+            NoSuchStreamError: The topic was deleted, also if another topic has its name.
             UsageError: `assign` names a partition that does not exist, or none.
             QuireError: See `Namespace.open_writer`.
         """
@@ -134,7 +134,7 @@ class Topic:
             await each(assigned, open_one)
             # A deletion fences the writers. But if the topic was deleted before they were opened,
             # they may belong to another topic of this name, with another number of partitions.
-            await self._metadata.require_same(self._stored)
+            await self._require_same()
         except BaseException:
             for writer in opened.values():
                 writer.abandon()
@@ -190,7 +190,7 @@ class Topic:
             return await self._streams.find(partition_stream(self.name, partition), place)
 
         openers = {number: partial(opened, number) for number in assigned}
-        return TopicReader(self.name, openers, find, start=start, on_gap=on_gap)
+        return TopicReader(self.name, openers, find, self._require_same, start=start, on_gap=on_gap)
 
     # -- positions ----------------------------------------------------------------------------
 
@@ -208,10 +208,11 @@ class Topic:
 
         Raises:
             UsageError: The name of the reader is not valid.
-            NoSuchStreamError: The topic was deleted.
+            NoSuchStreamError: The topic was deleted, also if another topic has its name.
         """
         numbers = range(self.partitions)
         found = await each(numbers, lambda at: self._subscription(at, subscriber).position())
+        await self._require_same()
         return {at: position for at, position in enumerate(found) if position is not None}
 
     async def commit(self, subscriber: str, positions: Mapping[int, DLSN]) -> None:
@@ -226,7 +227,7 @@ class Topic:
 
         Raises:
             UsageError: The name of the reader, or a partition, is not valid.
-            NoSuchStreamError: The topic was deleted.
+            NoSuchStreamError: The topic was deleted, also if another topic has its name.
         """
         if not isinstance(positions, Mapping):
             raise ArgumentTypeError(
@@ -240,7 +241,11 @@ class Topic:
         async def store(partition: int) -> None:
             await self._subscription(partition, subscriber).commit(positions[partition])
 
+        await self._require_same()
         await each(positions, store)
+
+    async def _require_same(self) -> None:
+        await self._metadata.require_same(self._stored)
 
     def _subscription(self, partition: int, subscriber: str) -> Subscription:
         return self._streams.subscription(partition_stream(self.name, partition), subscriber)

@@ -433,7 +433,7 @@ def decode_topic(name: str, path: str, value: bytes, version: int) -> StoredTopi
         if type(partitions) is not int or partitions < 1 or type(deleting) is not bool:
             raise ValueError("a field has a wrong value")
         return StoredTopic(name, str(values["id"]), partitions, deleting, version)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise MetadataError(
             f"the node {path} of topic {name} cannot be decoded: {error!r}",
             remedy="Restore the node from a backup of the metadata store",
