@@ -18,9 +18,10 @@ from quire.client import Client
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
 from quire.spark.jobs.archive.manifest import DATA, DATE, HistoryFile, Manifest, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import DAY_US, read_file, verify_piece
+from quire.spark.jobs.archive.places import FoundPlace, in_files
 from quire.spark.jobs.archive.store import VERIFYING, ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
-from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
+from quire.streams import DLSN, EARLIEST, LATEST, Gap, Namespace
 from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, RecordColumns
@@ -389,50 +390,27 @@ async def _bounds(
             return await find(place)
         if place == EARLIEST:
             return manifest.start
-        return in_files(found, manifest.files, place) or max(await find(place), manifest.behind)
+        filed = in_files(found, manifest.files, place)
+        # Records that may be on both sides of the place are left out at neither end.
+        if filed.unsure is not None and find == view.find:
+            return await _first_unsure(view, filed, place)
+        return filed.position or max(await find(place), manifest.behind)
 
     first = await position(start, view.find)
     return first, None if end is None else await position(end, view.find_end)
 
 
-def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start) -> DLSN | None:
-    """Return the position of the first record in the files that is not before `place`.
+async def _first_unsure(view: Any, filed: FoundPlace, start: Start) -> DLSN:
+    """Return the position of a start if the files have records that may be before or after it.
 
-    Returns None if there is no such record.
+    They are before it if there are later records before it, which bookies still have.
     """
-    import pyarrow.compute as pc
-
-    for file in files:
-        if isinstance(place, AtTxid):
-            column, wanted, (least, greatest) = "txid", place.txid, file.txids
-        elif isinstance(place, AtSequence):
-            column, wanted, (least, greatest) = "sequence", place.sequence, file.sequences
-        elif isinstance(place, AtTime):
-            # If no time is known, the txid is compared, as for live streams.
-            column, wanted = "time", place.time_ms
-            times = [at // 1_000 for at in file.times_us or ()]
-            least = min(*times, *file.txids)
-            greatest = max(times[1] if times else wanted, file.txids[1])
-        else:
-            raise UsageError(
-                f"{place!r} is not a place in a stream",
-                remedy="Use a DLSN, AtTxid, AtSequence, AtTime, EARLIEST or LATEST",
-            )
-        if greatest < wanted:
-            continue
-        if least >= wanted:
-            return file.first
-        names = ["segment", "entry", "slot", "txid", "sequence", "time"]
-        for batch in read_file(history, file.name, names):
-            values = batch.column("txid" if column == "time" else column)
-            if column == "time":
-                times = pc.divide(batch.column("time").cast("int64"), 1_000)
-                values = pc.coalesce(times, values)
-            at = pc.index(pc.greater_equal(values, wanted), True).as_py()
-            if at >= 0:
-                row = batch.slice(at, 1).to_pylist()[0]
-                return DLSN(row["segment"], row["entry"], row["slot"])
-    return None
+    assert filed.unsure is not None
+    if filed.position is None:
+        live: DLSN = await view.find(start)
+        if view.records_between(await view.mark(view.oldest), await view.mark(live)):
+            return max(live, filed.unsure)
+    return filed.unsure
 
 
 async def _facts(
