@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,19 @@ from pyspark.sql.datasource import LessThan
 
 from quire import blocking
 from quire.blocking import Namespace
-from quire.blocking.background import call
 from quire.errors import StreamGapError
-from quire.metadata.tree import Create, Put
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.jobs.history import LiveTail
 from quire.spark.streams import query as stream_query
-from quire.streams.mirror.check import MARKER
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import NAMESPACE as NAMESPACE
 from tests.support.spark.streams import (
     append,
     batch_reader,
     batches,
+    make_copy,
     numbered,
+    replace_ledger,
     rows,
     stream_reader,
     values,
@@ -91,21 +89,10 @@ def test_a_copy_whose_ledger_was_replaced_after_the_plan(
     """Each run of `replicate` begins the ledger of the copy's segment in progress again."""
     name = re.sub(r"\W+", "-", name).strip("-")
     write(streams, name, numbered(0, 10), leave_open=True)
-    metadata = streams.aio.metadata(name)
-    call(metadata.tree.commit(Create(f"{metadata.paths.root}/{MARKER}", b"{}")))
+    make_copy(streams, name)
     reader = batch_reader(cluster.uri, stream=name, columns="value", failOnDataLoss="false")
     planned = reader.partitions()
-    (segment,) = streams.segments(name)
-    writer = client.create_ledger()
-    with client.open_ledger(segment.ledger_id) as former:
-        for run in former.read_runs():
-            writer.append_many(list(run.payloads()))
-    writer.close()  # Otherwise bookies would not know yet what is acknowledged.
-    call(metadata.tree.commit(Put(
-        metadata.paths.segment(segment.name),
-        replace(segment, ledger_id=writer.ledger_id).to_bytes(),
-    )))  # fmt: skip
-    client.delete_ledger(segment.ledger_id)
+    replace_ledger(client, streams, name)
     if again == "another stream":
         streams.delete_stream(name)
         write(streams, name, numbered(100, 110), leave_open=True)
