@@ -169,6 +169,40 @@ def test_queries(cluster: LocalCluster, lost: str, limit: dict[str, Any]) -> Non
         careless.stop()
 
 
+@pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": 4}, {"maxBytesPerTrigger": "64"}])
+def test_a_limited_query_that_has_seen_the_ledger(
+    cluster: LocalCluster,
+    streams: Namespace,
+    client: blocking.Client,
+    name: str,
+    limit: dict[str, Any],
+) -> None:
+    """The ledger is deleted while the query is behind. It knows the size of the ledger already."""
+    name = re.sub(r"\W+", "-", name).strip("-")
+    streams.create_stream(name, settings={"entry_bytes": 1_024})
+    append(streams, name, numbered(0, 10))
+    append(streams, name, numbered(10, 20, size=200))
+    append(streams, name, numbered(20, 30))
+    options = {"stream": name, "columns": "value", **limit}
+    careful = stream_reader(cluster.uri, **options)
+    careless = stream_reader(cluster.uri, failOnDataLoss="false", **options)
+    try:
+        begun = [(reader, reader.initialOffset()) for reader in (careful, careless)]
+        limits = [reader.getDefaultReadLimit() for reader, _ in begun]
+        ends = [one.latestOffset(at, limit) for (one, at), limit in zip(begun, limits)]
+        lose(client, streams, name, 2)
+        for reader in (careful, careless):  # Bookies may still have the entries, so forget them.
+            assert reader._query is not None
+            reader._query._followed[name].view.close()
+        with pytest.raises(StreamGapError, match=r"are lost|are gone"):
+            drain(careful, ends[0], 26)
+        _, found = drain(careless, begun[1][1], 20)
+        assert found == numbered(0, 10) + numbered(20, 30)
+    finally:
+        careful.stop()
+        careless.stop()
+
+
 def test_a_query_within_the_segment(
     cluster: LocalCluster, streams: Namespace, client: blocking.Client, name: str
 ) -> None:

@@ -457,11 +457,24 @@ class StreamView:
                     segment,
                     lambda _, __, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
                 )
-            except NoSuchLedgerError:  # the ledger is gone: reading reports the loss
-                behind = segment.first_dlsn.next_segment()
-                return min(end, await self._end_of(segment, behind), key=_at)
-            return end if found is None else min(end, await self._mark_in(segment, found), key=_at)
+                return end if found is None else await self._before(end, segment, found)
+            except NoSuchLedgerError:
+                return await self._after_gone(segment, end)
         return end
+
+    async def _before(
+        self, end: CountedPosition, segment: StreamSegment, position: DLSN
+    ) -> CountedPosition:
+        return min(end, await self._mark_in(segment, position), key=_at)
+
+    async def _after_gone(self, segment: StreamSegment, end: CountedPosition) -> CountedPosition:
+        """Return the position after a segment whose ledger is gone, or `end` if that is before it.
+
+        Reading up to this position reports the loss.
+        """
+        if segment.in_progress:
+            return end
+        return min(end, await self._end_of(segment, segment.first_dlsn.next_segment()), key=_at)
 
     async def after_bytes(
         self, start: CountedPosition, limit: int, end: CountedPosition, *, least: bool
@@ -480,13 +493,15 @@ class StreamView:
                 left -= size_bytes
                 continue
             first = start.position.entry_id if segment.lssn == start.position.lssn else 0
-            behind = await self._fitting(segment, first, left)
-            if behind == first and start.position >= DLSN(segment.lssn, first, 0):
-                if not least:
-                    return start
-                behind = first + 1
-            found = await self._mark_in(segment, DLSN(segment.lssn, behind, 0))
-            return min(end, found, key=_at)
+            try:
+                behind = await self._fitting(segment, first, left)
+                if behind == first and start.position >= DLSN(segment.lssn, first, 0):
+                    if not least:
+                        return start
+                    behind = first + 1
+                return await self._before(end, segment, DLSN(segment.lssn, behind, 0))
+            except NoSuchLedgerError:
+                return await self._after_gone(segment, end)
         return end
 
     async def _fitting(self, segment: StreamSegment, first: int, limit_bytes: int) -> int:
