@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
@@ -53,6 +53,8 @@ SUFFIXES = {
 COMPRESSED = frozenset(("bz2", "deflate", "gz", "lz4", "snappy", "xz", "zst"))
 FORMAT_OPTIONS = {"csv": {"header": "true"}}
 """The options of Spark's reader by file format, which apply unless the caller sets them."""
+SEPARATORS = frozenset(("sep", "delimiter"))
+"""The names of the option of Spark's CSV reader for the text between two values. The first wins."""
 WATCH_S = 0.5
 """Seconds between two checks of a running query."""
 FILE_AGE_MAX = "36500d"
@@ -451,12 +453,18 @@ def list_files(spark: SparkSession, files: Files) -> Listing:
 
     Raises UsageError if there are none.
     """
+    listing = _listing(spark, files)
+    if not listing.files:
+        paths = ", ".join(map(text_without_credentials, files.paths))
+        raise UsageError(f"no file matches {paths}", remedy="Correct the path")
+    return listing
+
+
+def _listing(spark: SparkSession, files: Files) -> Listing:
+    """Return the files that Spark would read, which may be none."""
     choosing = {name: text for name, text in files.options.items() if name.lower() in CHOOSING}
     frame = spark.read.format("binaryFile").options(**choosing).load(list(files.paths))
     rows = frame.selectExpr("path", "length", "unix_micros(modificationTime)").collect()
-    if not rows:
-        paths = ", ".join(map(text_without_credentials, files.paths))
-        raise UsageError(f"no file matches {paths}", remedy="Correct the path")
     return Listing(tuple(sorted((row[0], row[1], _time_text(row[2])) for row in rows)))
 
 
@@ -577,11 +585,16 @@ def read_listed(spark: SparkSession, files: Files) -> tuple[DataFrame, Listing]:
 def _options(files: Files, listing: Listing) -> dict[str, str]:
     name = format_of(files, listing)
     options = dict(FORMAT_OPTIONS.get(name, {}))
-    tabs = [".tsv" in path.lower() for path, _, _ in listing.files]
-    if name == "csv" and tabs and all(tabs):
-        options["sep"] = "\t"
     given = {key.lower() for key in files.options}
+    if name == "csv" and given.isdisjoint(SEPARATORS) and _has_tabs(files, listing):
+        options["sep"] = "\t"
     return {**{k: v for k, v in options.items() if k not in given}, **files.options}
+
+
+def _has_tabs(files: Files, listing: Listing) -> bool:
+    """Return whether all files are named .tsv. If there are none, the names of the paths count."""
+    paths = [path for path, _, _ in listing.files] or files.paths
+    return all(".tsv" in path.rpartition("/")[2].lower() for path in paths)
 
 
 def content_id(files: Files, listing: Listing, target: IngestTarget) -> str:
@@ -677,10 +690,15 @@ def follow(
 
 
 def _source(spark: SparkSession, files: Files) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
     listing = Listing(())
     schema: Any = files.schema
     if files.format is None or schema is None:
         listing = list_files(spark, files)
+    elif files.format == "csv":
+        with suppress(AnalysisException):  # The directory may not exist yet.
+            listing = _listing(spark, files)  # The names of files decide the separator.
     checked: dict[str, str] = {}
     if schema is None:
         schema = read_files(spark, files, listing).schema
