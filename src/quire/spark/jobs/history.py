@@ -408,7 +408,7 @@ async def _first_unsure(view: Any, filed: FoundPlace, start: Start) -> DLSN:
     assert filed.unsure is not None
     if filed.position is None:
         live: DLSN = await view.find(start)
-        if view.records_between(await view.mark(view.oldest), await view.mark(live)):
+        if view.records_between(await view.mark(view.oldest), await view.mark(live)) > 0:
             return max(live, filed.unsure)
     return filed.unsure
 
