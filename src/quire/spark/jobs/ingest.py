@@ -194,7 +194,7 @@ class FollowResult:
     batches: int
     """The number of micro-batches that this run has written."""
     ended: str
-    """"available" if everything that existed is written, or "stopped" after an interrupt."""
+    """"available" if everything that existed is written, or "stopped" if the run was ended."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as the command prints it."""
@@ -686,7 +686,10 @@ def follow(
         writer = writer.trigger(availableNow=True)
     elif interval_s is not None:
         writer = writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
-    return _watch(writer.start(), target, checkpoint, stop or threading.Event(), progress)
+    return _watch(
+        writer.start(), target, checkpoint, stop or threading.Event(), progress,
+        available_now=available_now,
+    )  # fmt: skip
 
 
 def _source(spark: SparkSession, files: Files) -> DataFrame:
@@ -717,25 +720,39 @@ def _watch(
     checkpoint: str,
     stop: threading.Event,
     progress: ProgressCallback,
+    *,
+    available_now: bool,
 ) -> FollowResult:
-    batches: dict[int, int] = {}
+    records = batches = 0
+    last = -1  # the number of the last micro-batch that was counted
+
+    def count() -> None:
+        nonlocal records, batches, last
+        for one in query.recentProgress:
+            if one["numInputRows"] and one["batchId"] > last:
+                last = one["batchId"]
+                records, batches = records + one["numInputRows"], batches + 1
+
     over = False
     try:
         while not over and not stop.is_set():
             over = query.awaitTermination(WATCH_S)  # raises the error of the query
-            for one in query.recentProgress:
-                if one["numInputRows"]:
-                    batches[one["batchId"]] = one["numInputRows"]
-            progress("records written", sum(batches.values()), None)
+            count()
+            progress("records written", records, None)
     except KeyboardInterrupt:
         over = False
+
+    def end() -> None:
+        query.stop()
+        count()
+
     if not over:
         # An interrupted call may still wait for its answer on the connection of this thread.
         with ThreadPoolExecutor(1) as other:
-            other.submit(query.stop).result()
-    ended = "available" if over else STOPPED_BY
+            other.submit(end).result()
+    ended = "available" if over and available_now else STOPPED_BY
     where = without_credentials(checkpoint)
-    return FollowResult(target.namespace, where, sum(batches.values()), len(batches), ended)
+    return FollowResult(target.namespace, where, records, batches, ended)
 
 
 __getattr__ = former_names(__name__, {"Target": "IngestTarget"})
