@@ -7,6 +7,7 @@ segment is offloaded and truncated while they read it, they continue in its file
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     from quire import blocking
     from quire.spark.streams.plan import StreamPartition, StreamSplit
+
+logger = logging.getLogger("quire.spark")
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
 STREAMS_MAX = 100
@@ -184,7 +187,9 @@ def _of_stream(
         frames.append(_select(_by_tasks(spark, found, plan, stored), columns))
     if plan.live or not frames:
         path = namespace_path(namespace)
-        tail = LiveTail(cluster, found.directory, stored, plan.cluster_id, plan.life, path)
+        tail = LiveTail(
+            cluster, found.directory, stored, plan.cluster_id, plan.life, path, fail_on_data_loss
+        )  # fmt: skip
         frames.append(_select(_live(spark, tail, plan.live, partition_bytes), columns))
     return functools.reduce(lambda one, other: one.unionAll(other), frames)
 
@@ -556,6 +561,8 @@ class LiveTail:
     """The id of the life of the stream that is read, or "" if it is unknown."""
     namespace: str = ""
     """The namespace of the stream."""
+    fail_on_data_loss: bool = True
+    """Whether records that exist nowhere are an error. Otherwise they are skipped."""
     parts: tuple[StreamPartition, ...] = ()
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -609,27 +616,29 @@ class LiveTail:
     def _offloaded(self, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
         """Yield the records of a split whose ledger is gone, from the files.
 
-        Raises StreamGapError if the records are not in the files either. That is also the case if
-        the files are those of another stream, which got the name after this one was deleted.
+        Raises StreamGapError if the records are not in the files either, unless such records are to
+        be skipped. That is also the case if the files are those of another stream, which got the
+        name after this one was deleted.
         """
         origin, first = piece.origin, DLSN(piece.origin.segment.lssn, piece.first, 0)
         start = first if piece.start is None else max(first, piece.start)
         end = DLSN(first.lssn, piece.last + 1, 0) if piece.end is None else piece.end
         found = OffloadHistory(self.directory, origin.stream)
         manifest = found.newest()
+        ours = manifest is not None and self._is_of_stream(manifest)
         # A stream that was truncated may have been offloaded from a later record on.
-        if (
-            manifest is None
-            or not self._is_of_stream(manifest)
-            or manifest.behind <= first
-            or _gaps(manifest, start, end)
-        ):
-            raise StreamGapError(
+        if manifest is None or not ours or manifest.behind <= first or _gaps(manifest, start, end):
+            error = StreamGapError(
                 f"entries {piece.first} to {piece.last} of segment {first.lssn} of stream "
                 f"{origin.stream} (ledger {origin.segment.ledger_id}) were truncated or deleted "
                 "while they were read, and were not offloaded before",
                 remedy="Read the history again: it begins with the records that still exist",
             )
+            if self.fail_on_data_loss:
+                raise error
+            logger.warning("continuing without lost records: %s", error)
+        if manifest is None or not ours:
+            return
         wanted = position_not_before(start) & ~position_not_before(end)
         for file in manifest.files:
             if file.last >= start and file.first < end:
