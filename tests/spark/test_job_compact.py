@@ -12,15 +12,22 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from quire import blocking
 from quire.blocking import Namespace
 from quire.errors import HistoryError, JobError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
 from quire.spark.jobs.archive.versions import Versions
-from quire.spark.jobs.compact import CompactPreview, RecordKey, compacted
+from quire.spark.jobs.compact import (
+    CompactPreview,
+    RecordKey,
+    _as_json,
+    compacted,
+    source_of,
+)
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
-from tests.support.spark.streams import append, values
+from tests.support.spark.streams import append, make_copy, replace_ledger, values
 
 pytestmark = pytest.mark.spark
 
@@ -139,6 +146,30 @@ def test_truncation_after_reading_is_no_loss(
     assert table(spark, tmp_path) == {"k2": 102}
     fresh = preview_compact(options, "cut", ID, to=str(tmp_path / "new"), namespace=NAMESPACE)
     assert fresh.records == 1, "a first run begins at the oldest record that is left"
+
+
+def test_a_copy_whose_ledger_was_replaced_is_still_the_same_stream(
+    options: ClusterOptions, client: blocking.Client, streams: Namespace, tmp_path: Path
+) -> None:
+    """Each run of `replicate` may replace the ledger of the copy's segment in progress."""
+    writer = streams.open_writer("copy", create=True)
+    writer.append_many(changes(("k1", 1), ("k2", 2)))
+    writer.abandon()
+    make_copy(streams, "copy")
+    where = {"to": str(tmp_path), "namespace": NAMESPACE}
+    source = source_of(options, "copy", ID, str(tmp_path), None, NAMESPACE)
+    end = source.span(None).end
+    state = {"of": source.made_of, "life": source.life, "reached": _as_json(end), "rows": 2}
+    claim = Versions(str(tmp_path)).claim()
+    Path(claim.output.removeprefix("file://")).mkdir()
+    claim.commit(state)
+    assert preview_compact(options, "copy", ID, **where).records == 0
+    replace_ledger(client, streams, "copy")
+    assert preview_compact(options, "copy", ID, **where).records == 0
+    streams.delete_stream("copy")
+    append(streams, "copy", changes(("k3", 3)))
+    with pytest.raises(StreamGapError, match="another stream has its name now"):
+        preview_compact(options, "copy", ID, **where)
 
 
 def test_a_run_that_died_leaves_the_former_version(

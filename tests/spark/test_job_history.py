@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from quire.spark.jobs.history import LiveTail, _planned, history_facts, position
 from quire.streams import DLSN
 from quire.streams.read.arrow import COLUMNS
 from quire.streams.read.positions import parse_start
+from quire.streams.write.pending_entry import PendingEntry
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import NAMESPACE, Fact, counted_files, facts, facts_of_rows
 from tests.support.spark.streams import append, numbered
@@ -115,6 +118,47 @@ def test_bounds(
             high = everything[250][0] if isinstance(end, str) else end or DLSN(99, 0, 0)
             found = ordered(frame(start=start or "earliest", end=end))
             assert found == [fact for fact in everything if low <= fact[0] < high]
+
+
+def test_a_time_leaves_out_no_record_whose_time_is_unknown(
+    streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
+    move: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Other programs store no time with txids of their own, which may be small numbers."""
+    streams.create_stream(name, settings={"txids": "given"})
+    moments = []
+    with streams.open_writer(name) as writer, monkeypatch.context() as patch:
+        patch.setattr(PendingEntry, "mark", lambda self, payload: None)
+        for at in range(0, 40, 10):
+            moments.append(f"time:{datetime.now(UTC).isoformat()}")
+            writer.append_many(numbered(at, at + 10), txids=[*range(at, at + 10)])
+            writer.roll()
+    everything = facts(streams, name)
+    assert move(truncate=False).records == 40
+
+    def found(start: str, end: str | None = None) -> list[Fact]:
+        return planned(client, cluster, name, target, start, end)
+
+    # The metadata of segments that bookies still have says which records are older.
+    for at, moment in enumerate(moments):
+        assert found(moment)[-10 * (4 - at) :] == everything[10 * at :]
+        assert found("earliest", moment) == everything
+    move()
+    for moment in moments:
+        assert found(moment) == everything
+    # The first of two later records says that all are older than the second.
+    with streams.open_writer(name) as writer:
+        writer.append(b"x", txid=40)
+        writer.roll()
+        time.sleep(0.002)
+        moment = f"time:{datetime.now(UTC).isoformat()}"
+        writer.append(b"y", txid=41)
+        writer.roll()
+        everything = facts(streams, name)
+    for _ in range(2):
+        assert [fact[1] for fact in found(moment)] == [41]
+        assert [fact[1] for fact in found("earliest", moment)] == [*range(41)]
+        move()
 
 
 def test_a_changed_byte_of_a_file_is_an_error(

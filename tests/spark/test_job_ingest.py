@@ -24,6 +24,7 @@ from quire.spark.jobs.ingest import (
     Files,
     IngestTarget,
     Listing,
+    _options,
     content_id,
     format_of,
     list_files,
@@ -462,6 +463,46 @@ def test_a_directory_is_followed_until_it_is_interrupted(
     assert (result.records, result.ended) == (30, "stopped")
     assert spark.streams.active == []
     assert records(cluster, "followed") == [{"id": n, "name": f"n{n}"} for n in range(30)]
+
+
+def test_the_names_of_files_that_come_decide_the_separator(
+    spark: SparkSession, cluster: LocalCluster, options: ClusterOptions, tmp_path: Path
+) -> None:
+    """They did so only if the format or the schema was not given."""
+    directory = tmp_path / "in"
+    directory.mkdir()
+    (directory / "1.tsv").write_text("id\tname\n1\ta,b\n")
+
+    def run() -> int:
+        files = Files([str(directory)], "csv", schema="id INT, name STRING")
+        where = {"checkpoint": str(tmp_path / "checkpoint"), "available_now": True}
+        return follow(spark, options, files, target("tabs"), **where).records
+
+    assert run() == 1
+    (directory / "2.tsv").write_text("id\tname\n2\tc\n")
+    assert run() == 1
+    assert records(cluster, "tabs") == [{"id": 1, "name": "a,b"}, {"id": 2, "name": "c"}]
+
+
+@pytest.mark.parametrize(
+    ("paths", "names", "given", "expected"),
+    [
+        ("/in", "1.tsv 2.TSV.gz", {}, "\t"),
+        ("/in", "1.tsv 2.csv", {}, None),
+        ("/in.tsv", "1.csv", {}, None),
+        ("/in/*.tsv", "", {}, "\t"),
+        ("/in", "", {}, None),
+        ("/in", "1.tsv", {"sep": ";"}, ";"),
+        ("/in", "1.tsv", {"Delimiter": "|"}, None),
+    ],
+)
+def test_the_separator_of_files(
+    paths: str, names: str, given: dict[str, str], expected: str | None
+) -> None:
+    listing = Listing(tuple((f"file:{paths}/{name}", 1, "") for name in names.split()))
+    found = _options(Files([paths], "csv", given), listing)
+    assert found.get("sep") == expected
+    assert given.items() <= found.items()
 
 
 def test_a_stream_that_is_missing_fails_a_query(

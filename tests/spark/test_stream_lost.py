@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,19 @@ from pyspark.sql.datasource import LessThan
 
 from quire import blocking
 from quire.blocking import Namespace
-from quire.blocking.background import call
 from quire.errors import StreamGapError
-from quire.metadata.tree import Create, Put
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.jobs.history import LiveTail
 from quire.spark.streams import query as stream_query
-from quire.streams.mirror.check import MARKER
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import NAMESPACE as NAMESPACE
 from tests.support.spark.streams import (
     append,
     batch_reader,
     batches,
+    make_copy,
     numbered,
+    replace_ledger,
     rows,
     stream_reader,
     values,
@@ -91,21 +89,10 @@ def test_a_copy_whose_ledger_was_replaced_after_the_plan(
     """Each run of `replicate` begins the ledger of the copy's segment in progress again."""
     name = re.sub(r"\W+", "-", name).strip("-")
     write(streams, name, numbered(0, 10), leave_open=True)
-    metadata = streams.aio.metadata(name)
-    call(metadata.tree.commit(Create(f"{metadata.paths.root}/{MARKER}", b"{}")))
+    make_copy(streams, name)
     reader = batch_reader(cluster.uri, stream=name, columns="value", failOnDataLoss="false")
     planned = reader.partitions()
-    (segment,) = streams.segments(name)
-    writer = client.create_ledger()
-    with client.open_ledger(segment.ledger_id) as former:
-        for run in former.read_runs():
-            writer.append_many(list(run.payloads()))
-    writer.close()  # Otherwise bookies would not know yet what is acknowledged.
-    call(metadata.tree.commit(Put(
-        metadata.paths.segment(segment.name),
-        replace(segment, ledger_id=writer.ledger_id).to_bytes(),
-    )))  # fmt: skip
-    client.delete_ledger(segment.ledger_id)
+    replace_ledger(client, streams, name)
     if again == "another stream":
         streams.delete_stream(name)
         write(streams, name, numbered(100, 110), leave_open=True)
@@ -176,6 +163,40 @@ def test_queries(cluster: LocalCluster, lost: str, limit: dict[str, Any]) -> Non
         with pytest.raises(StreamGapError, match=f"stream {lost} lacks records.*: {LOST}"):
             drain(careful, careful.initialOffset(), 20)
         _, found = drain(careless, careless.initialOffset(), 20)
+        assert found == numbered(0, 10) + numbered(20, 30)
+    finally:
+        careful.stop()
+        careless.stop()
+
+
+@pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": 4}, {"maxBytesPerTrigger": "64"}])
+def test_a_limited_query_that_has_seen_the_ledger(
+    cluster: LocalCluster,
+    streams: Namespace,
+    client: blocking.Client,
+    name: str,
+    limit: dict[str, Any],
+) -> None:
+    """The ledger is deleted while the query is behind. It knows the size of the ledger already."""
+    name = re.sub(r"\W+", "-", name).strip("-")
+    streams.create_stream(name, settings={"entry_bytes": 1_024})
+    append(streams, name, numbered(0, 10))
+    append(streams, name, numbered(10, 20, size=200))
+    append(streams, name, numbered(20, 30))
+    options = {"stream": name, "columns": "value", **limit}
+    careful = stream_reader(cluster.uri, **options)
+    careless = stream_reader(cluster.uri, failOnDataLoss="false", **options)
+    try:
+        begun = [(reader, reader.initialOffset()) for reader in (careful, careless)]
+        limits = [reader.getDefaultReadLimit() for reader, _ in begun]
+        ends = [one.latestOffset(at, limit) for (one, at), limit in zip(begun, limits)]
+        lose(client, streams, name, 2)
+        for reader in (careful, careless):  # Bookies may still have the entries, so forget them.
+            assert reader._query is not None
+            reader._query._followed[name].view.close()
+        with pytest.raises(StreamGapError, match=r"are lost|are gone"):
+            drain(careful, ends[0], 26)
+        _, found = drain(careless, begun[1][1], 20)
         assert found == numbered(0, 10) + numbered(20, 30)
     finally:
         careful.stop()

@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from pyspark import TaskContext
@@ -33,7 +34,21 @@ CLIENTS_MAX = 8
 """The number of clusters to which one process keeps a connection."""
 
 _Key = tuple[str, TlsClientConfig | None, str, int]
-_clients: dict[_Key, blocking.Client] = {}
+
+
+@dataclass(slots=True, eq=False)
+class _KeptClient:
+    """A client, and the number of blocks of `client` that use it now."""
+
+    client: blocking.Client
+    users: int = 0
+    forgotten: bool = False
+    """Whether no further block gets the client, so that the last user closes it."""
+
+
+_clients: dict[_Key, _KeptClient] = {}
+_lock = threading.Lock()
+"""Guards `_clients` and its values. A program may run several jobs in threads."""
 _frozen_pid = -1
 
 
@@ -43,24 +58,53 @@ def client(
 ) -> Iterator[blocking.Client]:
     """Yield a connected client of this process for the cluster at `uri`.
 
-    The client is kept for the next task. It is closed and forgotten if the block raises because the
-    metadata store did not answer or the client was closed.
+    The client is kept for the next task. It is forgotten if the block raises because the metadata
+    store did not answer or the client was closed, and closed once no other thread uses it.
     """
     key = (uri, tls, placement, os.getpid())
-    found = _clients.get(key)
-    if found is None:
-        config = ClientConfig(tls=tls)
-        if placement:
-            config = replace(config, placement=parse_placement(placement))
-        found = blocking.connect(uri, config=config)
-        while len(_clients) >= CLIENTS_MAX:
-            _forget(next(iter(_clients)))
-        _clients[key] = found
+    kept = _kept(key)
     try:
-        yield found
+        yield kept.client
     except (MetadataUnavailableError, ClientClosedError):
-        _forget(key)
+        with _lock:
+            if _clients.get(key) is kept:
+                del _clients[key]
+            kept.forgotten = True
         raise
+    finally:
+        with _lock:
+            kept.users -= 1
+            unused = kept.forgotten and not kept.users
+        if unused:
+            kept.client.close()
+
+
+def _kept(key: _Key) -> _KeptClient:
+    """Return the client of a key for one more user, after connecting it if there is none."""
+    with _lock:
+        if (found := _clients.get(key)) is not None:
+            found.users += 1
+            return found
+    uri, tls, placement, _ = key
+    config = ClientConfig(tls=tls)
+    if placement:
+        config = replace(config, placement=parse_placement(placement))
+    made = _KeptClient(blocking.connect(uri, config=config))
+    closed: list[blocking.Client] = []
+    with _lock:
+        found = _clients.setdefault(key, made)
+        found.users += 1
+        if found is not made:  # Another thread was faster.
+            closed.append(made.client)
+        while len(_clients) > CLIENTS_MAX:
+            oldest = next(iter(_clients))
+            old = _clients.pop(oldest)
+            old.forgotten = True
+            if not old.users and oldest[-1] == os.getpid():
+                closed.append(old.client)  # Connections of the parent are left alone.
+    for one in closed:
+        one.close()
+    return found
 
 
 def writing(
@@ -70,16 +114,13 @@ def writing(
     return client(options.metadata, options.tls, options.placement)
 
 
-def _forget(key: _Key) -> None:
-    old = _clients.pop(key, None)
-    if old is not None and key[-1] == os.getpid():  # connections of the parent are left alone
-        old.close()
-
-
 def close_clients() -> None:
     """Close all clients, in processes that continue after their last task (tests, notebooks)."""
-    for key in list(_clients):
-        _forget(key)
+    with _lock:
+        found = [kept.client for key, kept in _clients.items() if key[-1] == os.getpid()]
+        _clients.clear()
+    for one in found:
+        one.close()
 
 
 def plainly(method: Callable[P, R]) -> Callable[P, R]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader
 
+from quire import blocking
 from quire.blocking import Namespace
+from quire.blocking.background import call
+from quire.metadata.tree import Create, Put
 from quire.spark.source import QuireDataSource
 from quire.spark.streams.source import QuireStreamSource
+from quire.streams.mirror.check import MARKER
 
 NAMESPACE = "/spark/tests"
 
@@ -64,6 +69,28 @@ def append(
             if at:
                 writer.roll()
             writer.append_many(payloads[at : at + share])
+
+
+def make_copy(streams: Namespace, name: str) -> None:
+    """Mark a stream as a copy that `replicate` has made."""
+    metadata = streams.aio.metadata(name)
+    call(metadata.tree.commit(Create(f"{metadata.paths.root}/{MARKER}", b"{}")))
+
+
+def replace_ledger(client: blocking.Client, streams: Namespace, name: str) -> None:
+    """Replace the ledger of the only segment of a copy, as each run of `replicate` does."""
+    metadata = streams.aio.metadata(name)
+    (segment,) = streams.segments(name)
+    writer = client.create_ledger()
+    with client.open_ledger(segment.ledger_id) as former:
+        for run in former.read_runs():
+            writer.append_many(list(run.payloads()))
+    writer.close()  # Otherwise bookies would not know yet what is acknowledged.
+    call(metadata.tree.commit(Put(
+        metadata.paths.segment(segment.name),
+        replace(segment, ledger_id=writer.ledger_id).to_bytes(),
+    )))  # fmt: skip
+    client.delete_ledger(segment.ledger_id)
 
 
 def numbered(first: int, last: int, size: int = 0) -> list[bytes]:

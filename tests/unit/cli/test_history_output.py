@@ -59,8 +59,9 @@ def test_what_somebody_else_has_created_meanwhile_stays(tmp_path: Path) -> None:
         with new_directory(str(output)) as begin:
             if first:
                 begin()
-            write(output, complete=True)
-            if not first:
+                (output / "_temporary").mkdir(parents=True)  # on another machine
+            else:
+                write(output, complete=True)
                 begin()
             raise error
 
@@ -75,3 +76,44 @@ def test_what_somebody_else_has_created_meanwhile_stays(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="could not start"):
         fails_before_it_writes(output)
     assert (output / "_temporary").exists()
+
+
+def test_of_two_commands_at_the_same_moment_one_writes(tmp_path: Path) -> None:
+    """Both found no directory, and both wrote into it. The one that failed removed it."""
+    output = tmp_path / "new" / "copy"
+
+    def writes(*, while_other_writes: bool) -> None:
+        with new_directory(str(output)) as begin:
+            begin()
+            if while_other_writes:
+                # Spark has not created the directory yet.
+                with pytest.raises(JobError, match="another command is writing"):
+                    writes(while_other_writes=False)
+            (output / "_temporary").mkdir(parents=True)
+
+    writes(while_other_writes=True)
+    assert output.exists()
+    assert [one.name for one in tmp_path.iterdir()] == ["new"]
+    with pytest.raises(JobError, match="already exists"):
+        writes(while_other_writes=False)
+    shutil.rmtree(output)
+    with new_directory(str(output)) as begin:
+        begin()
+
+
+def test_a_directory_that_cannot_have_a_lock_is_left_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("quire.cli.pipeline.archive.os.open", refuse)
+    with new_directory(str(tmp_path / "copy")) as begin:
+        begin()
+
+
+def test_a_uri_has_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with new_directory("s3a://bucket/copy") as begin:
+        begin()
+        assert not list(tmp_path.iterdir())

@@ -52,6 +52,15 @@ def test_a_directory_that_no_library_knows(uri: str) -> None:
     assert "cannot be reached" not in shown(caught.value)
 
 
+@pytest.mark.parametrize("uri", ["s3://bucket/x/", "s3://bucket/x/?region=eu", "s3://bucket/x?r=e"])
+def test_a_slash_at_the_end_is_not_a_directory_without_a_name(uri: str) -> None:
+    """Delta and Iceberg looked for the files in a directory with two slashes before it."""
+    directory = ArchiveDirectory(uri, fs.SubTreeFileSystem("/", fs.LocalFileSystem()))
+    below = directory.below("orders")
+    assert below.location("data/1") == "s3://bucket/x/orders/data/1"
+    assert below.uri.partition("?")[2] == uri.partition("?")[2]
+
+
 def test_a_directory_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(uri: str) -> Any:
         raise OSError(f"no route to {uri}")
@@ -202,5 +211,5 @@ def test_the_result_of_following_files() -> None:
     query = SimpleNamespace(awaitTermination=lambda _: True, recentProgress=())
     target = SimpleNamespace(namespace="/n")
     stop = SimpleNamespace(is_set=lambda: False)
-    result = ingest._watch(query, target, URI, stop, ingest.silent)
+    result = ingest._watch(query, target, URI, stop, ingest.silent, available_now=True)
     assert result.checkpoint == SHOWN

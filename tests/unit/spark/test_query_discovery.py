@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
 from quire.spark.streams import query as query_module
+from quire.spark.streams.offsets import Offsets, StreamOffset
 from quire.spark.streams.options import StreamReadOptions
 from quire.spark.streams.query import StreamQuery
+from quire.streams import DLSN
 
 
 class _Streams:
@@ -90,3 +93,28 @@ async def test_a_stream_that_is_deleted_during_the_search_is_left_out(
     query = searching(streams, monkeypatch)
     await query._discover()
     assert list(query._followed) == ["a"]
+
+
+@pytest.mark.parametrize("error", [NoSuchStreamError("gone"), MetadataUnavailableError("away")])
+async def test_a_position_that_cannot_be_stored_does_not_end_the_query(
+    error: QuireError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only lag is computed from the positions. The query continues from its checkpoint."""
+    streams = _Streams("a", "b")
+    query = searching(streams, monkeypatch)
+    query._options = replace(query._options, subscription="spark")
+    stored: list[str] = []
+
+    class Subscription:
+        def __init__(self, stream: str, _: str) -> None:
+            self.stream = stream
+
+        async def commit(self, position: DLSN) -> None:
+            if self.stream == "a":
+                raise error
+            stored.append(self.stream)
+
+    monkeypatch.setattr(_Streams, "subscription", staticmethod(Subscription), raising=False)
+    reached = dict.fromkeys(("a", "b"), StreamOffset(DLSN(1, 0, 0)))
+    await query.commit(Offsets("c", "/streams", reached))
+    assert stored == ["b"]

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -649,4 +651,14 @@ def test_a_name_of_several_columns_is_refused(names: str) -> None:
     given = {"metadata": "m", "stream": "s", "keyColumn": "key", "valueColumn": "value"}
     parsed = StreamWriteOptions.parse(given, streaming=False)
     with pytest.raises(UsageError, match="option 'keyColumn': the rows have 2 columns with"):
+        SinkColumns.of(schema, parsed)
+
+
+@pytest.mark.parametrize("kind", [StructType(), ArrayType(LongType())])
+def test_rows_cannot_be_ordered_by_a_column_with_parts(kind: DataType) -> None:
+    """Each task failed with an error of Arrow."""
+    schema = StructType([StructField("n", kind), StructField("value", BinaryType())])
+    given = {"metadata": "m", "stream": "s", "orderBy": "n"}
+    parsed = StreamWriteOptions.parse(given, streaming=False)
+    with pytest.raises(UsageError, match=r"'orderBy': column 'n' has type .* without parts"):
         SinkColumns.of(schema, parsed)

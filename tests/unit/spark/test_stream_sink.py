@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
 from quire.errors import MetadataUnavailableError
-from quire.spark.streams.sink import Committer, StreamMessage, StreamTaskOutput, WritePlan
+from quire.spark.streams.sink import (
+    Committer,
+    StreamMessage,
+    StreamTaskOutput,
+    WritePlan,
+    _ordered,
+)
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.publish import publishing
@@ -54,3 +64,20 @@ def test_an_abort_goes_on_after_a_stream_that_cannot_be_aborted(
             assert await is_open(b.streams.metadata(name), batch.plan) == (name == "a")
 
     run(scene)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3, None, 1, None, 2], [1, 3, 2, 4, 0]),
+        ([1.0, math.nan, None, -math.inf, math.nan, math.inf], [2, 3, 0, 5, 1, 4]),
+        (["b", "", None, "a", "b"], [2, 1, 3, 0, 4]),
+        ([None, None], [0, 1]),
+    ],
+)
+def test_rows_are_in_the_order_of_spark(values: list[Any], expected: list[int]) -> None:
+    """Nulls come first, NaN comes last, and rows with equal values keep their order."""
+    numbers = range(len(values))
+    table = pa.table({"number": numbers, "value": values})
+    found = _ordered(iter(table.to_batches(max_chunksize=2)), 1)
+    assert [n for batch in found for n in batch.column(0).to_pylist()] == expected

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -262,7 +264,8 @@ def new_directory(output: str | None) -> Iterator[Callable[[], None]]:
     """Raise JobError if the output directory exists already, and remove it if its writing fails.
 
     The block calls the function that this yields just before it writes the directory. It raises
-    JobError if somebody else has created the directory meanwhile, for example the same command.
+    JobError if somebody else has created the directory meanwhile, for example the same command, or
+    if another command is about to.
 
     The directory is removed so that the command can be run again after an interruption. That of
     somebody else is not removed: the block fails before it writes, or Spark refuses the path. An
@@ -271,21 +274,71 @@ def new_directory(output: str | None) -> Iterator[Callable[[], None]]:
     file systems.
     """
     begun = False
+    with ExitStack() as held:
 
-    def begin() -> None:
-        nonlocal begun
+        def begin() -> None:
+            nonlocal begun
+            if output is not None:
+                held.enter_context(_only_writer(output))
+                _refuse_existing(output)
+                begun = True
+
         if output is not None:
             _refuse_existing(output)
-            begun = True
+        try:
+            yield begin
+        except BaseException as error:
+            if output is not None and begun and not _is_refusal(error):
+                shutil.rmtree(output, ignore_errors=True)
+            raise
 
-    if output is not None:
-        _refuse_existing(output)
+
+@contextmanager
+def _only_writer(output: str) -> Iterator[None]:
+    """Raise JobError if another command is in this block for the same directory of this machine.
+
+    Spark checks whether the path exists, and creates it some time later. Two commands that begin at
+    the same moment would both write into it. The lock is that of a file beside the directory, and
+    ends with the process. Without a file that can be locked there is no lock: Spark may be able to
+    write where this process is not.
+    """
+    path = os.path.realpath(output)
+    above = os.path.dirname(path)
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    name = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:16]
+    file = os.path.join(above, f".quire-{name}.lock")
+    locked = False
+    with ExitStack() as opened:
+        while not locked and "://" not in output:
+            try:
+                descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+                opened.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked = _is_still(file, descriptor)
+            except BlockingIOError:
+                raise JobError(
+                    f"another command is writing {output}, and --output writes a new directory",
+                    remedy="Name another directory",
+                ) from None
+            except OSError:
+                break
+        if locked:
+            opened.callback(_unlinked, file)
+        yield
+
+
+def _is_still(file: str, descriptor: int) -> bool:
+    """Return whether an open file still has its name. Its former owner may have removed it."""
     try:
-        yield begin
-    except BaseException as error:
-        if output is not None and begun and not _is_refusal(error):
-            shutil.rmtree(output, ignore_errors=True)
-        raise
+        return os.path.samestat(os.stat(file), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _unlinked(file: str) -> None:
+    with suppress(OSError):
+        os.unlink(file)
 
 
 def _refuse_existing(output: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
+from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import Duration, dry_run_option, flag, password_of
 from quire.cli.common.signals import stopping_signals
 from quire.cli.pipeline.job import PipelineJob, cluster_options, job_options
@@ -138,8 +139,8 @@ def replicate(
 
 def _failed(result: ReplicateResult | ReplicatePreview) -> int | None:
     for error in dict.fromkeys(one.error for one in result.failed):  # that of a topic only once
-        click.echo(f"error: {error}", err=True)
-    return 1 if result.failed else None
+        fail(error)
+    return EXIT_ERROR if result.failed else None
 
 
 def _plan(plan: ReplicatePreview) -> str:
@@ -188,6 +189,6 @@ def _lines() -> Any:
         if sys.stderr.isatty() or time.monotonic() < told_at + LINE_EACH_S:
             return
         told_at = time.monotonic()
-        click.echo(_line(result), err=True)
+        say(_line(result))
 
     return report

@@ -362,6 +362,14 @@ class CompactSource:
             return (await metadata.life()).path
 
     @property
+    def life_id(self) -> str:
+        """The id of the stream's life, which decides whether a copy is still the same stream.
+
+        Each run of `replicate` may replace the ledger of the copy's segment in progress.
+        """
+        return self.life.rpartition("/")[2]
+
+    @property
     def id(self) -> str:
         """The id of this source in transaction ids.
 
@@ -497,7 +505,7 @@ def table_reached(
     _check_made_of(directory, former.state["of"], source.made_of)
     if former.state["life"] != source.life:
         raise remade(source.stream)
-    return former, _reached(former.state["reached"])
+    return former, _reached(former.state["reached"], source.life_id)
 
 
 def _result(
@@ -532,8 +540,8 @@ def _as_json(reached: StreamOffset) -> dict[str, Any]:
     }
 
 
-def _reached(value: Mapping[str, Any]) -> StreamOffset:
-    return StreamOffset(DLSN.parse(value["position"]), value["ledger"], value["sequence"])
+def _reached(value: Mapping[str, Any], life: str) -> StreamOffset:
+    return StreamOffset(DLSN.parse(value["position"]), value["ledger"], value["sequence"], life)
 
 
 # -- to a stream ------------------------------------------------------------------------------
@@ -601,6 +609,7 @@ def published(source: CompactSource, target: str) -> StreamOffset | None:
             DLSN.parse(told[3]),
             int(ledger) if ledger else None,
             int(sequence) if sequence else None,
+            source.life_id,  # The id of the source in the name depends on its life.
         )
         if found is None or reached.position > found.position:
             found = reached

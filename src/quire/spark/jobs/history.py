@@ -7,6 +7,7 @@ segment is offloaded and truncated while they read it, they continue in its file
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +19,10 @@ from quire.client import Client
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
 from quire.spark.jobs.archive.manifest import DATA, DATE, HistoryFile, Manifest, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import DAY_US, read_file, verify_piece
+from quire.spark.jobs.archive.places import FoundPlace, in_files
 from quire.spark.jobs.archive.store import VERIFYING, ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
-from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
+from quire.streams import DLSN, EARLIEST, LATEST, Gap, Namespace
 from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, RecordColumns
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from quire import blocking
     from quire.spark.streams.plan import StreamPartition, StreamSplit
+
+logger = logging.getLogger("quire.spark")
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
 STREAMS_MAX = 100
@@ -183,7 +187,9 @@ def _of_stream(
         frames.append(_select(_by_tasks(spark, found, plan, stored), columns))
     if plan.live or not frames:
         path = namespace_path(namespace)
-        tail = LiveTail(cluster, found.directory, stored, plan.cluster_id, plan.life, path)
+        tail = LiveTail(
+            cluster, found.directory, stored, plan.cluster_id, plan.life, path, fail_on_data_loss
+        )  # fmt: skip
         frames.append(_select(_live(spark, tail, plan.live, partition_bytes), columns))
     return functools.reduce(lambda one, other: one.unionAll(other), frames)
 
@@ -389,50 +395,27 @@ async def _bounds(
             return await find(place)
         if place == EARLIEST:
             return manifest.start
-        return in_files(found, manifest.files, place) or max(await find(place), manifest.behind)
+        filed = in_files(found, manifest.files, place)
+        # Records that may be on both sides of the place are left out at neither end.
+        if filed.unsure is not None and find == view.find:
+            return await _first_unsure(view, filed, place)
+        return filed.position or max(await find(place), manifest.behind)
 
     first = await position(start, view.find)
     return first, None if end is None else await position(end, view.find_end)
 
 
-def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start) -> DLSN | None:
-    """Return the position of the first record in the files that is not before `place`.
+async def _first_unsure(view: Any, filed: FoundPlace, start: Start) -> DLSN:
+    """Return the position of a start if the files have records that may be before or after it.
 
-    Returns None if there is no such record.
+    They are before it if there are later records before it, which bookies still have.
     """
-    import pyarrow.compute as pc
-
-    for file in files:
-        if isinstance(place, AtTxid):
-            column, wanted, (least, greatest) = "txid", place.txid, file.txids
-        elif isinstance(place, AtSequence):
-            column, wanted, (least, greatest) = "sequence", place.sequence, file.sequences
-        elif isinstance(place, AtTime):
-            # If no time is known, the txid is compared, as for live streams.
-            column, wanted = "time", place.time_ms
-            times = [at // 1_000 for at in file.times_us or ()]
-            least = min(*times, *file.txids)
-            greatest = max(times[1] if times else wanted, file.txids[1])
-        else:
-            raise UsageError(
-                f"{place!r} is not a place in a stream",
-                remedy="Use a DLSN, AtTxid, AtSequence, AtTime, EARLIEST or LATEST",
-            )
-        if greatest < wanted:
-            continue
-        if least >= wanted:
-            return file.first
-        names = ["segment", "entry", "slot", "txid", "sequence", "time"]
-        for batch in read_file(history, file.name, names):
-            values = batch.column("txid" if column == "time" else column)
-            if column == "time":
-                times = pc.divide(batch.column("time").cast("int64"), 1_000)
-                values = pc.coalesce(times, values)
-            at = pc.index(pc.greater_equal(values, wanted), True).as_py()
-            if at >= 0:
-                row = batch.slice(at, 1).to_pylist()[0]
-                return DLSN(row["segment"], row["entry"], row["slot"])
-    return None
+    assert filed.unsure is not None
+    if filed.position is None:
+        live: DLSN = await view.find(start)
+        if view.records_between(await view.mark(view.oldest), await view.mark(live)) > 0:
+            return max(live, filed.unsure)
+    return filed.unsure
 
 
 async def _facts(
@@ -578,6 +561,8 @@ class LiveTail:
     """The id of the life of the stream that is read, or "" if it is unknown."""
     namespace: str = ""
     """The namespace of the stream."""
+    fail_on_data_loss: bool = True
+    """Whether records that exist nowhere are an error. Otherwise they are skipped."""
     parts: tuple[StreamPartition, ...] = ()
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -631,27 +616,29 @@ class LiveTail:
     def _offloaded(self, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
         """Yield the records of a split whose ledger is gone, from the files.
 
-        Raises StreamGapError if the records are not in the files either. That is also the case if
-        the files are those of another stream, which got the name after this one was deleted.
+        Raises StreamGapError if the records are not in the files either, unless such records are to
+        be skipped. That is also the case if the files are those of another stream, which got the
+        name after this one was deleted.
         """
         origin, first = piece.origin, DLSN(piece.origin.segment.lssn, piece.first, 0)
         start = first if piece.start is None else max(first, piece.start)
         end = DLSN(first.lssn, piece.last + 1, 0) if piece.end is None else piece.end
         found = OffloadHistory(self.directory, origin.stream)
         manifest = found.newest()
+        ours = manifest is not None and self._is_of_stream(manifest)
         # A stream that was truncated may have been offloaded from a later record on.
-        if (
-            manifest is None
-            or not self._is_of_stream(manifest)
-            or manifest.behind <= first
-            or _gaps(manifest, start, end)
-        ):
-            raise StreamGapError(
+        if manifest is None or not ours or manifest.behind <= first or _gaps(manifest, start, end):
+            error = StreamGapError(
                 f"entries {piece.first} to {piece.last} of segment {first.lssn} of stream "
                 f"{origin.stream} (ledger {origin.segment.ledger_id}) were truncated or deleted "
                 "while they were read, and were not offloaded before",
                 remedy="Read the history again: it begins with the records that still exist",
             )
+            if self.fail_on_data_loss:
+                raise error
+            logger.warning("continuing without lost records: %s", error)
+        if manifest is None or not ours:
+            return
         wanted = position_not_before(start) & ~position_not_before(end)
         for file in manifest.files:
             if file.last >= start and file.first < end:

@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
@@ -53,6 +53,8 @@ SUFFIXES = {
 COMPRESSED = frozenset(("bz2", "deflate", "gz", "lz4", "snappy", "xz", "zst"))
 FORMAT_OPTIONS = {"csv": {"header": "true"}}
 """The options of Spark's reader by file format, which apply unless the caller sets them."""
+SEPARATORS = frozenset(("sep", "delimiter"))
+"""The names of the option of Spark's CSV reader for the text between two values. The first wins."""
 WATCH_S = 0.5
 """Seconds between two checks of a running query."""
 FILE_AGE_MAX = "36500d"
@@ -192,7 +194,7 @@ class FollowResult:
     batches: int
     """The number of micro-batches that this run has written."""
     ended: str
-    """"available" if everything that existed is written, or "stopped" after an interrupt."""
+    """"available" if everything that existed is written, or "stopped" if the run was ended."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as the command prints it."""
@@ -451,12 +453,18 @@ def list_files(spark: SparkSession, files: Files) -> Listing:
 
     Raises UsageError if there are none.
     """
+    listing = _listing(spark, files)
+    if not listing.files:
+        paths = ", ".join(map(text_without_credentials, files.paths))
+        raise UsageError(f"no file matches {paths}", remedy="Correct the path")
+    return listing
+
+
+def _listing(spark: SparkSession, files: Files) -> Listing:
+    """Return the files that Spark would read, which may be none."""
     choosing = {name: text for name, text in files.options.items() if name.lower() in CHOOSING}
     frame = spark.read.format("binaryFile").options(**choosing).load(list(files.paths))
     rows = frame.selectExpr("path", "length", "unix_micros(modificationTime)").collect()
-    if not rows:
-        paths = ", ".join(map(text_without_credentials, files.paths))
-        raise UsageError(f"no file matches {paths}", remedy="Correct the path")
     return Listing(tuple(sorted((row[0], row[1], _time_text(row[2])) for row in rows)))
 
 
@@ -577,11 +585,16 @@ def read_listed(spark: SparkSession, files: Files) -> tuple[DataFrame, Listing]:
 def _options(files: Files, listing: Listing) -> dict[str, str]:
     name = format_of(files, listing)
     options = dict(FORMAT_OPTIONS.get(name, {}))
-    tabs = [".tsv" in path.lower() for path, _, _ in listing.files]
-    if name == "csv" and tabs and all(tabs):
-        options["sep"] = "\t"
     given = {key.lower() for key in files.options}
+    if name == "csv" and given.isdisjoint(SEPARATORS) and _has_tabs(files, listing):
+        options["sep"] = "\t"
     return {**{k: v for k, v in options.items() if k not in given}, **files.options}
+
+
+def _has_tabs(files: Files, listing: Listing) -> bool:
+    """Return whether all files are named .tsv. If there are none, the names of the paths count."""
+    paths = [path for path, _, _ in listing.files] or files.paths
+    return all(".tsv" in path.rpartition("/")[2].lower() for path in paths)
 
 
 def content_id(files: Files, listing: Listing, target: IngestTarget) -> str:
@@ -673,14 +686,22 @@ def follow(
         writer = writer.trigger(availableNow=True)
     elif interval_s is not None:
         writer = writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
-    return _watch(writer.start(), target, checkpoint, stop or threading.Event(), progress)
+    return _watch(
+        writer.start(), target, checkpoint, stop or threading.Event(), progress,
+        available_now=available_now,
+    )  # fmt: skip
 
 
 def _source(spark: SparkSession, files: Files) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
     listing = Listing(())
     schema: Any = files.schema
     if files.format is None or schema is None:
         listing = list_files(spark, files)
+    elif files.format == "csv":
+        with suppress(AnalysisException):  # The directory may not exist yet.
+            listing = _listing(spark, files)  # The names of files decide the separator.
     checked: dict[str, str] = {}
     if schema is None:
         schema = read_files(spark, files, listing).schema
@@ -699,25 +720,39 @@ def _watch(
     checkpoint: str,
     stop: threading.Event,
     progress: ProgressCallback,
+    *,
+    available_now: bool,
 ) -> FollowResult:
-    batches: dict[int, int] = {}
+    records = batches = 0
+    last = -1  # the number of the last micro-batch that was counted
+
+    def count() -> None:
+        nonlocal records, batches, last
+        for one in query.recentProgress:
+            if one["numInputRows"] and one["batchId"] > last:
+                last = one["batchId"]
+                records, batches = records + one["numInputRows"], batches + 1
+
     over = False
     try:
         while not over and not stop.is_set():
             over = query.awaitTermination(WATCH_S)  # raises the error of the query
-            for one in query.recentProgress:
-                if one["numInputRows"]:
-                    batches[one["batchId"]] = one["numInputRows"]
-            progress("records written", sum(batches.values()), None)
+            count()
+            progress("records written", records, None)
     except KeyboardInterrupt:
         over = False
+
+    def end() -> None:
+        query.stop()
+        count()
+
     if not over:
         # An interrupted call may still wait for its answer on the connection of this thread.
         with ThreadPoolExecutor(1) as other:
-            other.submit(query.stop).result()
-    ended = "available" if over else STOPPED_BY
+            other.submit(end).result()
+    ended = "available" if over and available_now else STOPPED_BY
     where = without_credentials(checkpoint)
-    return FollowResult(target.namespace, where, sum(batches.values()), len(batches), ended)
+    return FollowResult(target.namespace, where, records, batches, ended)
 
 
 __getattr__ = former_names(__name__, {"Target": "IngestTarget"})

@@ -573,7 +573,8 @@ class StreamQuery:
     async def commit(self, end: Offsets) -> None:
         """Store the positions under the subscription's name, if there is one.
 
-        A position that cannot be stored because of an error of its stream is only logged.
+        A position that cannot be stored because of an error of its stream, or because the metadata
+        store does not answer, is only logged. The next micro-batch stores a later one.
         """
         if self._options.subscription is None:
             return
@@ -587,7 +588,7 @@ class StreamQuery:
                     return  # the position belongs to a former stream of this name
                 position = reached.position
                 await self.streams.subscription(stream, name).commit(position)
-            except StreamError as error:
+            except (StreamError, MetadataUnavailableError) as error:
                 logger.warning(
                     "subscription %s of stream %s was not moved: %s", name, stream, error
                 )

@@ -21,9 +21,11 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
+    AtomicType,
     BinaryType,
     IntegralType,
     MapType,
+    NullType,
     StringType,
     StructType,
     TimestampType,
@@ -85,7 +87,7 @@ class SinkColumns:
         txid = _column(schema, "txidColumn", options.txid_column, IntegralType)
         if txid is None and (at := _place(schema, "txidColumn", TXID_COLUMN)) is not None:
             txid = at if isinstance(schema.fields[at].dataType, IntegralType) else None
-        order = _column(schema, "orderBy", options.order_by, object)
+        order = _column(schema, "orderBy", options.order_by, (AtomicType, NullType))
         key = _column(schema, "keyColumn", options.key_column, (BinaryType, StringType))
         headers = _column(schema, "headersColumn", options.headers_column, (MapType, ArrayType))
         if headers is not None:
@@ -125,6 +127,7 @@ _WANTED: dict[object, str] = {
     TimestampType: "timestamp",
     (BinaryType, StringType): "binary or string",
     (MapType, ArrayType): HEADERS_TYPES,
+    (AtomicType, NullType): "a type without parts, such as a number, string or timestamp",
 }
 
 
@@ -307,8 +310,8 @@ def message_of(
 def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.RecordBatch]:
     """Sort rows by the column with the index `order`, or return them unchanged if it is None.
 
-    Rows with equal values keep their order. Raises UsageError if there are more than
-    `ORDERED_BYTES_MAX` bytes.
+    Nulls come first and NaN comes last, as in Spark. Rows with equal values keep their order.
+    Raises UsageError if there are more than `ORDERED_BYTES_MAX` bytes.
     """
     if order is None:
         return rows
@@ -327,7 +330,10 @@ def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.R
     if not batches:
         return []
     table = pa.Table.from_batches(batches)
-    indices = pc.sort_indices(table.column(order))  # a stable sort
+    column = table.column(order)
+    keys = pa.table({"valid": column.is_valid(), "value": column})
+    ascending = [(name, "ascending") for name in keys.column_names]
+    indices = pc.sort_indices(keys, sort_keys=ascending)  # a stable sort
     sorted_batches: list[pa.RecordBatch] = table.take(indices).to_batches()
     return sorted_batches
 

@@ -32,6 +32,8 @@ from quire.streams.read.positions import (
 )
 from quire.streams.read.records import decode
 
+NOWHERE = -1
+"""The number of the segment of a `CountedPosition` that is after the end of the stream."""
 READERS_MAX = 4
 """The largest number of ledgers of one stream that are kept open."""
 LOOKS_MAX = 5
@@ -51,7 +53,7 @@ class CountedPosition:
     """The number of the segment whose records and bytes are counted.
 
     It is the segment of the position, or the one before it if the position is at that segment's
-    end.
+    end. It is `NOWHERE` if the stream did not reach the position yet: nothing is counted then.
     """
     records: int = 0
     size_bytes: int = 0
@@ -302,7 +304,8 @@ class StreamView:
         """Return a position with the number of records and bytes of its segment before it.
 
         A position that no longer exists counts as the oldest one that exists. A position after the
-        last record of a completed segment counts as the beginning of the next segment.
+        last record of a completed segment counts as the beginning of the next segment. For a
+        position that the stream did not reach yet, see `CountedPosition.lssn`.
         """
         if not self.segments:
             return CountedPosition(position, position.lssn)
@@ -312,7 +315,12 @@ class StreamView:
             at = self._index(position.lssn)
             if not at:
                 return CountedPosition(position, position.lssn)
-            return await self._end_of(self.segments[at - 1], position)
+            before = self.segments[at - 1]
+            if before.in_progress or (
+                at == len(self.segments) and position > before.first_dlsn.next_segment()
+            ):
+                return CountedPosition(position, NOWHERE)
+            return await self._end_of(before, position)
         if not segment.in_progress and (not segment.record_count or position > segment.last_dlsn):
             return await self._end_of(segment, position)
         try:
@@ -321,9 +329,7 @@ class StreamView:
             return CountedPosition(position, segment.lssn)  # reading reports the loss
 
     async def _end_of(self, segment: StreamSegment, position: DLSN) -> CountedPosition:
-        if segment.in_progress:
-            found = await self._frontier_in(segment, None)
-            return CountedPosition(position, segment.lssn, found.records if found else 0)
+        """Return a position at the end of a completed segment, or after it."""
         position = max(position, segment.first_dlsn.next_segment())
         size_bytes = await self._known_bytes(segment)
         return CountedPosition(position, segment.lssn, segment.record_count, size_bytes)
@@ -351,6 +357,8 @@ class StreamView:
         # The position is after all records, so everything in the segment is before it.
         if not segment.in_progress:
             return await self._end_of(segment, position)
+        if position > DLSN(segment.lssn, last + 1, 0):
+            return CountedPosition(position, NOWHERE)
         found = await self._frontier_in(segment, None, last)  # what comes meanwhile is after it
         if found is None:
             return CountedPosition(position, segment.lssn)
@@ -373,7 +381,7 @@ class StreamView:
         return StreamOffset(mark.position, ledger_id, sequence, self.life or None)
 
     def knows(self, mark: CountedPosition) -> bool:
-        """Return whether the segment in which the position is counted is still listed."""
+        """Return whether the position is counted, in a segment that is still listed."""
         return self._segment(mark.lssn) is not None
 
     def same_stream(self, reached: StreamOffset) -> bool:
@@ -457,11 +465,24 @@ class StreamView:
                     segment,
                     lambda _, __, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
                 )
-            except NoSuchLedgerError:  # the ledger is gone: reading reports the loss
-                behind = segment.first_dlsn.next_segment()
-                return min(end, await self._end_of(segment, behind), key=_at)
-            return end if found is None else min(end, await self._mark_in(segment, found), key=_at)
+                return end if found is None else await self._before(end, segment, found)
+            except NoSuchLedgerError:
+                return await self._after_gone(segment, end)
         return end
+
+    async def _before(
+        self, end: CountedPosition, segment: StreamSegment, position: DLSN
+    ) -> CountedPosition:
+        return min(end, await self._mark_in(segment, position), key=_at)
+
+    async def _after_gone(self, segment: StreamSegment, end: CountedPosition) -> CountedPosition:
+        """Return the position after a segment whose ledger is gone, or `end` if that is before it.
+
+        Reading up to this position reports the loss.
+        """
+        if segment.in_progress:
+            return end
+        return min(end, await self._end_of(segment, segment.first_dlsn.next_segment()), key=_at)
 
     async def after_bytes(
         self, start: CountedPosition, limit: int, end: CountedPosition, *, least: bool
@@ -480,13 +501,15 @@ class StreamView:
                 left -= size_bytes
                 continue
             first = start.position.entry_id if segment.lssn == start.position.lssn else 0
-            behind = await self._fitting(segment, first, left)
-            if behind == first and start.position >= DLSN(segment.lssn, first, 0):
-                if not least:
-                    return start
-                behind = first + 1
-            found = await self._mark_in(segment, DLSN(segment.lssn, behind, 0))
-            return min(end, found, key=_at)
+            try:
+                behind = await self._fitting(segment, first, left)
+                if behind == first and start.position >= DLSN(segment.lssn, first, 0):
+                    if not least:
+                        return start
+                    behind = first + 1
+                return await self._before(end, segment, DLSN(segment.lssn, behind, 0))
+            except NoSuchLedgerError:
+                return await self._after_gone(segment, end)
         return end
 
     async def _fitting(self, segment: StreamSegment, first: int, limit_bytes: int) -> int:

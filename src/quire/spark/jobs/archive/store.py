@@ -58,7 +58,8 @@ class ArchiveDirectory:
         self.filesystem = filesystem
         self.is_local = isinstance(filesystem, fs.LocalFileSystem)
         self._path = path.rstrip("/")
-        self.uri = self._path if self.is_local else uri.rstrip("/")
+        base, question, query = uri.partition("?")
+        self.uri = self._path if self.is_local else f"{base.rstrip('/')}{question}{query}"
 
     def below(self, name: str) -> ArchiveDirectory:
         """Return a directory inside this one. Nothing in its name is decoded."""
