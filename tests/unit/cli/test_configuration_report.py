@@ -80,6 +80,11 @@ class Key:
         ("client.anything", "hunter2", Rule(secret=True)),
         ("client.names", ("-----BEGIN PRIVATE KEY-----hunter2",), Rule()),
         ("http.prometheus", "https://me:hunter2@prometheus:9090", Rule()),
+        # A password with a slash, which urlsplit reads as a port and a path.
+        ("http.prometheus", "http://me:12/hunter2@prometheus:9090", Rule()),
+        ("metadata", "zk://me:1/hunter2@one:2181;two:2181/ledgers", Rule()),
+        ("client.names", ('//me:a"hunter2 b@one', "//me:hunter2@two"), Rule()),
+        ("client.options", {"server": "x://me:hunter2/@one"}, Rule()),
     ],
 )
 def test_secrets_are_never_shown(
@@ -87,7 +92,8 @@ def test_secrets_are_never_shown(
 ) -> None:
     monkeypatch.setattr(report_module, "keys", lambda: {name: Key(name, rule)})
     found = merged([])
-    given = value if isinstance(value, str) else value[0]
+    texts = [value] if isinstance(value, str) else list(getattr(value, "values", lambda: value)())
+    given = texts[0]
     told = report(
         type(found)({name: value}, {name: f"--set {name}={given}"}, {}), (name.split(".")[0],)
     )
@@ -100,6 +106,19 @@ def test_secrets_are_never_shown(
 def test_names_of_files_are_not_secrets() -> None:
     file = toml_layer({"http": {"token_file": "/run/token"}}, "q.toml", {})
     assert shown(report(merged([file]), ("http",)))["http.token_file"]["value"] == '"/run/token"'
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "sqlite:////data/me@corp/m.db",
+        "zk+hierarchical://one:2181;two:2181/ledgers",
+        "https://prometheus:9090/prefix",
+    ],
+)
+def test_a_uri_without_credentials_is_shown_whole(uri: str) -> None:
+    file = toml_layer({"metadata": uri}, "q.toml", {})
+    assert shown(report(merged([file]), ("",)))["metadata"]["value"] == f'"{uri}"'
 
 
 def run(
