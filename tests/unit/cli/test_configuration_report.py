@@ -172,16 +172,54 @@ def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["client.placement.policy"]["origin"] == "QUIRE_PLACEMENT"
 
 
+def test_a_placement_replaces_that_of_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The report had the settings of the file that the process did not use."""
+    file = tmp_path / "quire.toml"
+    file.write_text(
+        '[client.placement]\nmin_racks = 3\nregions = ["a"]\nlocal_reads = true\n'
+        'policy = "region-aware"\n'
+    )
+    found = run(
+        monkeypatch, "--placement", "rack-aware,locations=metadata",
+        environment={CONFIG_VARIABLE: str(file)},
+    )  # fmt: skip
+    placement = {
+        name.removeprefix("client.placement."): one
+        for name, one in found.items()
+        if name.startswith("client.placement.")
+    }
+    assert {name for name, one in placement.items() if one["changed"]} == {"locations"}
+    assert all(
+        one["value"] == one["default"] for name, one in placement.items() if name != "locations"
+    )
+    from_file = run(monkeypatch, environment={CONFIG_VARIABLE: str(file)})
+    assert from_file["client.placement.min_racks"]["value"] == "3"
+
+
+def test_an_empty_placement_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script with an unset variable got any bookies."""
+    for text in ("", " "):
+        with pytest.raises(click.UsageError, match="--placement is empty"):
+            run(monkeypatch, "--placement", text)
+
+
 def test_keys_of_the_http_table_have_their_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONFIG_VARIABLE, "")
     told: dict[str, Any] = {}
 
     @click.command()
     def command() -> None:
-        options = {"http": "127.0.0.1:1", "http_name": ("a",)}
+        options = {
+            "http": "127.0.0.1:1", "http_name": ("a",), "http_prometheus": "http://p:1",
+            "http_prometheus_label": ("a=b",),
+        }  # fmt: skip
         told.update(effective_settings(URI, ("http",), [], options))
 
     command.main([], standalone_mode=False)
     found = shown(told)
     assert found["http.address"]["origin"] == "--http"
     assert (found["http.name"]["value"], found["http.name"]["origin"]) == ('["a"]', "--http-name")
+    assert found["http.prometheus"]["origin"] == "--prometheus"
+    assert found["http.prometheus_label"]["origin"] == "--prometheus-label"
