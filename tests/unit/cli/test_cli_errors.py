@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -17,7 +18,12 @@ from click.testing import CliRunner
 
 import quire.__main__
 from quire import errors
+from quire.cli.bookie import cookie
+from quire.cli.common import groups, logs
 from quire.cli.common.groups import EXIT_INTERRUPTED, RootGroup, exit_status
+from quire.cli.ledger import manage as ledger
+from quire.cli.object import manage as objects
+from quire.codec.metadata.cookie import Cookie
 
 ROOT = Path(__file__).parents[3]
 
@@ -182,3 +188,36 @@ def test_a_closed_standard_stream(tmp_path: Path, descriptor: int) -> None:
             env=environment, preexec_fn=lambda: os.close(descriptor),
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), words
+
+
+# -- text of others ---------------------------------------------------------------------------
+
+
+HOSTILE = "a\x1b[2J\x07\u202eb"
+SHOWN = "a\\x1b[2J\\x07\\u202eb"
+
+
+def test_messages_have_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name or a reason that somebody else has stored could clear the screen."""
+    logs.begin()
+    for write in (groups.say, groups.fail):
+        write(f"stream {HOSTILE}: täglich ✓")
+    assert capsys.readouterr().err.splitlines() == [
+        f"stream {SHOWN}: täglich ✓", f"error: stream {SHOWN}: täglich ✓",
+    ]  # fmt: skip
+
+
+def test_what_others_have_stored_is_shown_and_not_obeyed() -> None:
+    described: dict[str, Any] = {
+        "ledger_id": 7, "state": "OPEN", "last_entry_id": None, "length": None, "ensemble": 1,
+        "write_quorum": 1, "ack_quorum": 1, "digest": None, "ctime": None,
+        "custom": {"k": HOSTILE}, "segments": [],
+    }  # fmt: skip
+    assert f"custom        k={SHOWN}" in ledger._lines(described, ())
+    info = {
+        "name": "n", "bucket": "b", "bytes": 0, "sha256": "", "ctime": None, "ledger_id": 7,
+        "chunks": 0, "chunk_bytes": 1, "metadata": {"k": HOSTILE},
+    }  # fmt: skip
+    assert f"metadata  k={SHOWN}" in objects._lines(info)
+    made = Cookie.of("b1", ["/d"], [f"/{HOSTILE}"], "id")
+    assert ("ledger directories", f"/{SHOWN}") in cookie._fields(made)
