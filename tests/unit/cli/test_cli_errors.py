@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import json
 import logging
 import os
 import subprocess
@@ -21,6 +23,7 @@ from quire import errors
 from quire.cli.bookie import cookie
 from quire.cli.common import groups, logs
 from quire.cli.common.groups import EXIT_INTERRUPTED, RootGroup, exit_status
+from quire.cli.common.output import print_json
 from quire.cli.ledger import manage as ledger
 from quire.cli.object import manage as objects
 from quire.codec.metadata.cookie import Cookie
@@ -221,3 +224,28 @@ def test_what_others_have_stored_is_shown_and_not_obeyed() -> None:
     assert f"metadata  k={SHOWN}" in objects._lines(info)
     made = Cookie.of("b1", ["/d"], [f"/{HOSTILE}"], "id")
     assert ("ledger directories", f"/{SHOWN}") in cookie._fields(made)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp437"])
+def test_output_that_cannot_be_encoded_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    """The command had done its work, and ended with an unexpected error."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+    name = "t\xe4glich-\U0001f600-\udcff"
+
+    @click.command()
+    def show() -> None:
+        click.echo(name)
+        print_json({"name": name})
+
+    program = RootGroup("quire", lazy={})
+    program.add_command(show)
+    monkeypatch.setattr(program, "get_command", lambda context, word: show)
+    with pytest.raises(SystemExit) as ended:
+        program.main(["show"])
+    assert not ended.value.code
+    text, described = written.getvalue().decode(encoding).splitlines()
+    assert json.loads(described) == {"name": name}
+    assert text.endswith("-\\udcff")
