@@ -309,6 +309,25 @@ async def test_answers_cannot_be_framed_kept_or_read_by_other_pages() -> None:
         assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
 
 
+async def test_pages_of_other_sites_make_the_server_do_nothing() -> None:
+    """A page could have whole ledgers read from all bookies, with an image for each."""
+    async with serving() as (server, world):
+        for site in ("cross-site", "same-site"):
+            for dest in ("image", "empty", "iframe", ""):
+                foreign = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": dest}
+                refused = await ask(server, "GET", "/wait", foreign, token="")
+                assert refused.status == 403
+                assert "a page of another site" in refused.what
+            assert (await ask(server, "GET", "/probe", {"Sec-Fetch-Site": site})).status == 200
+        assert not world.begun.is_set()
+        for own in (
+            {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"},  # a link was opened
+            {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "empty"},
+            {"Sec-Fetch-Site": "none", "Sec-Fetch-Dest": "document"},
+        ):
+            assert (await ask(server, "GET", "/look", own, token="")).status == 200
+
+
 async def test_a_browser_loads_a_file_of_the_dashboard_again_only_if_it_changed() -> None:
     async with serving(routes=static_routes()) as (server, _):
         first = await ask(server, "GET", "/ui/app.js")
