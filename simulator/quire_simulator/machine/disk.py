@@ -247,6 +247,9 @@ class SimDisk:
     def total_bytes(self) -> int:
         return self.capacity_bytes
 
+    def file_system(self) -> int:
+        return id(self)
+
     def lock(self) -> None:
         if self.away:
             raise FileNotFoundError(errno.ENOENT, "no such directory", self.path)

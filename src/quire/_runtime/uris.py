@@ -19,6 +19,11 @@ A question mark without an equals sign is the sign of a pattern.
 """
 
 
+def has_credentials(uri: str) -> bool:
+    """Return whether a URI has a user or a password, also one with a slash that is not encoded."""
+    return _USER.match(uri) is not None
+
+
 def without_credentials(uri: str) -> str:
     """Return a URI without its user, password and query. A text without :// is not changed.
 

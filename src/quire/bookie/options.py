@@ -63,6 +63,13 @@ def check_directories(directories: Sequence[str]) -> None:
                 f"{path!r} cannot be the path of a data directory, because it contains a tab, a "
                 "line break or a NUL: use another path"
             )
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{path!r} cannot be the path of a data directory, because it is not UTF-8, in "
+                "which the cookie stores it: use another path"
+            ) from None
         identity = _identity(path)
         if identity in seen:
             first = seen[identity]

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from typing import cast
@@ -287,13 +287,26 @@ class Bookie:
 
         A directory whose file system does not answer is left out.
         """
-        found = []
+        return [(disk.path, total, free) for disk, total, free in self._spaces()]
+
+    def space(self) -> tuple[int, int]:
+        """Return the total and the free bytes of all data directories together.
+
+        A file system with several of them counts once. One that does not answer is left out.
+        """
+        disks: dict[Hashable, tuple[int, int]] = {}
+        for disk, total, free in self._spaces():
+            with suppress(OSError):
+                disks[disk.file_system()] = total, free
+        return sum(total for total, _ in disks.values()), sum(free for _, free in disks.values())
+
+    def _spaces(self) -> Iterator[tuple[Disk, int, int]]:
         for disk in self._disks:
             try:
-                found.append((disk.path, disk.total_bytes(), disk.free_bytes()))
+                total, free = disk.total_bytes(), disk.free_bytes()
             except OSError:
                 continue  # it failed; the state of the directory shows that
-        return found
+            yield disk, total, free
 
     def certificates(self) -> list[CertificateExpiry]:
         """Return the certificates in the bookie's TLS files, with the times when they expire."""

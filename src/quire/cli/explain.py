@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 import click
 
 from quire._runtime.units import counted, does, duration_text
+from quire._runtime.uris import without_credentials
 from quire.cli.common.groups import EXIT_NO_METADATA, EXIT_SOON, EXIT_WRONG, fail, say
+from quire.cli.common.logs import printable
 from quire.cli.common.options import (
     asynchronous,
     checked,
@@ -113,10 +115,14 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
 
 
 def _check_server(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
         raise UsageError(
-            f"{url!r} is not the URL of an HTTP server",
+            f"{without_credentials(url)!r} is not the URL of an HTTP server",
             remedy="Give it as http://HOST:PORT or https://HOST:PORT",
         )
 
@@ -171,7 +177,7 @@ async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json
     if as_json:
         print_json(view.as_json())
     else:
-        click.echo("\n".join(_cluster_lines(view)))
+        click.echo("\n".join(map(printable, _cluster_lines(view))))
     return _status(view) if exit_code else 0
 
 
@@ -189,7 +195,7 @@ async def _with_outages(view: ClusterState, server: str, now_ms: int) -> Cluster
             more = metadata_unsteady(view.metadata, outages, now_ms)
     except Exception as error:  # noqa: BLE001 - the state of the cluster is known without it
         say(
-            f"{server} did not say how often the metadata store was away: "
+            f"{without_credentials(server)} did not say how often the metadata store was away: "
             f"{str(error) or 'no answer'}"
         )
         return view
@@ -200,6 +206,7 @@ async def _show_last_known(server: str, as_json: bool) -> None:
     """Print the last state of the cluster that an HTTP server knows, or why it knows none."""
     from quire.http.views.problems.problem import Problem
 
+    shown = without_credentials(server)
     try:
         async with AsyncExitStack() as stack, asyncio.timeout(SERVER_TIMEOUT_S):
             fetch = await _fetch(stack)
@@ -211,20 +218,20 @@ async def _show_last_known(server: str, as_json: bool) -> None:
                 for one in found["problems"]
             ]
             count, since_ms = found["bookies"], found["old_since_ms"]
+            age_s = 0.0 if since_ms is None else max(0.0, time.time() - since_ms / 1000)
+            lines = [
+                f"the last state that {shown} knows, of {duration_text(age_s)} ago:",
+                _counts(count, found.get("silent_bookies", 0)),
+            ]
+            for one in problems:
+                lines += _problem(one)
     except Exception as error:  # noqa: BLE001 - the store is the news, not this server
-        say(f"the last known state cannot be read from {server}: {str(error) or 'no answer'}")
+        say(f"the last known state cannot be read from {shown}: {str(error) or 'no answer'}")
         return
     if as_json:
         print_json(found)
         return
-    age_s = 0.0 if since_ms is None else max(0.0, time.time() - since_ms / 1000)
-    lines = [
-        f"the last state that {server} knows, of {duration_text(age_s)} ago:",
-        _counts(count, found.get("silent_bookies", 0)),
-    ]
-    for one in problems:
-        lines += _problem(one)
-    click.echo("\n".join(lines))
+    click.echo("\n".join(map(printable, lines)))
 
 
 def _status(view: ClusterState) -> int:
@@ -282,7 +289,9 @@ def _counts(count: Mapping[str, int], silent: int) -> str:
 
 
 def _problem(one: Problem) -> list[str]:
-    lines = [f"{SIGNS[one.severity]}: {one.what}{':' if one.items else ''}"]
+    # A newer server may have a severity that this version does not know.
+    sign = SIGNS.get(one.severity, one.severity)
+    lines = [f"{sign}: {one.what}{':' if one.items else ''}"]
     lines += [f"    - {item}" for item in one.items]
     for name, text in (("at risk", one.risk), ("being done", one.doing), ("do", one.next)):
         if text:

@@ -7,7 +7,7 @@ are in files of their own. The rules here also apply to keys that are added late
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING
 from typing import Any
 
@@ -20,8 +20,13 @@ HIDDEN = "(hidden)"
 _SECRET_NAME = re.compile(r"(^|[._])(password|passphrase|token|secret|credentials?)$")
 """The names of keys with a secret. A key that ends in `_file` has only the name of a file."""
 _KEY_CONTENT = re.compile(r"-----BEGIN ")
-_CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
-"""The user and the password in a URI."""
+_CREDENTIALS = re.compile(r"(?<!/)//(?!/).*@", re.DOTALL)
+"""The user and the password in a URI, up to the last `@`.
+
+A password may have a slash that should have been encoded. Then a part of the host or the path may
+be hidden too, which is better than to show a part of the password. A path after three or more
+slashes is not a host.
+"""
 
 
 def report(
@@ -66,11 +71,21 @@ def _shown(value: Any, hidden: bool) -> str | None:
     """Return the value in TOML's form, or None if it is not set."""
     if value is None:
         return None
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    text = str(value) if whole else as_toml(value)  # a port without separators
     if hidden and value not in ("", ()):
         return HIDDEN
-    return _CREDENTIALS.sub(HIDDEN, text)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if whole else as_toml(_public(value))  # a port without separators
+
+
+def _public(value: Any) -> Any:
+    """Return the value without the credentials in its texts."""
+    if isinstance(value, str):
+        return _CREDENTIALS.sub(f"//{HIDDEN}@", value)
+    if isinstance(value, tuple | list):
+        return [_public(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _public(one) for name, one in value.items()}
+    return value
 
 
 def _origin(origin: str, hidden: bool) -> str:
@@ -78,4 +93,4 @@ def _origin(origin: str, hidden: bool) -> str:
     if hidden:
         option, _, assignment = origin.partition(" ")
         return f"{option} {assignment.partition('=')[0]}=…" if assignment else option
-    return _CREDENTIALS.sub(HIDDEN, origin)
+    return str(_public(origin))

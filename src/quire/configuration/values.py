@@ -63,7 +63,8 @@ def _number(key: ConfigKey, given: object) -> float | None:
     number = _from_text(key, given) if isinstance(given, str) else given
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise ValueError(f"{_said(given)} is not a {'whole number' if whole else 'number'}")
-    if whole and number != int(number if math.isfinite(number) else 0):
+    # An integer of any length is whole, and one of 400 digits is no float.
+    if whole and isinstance(number, float) and not number.is_integer():
         raise ValueError(f"{_said(given)} is not a whole number{_of(key)}")
     if not key.rule.in_range(number):
         raise ValueError(f"{_said(given)} is not {key.rule.range_text(number)}{_of(key)}")

@@ -16,7 +16,7 @@ import enum
 import re
 from dataclasses import dataclass
 
-from quire._runtime.uris import without_credentials
+from quire._runtime.uris import has_credentials, without_credentials
 from quire.codec.metadata import layout
 from quire.errors import MetadataURIError, check_type
 
@@ -69,10 +69,10 @@ def parse_uri(uri: str) -> MetadataURI:
     scheme = scheme.lower()
     if not separator:
         raise MetadataURIError(f"{uri!r} is not a metadata URI: it has no '://'")
-    if scheme != "memory" and "@" in rest.partition("/")[0]:
+    if scheme != "memory" and has_credentials(uri.strip()):
         raise MetadataURIError(
-            f"the metadata URI {without_credentials(uri)!r} was given with a user or a password, "
-            "which it cannot have",
+            f"the metadata URI {without_credentials(uri.strip())!r} was given with a user or a "
+            "password, which it cannot have",
             remedy="Leave them out. For ZooKeeper, put the line user:password into a file, and "
             "name it in QUIRE_ZOOKEEPER_AUTH_FILE",
         )

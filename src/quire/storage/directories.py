@@ -634,10 +634,14 @@ class LedgerDirectories(StoreEvents):
     # -- repair and numbers -----------------------------------------------------------------------
 
     def total_bytes(self) -> int:
-        return sum(place.store.total_bytes() for place in self._serving)
+        return sum(store.total_bytes() for store in self._one_of_each_disk())
 
     def free_bytes(self) -> int:
-        return sum(place.store.free_bytes() for place in self._serving)
+        return sum(store.free_bytes() for store in self._one_of_each_disk())
+
+    def _one_of_each_disk(self) -> Iterable[LedgerStore]:
+        """Return the store of one directory on each file system, whose space counts once."""
+        return {place.store.file_system(): place.store for place in self._serving}.values()
 
     @property
     def deletions_logged(self) -> bool:

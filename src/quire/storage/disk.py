@@ -265,6 +265,9 @@ class RealDisk:
         found = os.statvfs(self.path)
         return found.f_blocks * found.f_frsize
 
+    def file_system(self) -> int:
+        return os.stat(self.path).st_dev
+
     def lock(self) -> None:
         if self._lock_fd >= 0:
             return

@@ -7,7 +7,7 @@ In production they are `quire.storage.disk.RealDisk`, `quire.storage.worker.Thre
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Protocol, TypeVar
 
 Buffer = bytes | bytearray | memoryview
@@ -133,6 +133,10 @@ class Disk(Protocol):
     def free_bytes(self) -> int: ...
 
     def total_bytes(self) -> int: ...
+
+    def file_system(self) -> Hashable:
+        """Return the identity of the file system, which directories on one disk have in common."""
+        ...
 
     def lock(self) -> None:
         """Lock the directory for this process until `close`.

@@ -11,7 +11,7 @@ ledger may be used again before this bookie has noticed the deletion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 
 from quire._runtime.clock import Clock
 from quire._runtime.shortages import shortage
@@ -746,6 +746,13 @@ class LedgerStore(StoreEvents):
         Raises `OSError` if they cannot be determined.
         """
         return self._disk.free_bytes()
+
+    def file_system(self) -> Hashable:
+        """Return the identity of the file system, which directories on one disk have in common.
+
+        Raises `OSError` if it cannot be determined.
+        """
+        return self._disk.file_system()
 
     @property
     def available_bytes(self) -> int:

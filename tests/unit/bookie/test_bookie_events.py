@@ -127,6 +127,7 @@ async def test_a_file_system_that_does_not_answer_has_no_space(told: Told) -> No
     disks = bookie._disks
     bookie._disks = [Gone(), *disks]
     assert [one[0] for one in bookie.spaces()] == [path]
+    assert bookie.space()[0] == total_bytes
     bookie._disks = disks
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import json
 import logging
 import os
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -17,7 +20,13 @@ from click.testing import CliRunner
 
 import quire.__main__
 from quire import errors
+from quire.cli.bookie import cookie
+from quire.cli.common import groups, logs
 from quire.cli.common.groups import EXIT_INTERRUPTED, RootGroup, exit_status
+from quire.cli.common.output import print_json
+from quire.cli.ledger import manage as ledger
+from quire.cli.object import manage as objects
+from quire.codec.metadata.cookie import Cookie
 
 ROOT = Path(__file__).parents[3]
 
@@ -182,3 +191,61 @@ def test_a_closed_standard_stream(tmp_path: Path, descriptor: int) -> None:
             env=environment, preexec_fn=lambda: os.close(descriptor),
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), words
+
+
+# -- text of others ---------------------------------------------------------------------------
+
+
+HOSTILE = "a\x1b[2J\x07\u202eb"
+SHOWN = "a\\x1b[2J\\x07\\u202eb"
+
+
+def test_messages_have_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name or a reason that somebody else has stored could clear the screen."""
+    logs.begin()
+    for write in (groups.say, groups.fail):
+        write(f"stream {HOSTILE}: täglich ✓")
+    assert capsys.readouterr().err.splitlines() == [
+        f"stream {SHOWN}: täglich ✓", f"error: stream {SHOWN}: täglich ✓",
+    ]  # fmt: skip
+
+
+def test_what_others_have_stored_is_shown_and_not_obeyed() -> None:
+    described: dict[str, Any] = {
+        "ledger_id": 7, "state": "OPEN", "last_entry_id": None, "length": None, "ensemble": 1,
+        "write_quorum": 1, "ack_quorum": 1, "digest": None, "ctime": None,
+        "custom": {"k": HOSTILE}, "segments": [],
+    }  # fmt: skip
+    assert f"custom        k={SHOWN}" in ledger._lines(described, ())
+    info = {
+        "name": "n", "bucket": "b", "bytes": 0, "sha256": "", "ctime": None, "ledger_id": 7,
+        "chunks": 0, "chunk_bytes": 1, "metadata": {"k": HOSTILE},
+    }  # fmt: skip
+    assert f"metadata  k={SHOWN}" in objects._lines(info)
+    made = Cookie.of("b1", ["/d"], [f"/{HOSTILE}"], "id")
+    assert ("ledger directories", f"/{SHOWN}") in cookie._fields(made)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp437"])
+def test_output_that_cannot_be_encoded_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    """The command had done its work, and ended with an unexpected error."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+    name = "t\xe4glich-\U0001f600-\udcff"
+
+    @click.command()
+    def show() -> None:
+        click.echo(name)
+        print_json({"name": name})
+
+    program = RootGroup("quire", lazy={})
+    program.add_command(show)
+    monkeypatch.setattr(program, "get_command", lambda context, word: show)
+    with pytest.raises(SystemExit) as ended:
+        program.main(["show"])
+    assert not ended.value.code
+    text, described = written.getvalue().decode(encoding).splitlines()
+    assert json.loads(described) == {"name": name}
+    assert text.endswith("-\\udcff")

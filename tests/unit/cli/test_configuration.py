@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import tomllib
 from collections.abc import Iterator
@@ -246,6 +247,34 @@ def test_a_directory_that_is_named_twice_is_refused(
         check_directories(directories)
     good = file(f"[bookie]\ndirectories = {directories[:2]}\n")
     assert quire("config", "check", str(good)).exit_code == 0
+
+
+@pytest.mark.parametrize("key", ["port", "gc_interval_s", "max_frame_bytes"])
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400, "1e999", "nan"])
+def test_a_number_that_no_computer_has_is_a_problem_like_others(
+    monkeypatch: pytest.MonkeyPatch, file: Any, key: str, number: str
+) -> None:
+    """A long one ended each command with an unexpected error."""
+    given = number if "e" not in number and "a" not in number else f'"{number}"'
+    checked = quire("config", "check", str(file(f"[bookie]\n{key} = {given}\n")))
+    monkeypatch.setenv(f"QUIRE_BOOKIE_{key.upper()}", number)
+    for found in (checked, quire("config", "show")):
+        assert found.exit_code in (1, 2)
+        assert "unexpected" not in found.stderr
+        assert " is not " in found.stderr
+
+
+def test_a_data_directory_must_be_utf8(tmp_path: Path) -> None:
+    """A new bookie was left half made, because its cookie could not be encoded."""
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        check_directories([path])
+    uri = f"sqlite:///{tmp_path}/metadata.db"
+    assert quire("cluster", "init", "--metadata", uri).exit_code == 0
+    refused = quire("bookie", "init", "--metadata", uri, "--dir", path)
+    assert refused.exit_code == 2
+    assert "is not UTF-8" in refused.stderr
+    assert not os.path.exists(path)
 
 
 def test_the_error_says_that_a_variable_names_the_file(

@@ -80,6 +80,11 @@ class Key:
         ("client.anything", "hunter2", Rule(secret=True)),
         ("client.names", ("-----BEGIN PRIVATE KEY-----hunter2",), Rule()),
         ("http.prometheus", "https://me:hunter2@prometheus:9090", Rule()),
+        # A password with a slash, which urlsplit reads as a port and a path.
+        ("http.prometheus", "http://me:12/hunter2@prometheus:9090", Rule()),
+        ("metadata", "zk://me:1/hunter2@one:2181;two:2181/ledgers", Rule()),
+        ("client.names", ('//me:a"hunter2 b@one', "//me:hunter2@two"), Rule()),
+        ("client.options", {"server": "x://me:hunter2/@one"}, Rule()),
     ],
 )
 def test_secrets_are_never_shown(
@@ -87,7 +92,8 @@ def test_secrets_are_never_shown(
 ) -> None:
     monkeypatch.setattr(report_module, "keys", lambda: {name: Key(name, rule)})
     found = merged([])
-    given = value if isinstance(value, str) else value[0]
+    texts = [value] if isinstance(value, str) else list(getattr(value, "values", lambda: value)())
+    given = texts[0]
     told = report(
         type(found)({name: value}, {name: f"--set {name}={given}"}, {}), (name.split(".")[0],)
     )
@@ -100,6 +106,19 @@ def test_secrets_are_never_shown(
 def test_names_of_files_are_not_secrets() -> None:
     file = toml_layer({"http": {"token_file": "/run/token"}}, "q.toml", {})
     assert shown(report(merged([file]), ("http",)))["http.token_file"]["value"] == '"/run/token"'
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "sqlite:////data/me@corp/m.db",
+        "zk+hierarchical://one:2181;two:2181/ledgers",
+        "https://prometheus:9090/prefix",
+    ],
+)
+def test_a_uri_without_credentials_is_shown_whole(uri: str) -> None:
+    file = toml_layer({"metadata": uri}, "q.toml", {})
+    assert shown(report(merged([file]), ("",)))["metadata"]["value"] == f'"{uri}"'
 
 
 def run(
@@ -153,16 +172,54 @@ def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["client.placement.policy"]["origin"] == "QUIRE_PLACEMENT"
 
 
+def test_a_placement_replaces_that_of_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The report had the settings of the file that the process did not use."""
+    file = tmp_path / "quire.toml"
+    file.write_text(
+        '[client.placement]\nmin_racks = 3\nregions = ["a"]\nlocal_reads = true\n'
+        'policy = "region-aware"\n'
+    )
+    found = run(
+        monkeypatch, "--placement", "rack-aware,locations=metadata",
+        environment={CONFIG_VARIABLE: str(file)},
+    )  # fmt: skip
+    placement = {
+        name.removeprefix("client.placement."): one
+        for name, one in found.items()
+        if name.startswith("client.placement.")
+    }
+    assert {name for name, one in placement.items() if one["changed"]} == {"locations"}
+    assert all(
+        one["value"] == one["default"] for name, one in placement.items() if name != "locations"
+    )
+    from_file = run(monkeypatch, environment={CONFIG_VARIABLE: str(file)})
+    assert from_file["client.placement.min_racks"]["value"] == "3"
+
+
+def test_an_empty_placement_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script with an unset variable got any bookies."""
+    for text in ("", " "):
+        with pytest.raises(click.UsageError, match="--placement is empty"):
+            run(monkeypatch, "--placement", text)
+
+
 def test_keys_of_the_http_table_have_their_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONFIG_VARIABLE, "")
     told: dict[str, Any] = {}
 
     @click.command()
     def command() -> None:
-        options = {"http": "127.0.0.1:1", "http_name": ("a",)}
+        options = {
+            "http": "127.0.0.1:1", "http_name": ("a",), "http_prometheus": "http://p:1",
+            "http_prometheus_label": ("a=b",),
+        }  # fmt: skip
         told.update(effective_settings(URI, ("http",), [], options))
 
     command.main([], standalone_mode=False)
     found = shown(told)
     assert found["http.address"]["origin"] == "--http"
     assert (found["http.name"]["value"], found["http.name"]["origin"]) == ('["a"]', "--http-name")
+    assert found["http.prometheus"]["origin"] == "--prometheus"
+    assert found["http.prometheus_label"]["origin"] == "--prometheus-label"

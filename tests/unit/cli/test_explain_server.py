@@ -94,3 +94,45 @@ def test_the_header_says_how_many_bookies_do_not_answer() -> None:
         "autorecovery is on, auditor: healer"
     )
     assert view.as_json()["silent_bookies"] == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"problems": [], "bookies": None, "old_since_ms": None},
+        {"problems": [], "bookies": {"writable": 1}, "old_since_ms": "yesterday"},
+        {"problems": [{"what": "x"}], "bookies": {}, "old_since_ms": None},
+        {"problems": 7, "bookies": {}, "old_since_ms": None},
+    ],
+)
+async def test_an_answer_that_cannot_be_shown_is_not_an_unexpected_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: dict[str, Any]
+) -> None:
+    """The error about the metadata store, which is what matters, was not printed."""
+    answering(monkeypatch, answer)
+    await explain._show_last_known("http://here:8080", as_json=False)
+    printed = capsys.readouterr()
+    assert "the last known state cannot be read from http://here:8080" in printed.err
+    assert not printed.out
+
+
+async def test_a_severity_of_a_later_version_and_what_a_terminal_would_obey(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(explain, "pasteable", str)
+    problem = {"severity": "fatal", "what": "a\x1b[2Jb", "next": "c\u202ed"}
+    answering(
+        monkeypatch, {"problems": [problem], "bookies": {"writable": 1}, "old_since_ms": None}
+    )
+    await explain._show_last_known("http://here:8080", as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert "fatal: a\\x1b[2Jb" in lines
+    assert "    do: c\\u202ed" in lines
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "ftp://me:hunter2@here", "http://me:hunter2/@"])
+def test_a_server_that_is_no_url(url: str) -> None:
+    said = CliRunner().invoke(cli, ["explain", "--metadata", "sqlite:////x", "--server", url])
+    assert said.exit_code == 2
+    assert "is not the URL of an HTTP server" in said.stderr
+    assert "hunter2" not in said.stderr

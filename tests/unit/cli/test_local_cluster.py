@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import quire
 from quire import testing
+from quire.cli.servers.local import stop_on_signals
 from quire.errors import StartError
 from quire.testing.cluster import LocalCluster
 from tests.support.waiting import until
@@ -23,6 +26,27 @@ def test_no_empty_metadata_file_beside_bookies_that_have_data(tmp_path: Path) ->
     with pytest.raises(StartError, match=r"metadata.db is missing, but bookie-1 next to it has"):
         LocalCluster(3, tmp_path).start()
     assert not (tmp_path / "metadata.db").exists()
+
+
+def test_the_end_of_a_terminal_does_not_end_a_cluster_under_nohup() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for hung_up in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGHUP, hung_up)
+            stopping = threading.Event()
+            stop_on_signals(stopping)
+            if hung_up is signal.SIG_IGN:
+                assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            else:
+                signal.raise_signal(signal.SIGHUP)
+                assert stopping.is_set()
+            stopping.clear()
+            signal.raise_signal(signal.SIGTERM)
+            assert stopping.is_set()
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def test_the_package_offers_what_tests_need() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -377,3 +378,26 @@ def test_a_ledger_whose_metadata_has_no_room_for_a_longer_name_does_not_stop_a_r
     assert "ledger 0 is not changed: " in result.stderr
     assert "would become too large" in result.stderr
     assert asyncio.run(names()) == ["b1", "bookie-2.example.com"]
+
+
+def test_the_file_with_the_password_of_a_ledger_is_not_for_others(uri: str, tmp_path: Path) -> None:
+    metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b1",)),), password=b"hunter2")
+
+    async def made() -> None:
+        store = await open_metadata(uri)
+        await store.create_ledger(metadata)
+        await store.close()
+
+    asyncio.run(made())
+    file = tmp_path / "kept"
+    former = os.umask(0o022)
+    try:
+        assert quire("--metadata", uri, "ledgermetadata", "-l", "0", "-dumptofile", str(file))
+    finally:
+        os.umask(former)
+    assert b"hunter2" in file.read_bytes()
+    assert file.stat().st_mode & 0o777 == 0o600
+    shorter = tmp_path / "exists"
+    shorter.write_bytes(b"x" * 10_000)
+    assert quire("--metadata", uri, "ledgermetadata", "-l", "0", "-dumptofile", str(shorter))
+    assert shorter.read_bytes() == file.read_bytes()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quire.codec.metadata.registration import Endpoint
+from quire.http.views.bookie_page import actions, with_fullness
 from quire.http.views.bookie_report import PATH, bookie_report, read_report
 from quire.http.views.untrusted import ITEMS_MAX, TEXT_MAX, taken
 from quire.http.watch.bookie_reports import REPORT_INTERVAL_S, REPORTS_MAX, BookieReports
@@ -74,7 +75,22 @@ async def test_a_full_directory_is_named(tmp_path: Path) -> None:
 
 
 def test_unknown_names_are_left_out_and_missing_ones_are_none() -> None:
-    assert taken('{"a": 1, "evil": 2}', {"a": int, "b": str}) == {"a": 1, "b": None}
+    shape = {"a": int, "b": str, "c": [int], "d": {"e": [str]}}
+    assert taken('{"a": 1, "evil": 2, "d": {}}', shape) == {
+        "a": 1, "b": None, "c": [], "d": {"e": []},
+    }  # fmt: skip
+
+
+def test_a_report_of_another_version_can_be_shown() -> None:
+    """The page of such a bookie was an unexpected error."""
+    report = read_report('{"directories": [{"path": "/d"}]}')
+    shown = with_fullness(report)
+    assert shown is not None
+    assert shown["directories"][0]["fullness"] == ""
+    bookie = {"id": "a", "state": "writable"}
+    for one in (report, read_report("{}")):
+        assert actions(bookie, one, None, "")["read_only"]["possible"]
+        assert with_fullness(one)
 
 
 def test_long_answers_are_cut() -> None:

@@ -43,3 +43,21 @@ async def test_one_job_too_many_is_no_failure_of_the_server() -> None:
         assert status_of(refused.value) == 409
     finally:
         await jobs.close()
+
+
+async def test_a_job_that_is_cancelled_at_once_has_ended() -> None:
+    """It counted as running for ever, and a request for it never started another one."""
+    ended: list[str] = []
+
+    def log(event: str, **fields: object) -> None:
+        ended.append(f"{event} {fields['state']}")
+
+    jobs = Jobs(SystemClock(), log)
+    try:
+        first = jobs.start("recover", "b:1", endless)
+        assert (await jobs.cancel(first.id)).as_json()["state"] == "cancelled"
+        assert first.ended_ms is not None
+        assert ended == ["http_job_ended cancelled"]
+        assert jobs.start("recover", "b:1", endless) is not first
+    finally:
+        await jobs.close()

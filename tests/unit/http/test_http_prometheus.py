@@ -248,6 +248,7 @@ def test_a_value_outside_of_the_range_is_dropped() -> None:
 @pytest.mark.parametrize(
     "url",
     ["prometheus:9090", "ftp://prometheus", "http://", "http://p:x", "http://me:secret@p:9090",
+     "http://me:a/secret@p", "http://me:1/secret@p", "ftp://me:secret@p",
      "http://p:9090/?query=up", "http://p#x"],
 )  # fmt: skip
 def test_a_url_that_cannot_be_used(url: str) -> None:

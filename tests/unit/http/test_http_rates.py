@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from quire.codec.metadata.registration import Endpoint
 from quire.http.views.bookie_list import _described
@@ -133,6 +134,29 @@ async def test_one_that_tells_nonsense_takes_nothing_from_the_others() -> None:
     found = await rates.of({"a": address("a"), "b": address("b")})
     assert [one["ledgers"] for one in found.values()] == [7, 7]
     assert rates.directories == {"a": {"/good": 0.25}, "b": {"/good": 0.25}}
+
+
+async def test_a_bookie_that_lies_cannot_make_the_sums_infinite() -> None:
+    """No page could be shown any more, because JSON has no infinite numbers."""
+    now_s, told = 0.0, "-1.7e308"
+    tiny = "0." + "0" * 300 + "1"
+
+    async def fetch(url: str) -> str:
+        return (
+            f"bookie_WRITE_BYTES {told}\nquire_bookie_min_free_bytes {told}\n"
+            f'quire_directory_free_bytes{{directory="/d"}} 9e300\n'
+            f'quire_directory_total_bytes{{directory="/d"}} {tiny}\n'
+            f'quire_directory_free_bytes{{directory="/e"}} 2\n'
+            f'quire_directory_total_bytes{{directory="/e"}} 1\n'
+        )
+
+    rates, known = Rates(lambda: now_s, fetch, PATIENT_S), {n: address(n) for n in ("a", "b")}
+    await rates.of(known)
+    now_s, told = 1.5, "1.7e308"
+    found = await rates.of(known)
+    shown = [found, together(found), rates.directories, rates.disks, rates.min_free_bytes]
+    assert json.dumps(shown, allow_nan=False)
+    assert rates.directories == {"a": {}, "b": {}}
 
 
 async def test_one_that_does_not_answer_has_none() -> None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -32,6 +32,7 @@ from quire.http.server.security import (
 from quire.http.server.server import HttpServer
 from quire.http.server.static_files import POLICY, static_routes
 from tests.support.network.certificates import Authority
+from tests.support.waiting import until
 
 TOKEN = "a-token-that-nobody-guesses"
 JSON = {"Content-Type": "application/json"}
@@ -308,6 +309,25 @@ async def test_answers_cannot_be_framed_kept_or_read_by_other_pages() -> None:
         assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
 
 
+async def test_pages_of_other_sites_make_the_server_do_nothing() -> None:
+    """A page could have whole ledgers read from all bookies, with an image for each."""
+    async with serving() as (server, world):
+        for site in ("cross-site", "same-site"):
+            for dest in ("image", "empty", "iframe", ""):
+                foreign = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": dest}
+                refused = await ask(server, "GET", "/wait", foreign, token="")
+                assert refused.status == 403
+                assert "a page of another site" in refused.what
+            assert (await ask(server, "GET", "/probe", {"Sec-Fetch-Site": site})).status == 200
+        assert not world.begun.is_set()
+        for own in (
+            {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"},  # a link was opened
+            {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "empty"},
+            {"Sec-Fetch-Site": "none", "Sec-Fetch-Dest": "document"},
+        ):
+            assert (await ask(server, "GET", "/look", own, token="")).status == 200
+
+
 async def test_a_browser_loads_a_file_of_the_dashboard_again_only_if_it_changed() -> None:
     async with serving(routes=static_routes()) as (server, _):
         first = await ask(server, "GET", "/ui/app.js")
@@ -573,6 +593,105 @@ async def test_a_body_that_cannot_be_is_refused(body: bytes) -> None:
         assert answer.status == 400
         assert answer.what
         assert world.changed == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "told"),
+    [
+        (b"Host: \xff\xfe\r\nContent-Length: 2\r\n", 403,
+         "this server does not accept the host name \udcff\udcfe"),
+        (b"Host: HERE\r\nContent-Type: \xff\r\nContent-Length: 2\r\n", 415,
+         "the content type of the body is \udcff, not application/json"),
+    ],
+)  # fmt: skip
+async def test_headers_that_are_not_utf8_are_refused_like_others(
+    caplog: pytest.LogCaptureFixture, headers: bytes, status: int, told: str
+) -> None:
+    """The server had no answer for them, and its log got a traceback for each."""
+    events: list[dict[str, Any]] = []
+    async with serving(events=events) as (server, world):
+        given = headers.replace(b"HERE", f"127.0.0.1:{server.port}".encode())
+        shown = f"Authorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode()
+        answer = parsed(await raw(server, b"PUT /change HTTP/1.1\r\n" + given + shown + b"{}"))
+        assert (answer.status, answer.what) == (status, told)
+        assert not world.changed
+    assert [one["event"] for one in events] == ["http_change_refused"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /\0 HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET http://[::1/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+async def test_requests_that_are_not_http_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture, request_bytes: bytes
+) -> None:
+    """Each was an error with a traceback, and needed no token."""
+    async with serving() as (server, _):
+        answer = await raw(server, request_bytes)
+        assert answer.startswith(b"HTTP/1.0 400 ")
+        assert server.refused == 1
+    assert not caplog.records
+
+
+async def test_a_body_that_cannot_be_decoded_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[dict[str, Any]] = []
+    async with serving(events=events) as (server, world):
+        packed = {**JSON, "Content-Encoding": "gzip"}
+        answer = await ask(server, "PUT", "/change", packed, b'{"number": 1}')
+        assert (answer.status, answer.what) == (
+            400, "the body cannot be decoded, or ends too early",
+        )  # fmt: skip
+        assert not world.changed
+    assert [one["status"] for one in events] == [400]
+    assert not caplog.records
+
+
+async def test_a_client_that_leaves_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[dict[str, Any]] = []
+    async with serving(events=events) as (server, _):
+        head = f"PUT /change HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+        head += f"Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f"{head}Content-Length: 9\r\nExpect: 100-continue\r\n\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 100 ")  # it waits for the body
+        writer.close()
+        await until(lambda: len(events) == 1, "the change is logged")
+    assert events[0]["status"] is None
+    assert not caplog.records
+
+
+async def test_a_part_of_a_character_is_not_a_text() -> None:
+    async with serving() as (server, world):
+        for body in (b'{"text": "a\\ud800"}', b'{"words": ["a", "\\udfff"]}'):
+            answer = await ask(server, "PUT", "/things/1", JSON, body)
+            assert answer.status == 400
+            assert "without parts of characters" in answer.what
+        assert not world.changed
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_an_answer_that_is_not_json_is_reported_as_a_bug(
+    caplog: pytest.LogCaptureFixture, method: Literal["GET", "PUT"]
+) -> None:
+    """The client got no JSON, and a change did not say that its outcome is unknown."""
+
+    async def infinite(call: Call) -> Any:
+        return {"rate": float("inf")}
+
+    events: list[dict[str, Any]] = []
+    route = Route(method, "/infinite", "Infinite", infinite)
+    async with serving(events=events, routes=[route]) as (server, _):
+        error = (await ask(server, method, "/infinite", JSON)).json["error"]
+        assert (error["status"], error["outcome_known"]) == (500, method == "GET")
+        assert server.failed == 1
+    assert events[0]["event"] == "http_failed"
+    assert not caplog.records
 
 
 async def test_a_wrong_field_is_named_with_the_nearest() -> None:

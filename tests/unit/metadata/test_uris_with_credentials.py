@@ -17,6 +17,9 @@ from quire.metadata.uri import parse_uri
         "zk+nothing://user:secret@zk-1/ledgers",
         "sqlite://user:secret@host/a.db",
         "etcd://user:secret@host/x",
+        "zk://user:a/secret@zk-1:2181/ledgers",
+        " zk+nothing://user:secret/@zk-1/ledgers",
+        "http://user:a/secret@host/x",
     ],
 )
 def test_the_password_is_not_shown(uri: str) -> None:

@@ -28,6 +28,8 @@ from quire.errors import (
     StorageError,
     UsageError,
 )
+from quire.http.routes.bookie import BookieRoutes
+from quire.http.server.api import Call
 from quire.metadata.interface import MetadataStore
 from quire.metadata.uri import replication_root
 from quire.storage.directories import LedgerDirectories, last_of
@@ -82,6 +84,29 @@ def test_new_ledgers_go_by_the_room_that_there_is() -> None:
     first, second = (len(store.ledgers) for store in box.stores)
     assert first + second == 80
     assert 2.7 < first / second < 3.3
+
+
+async def test_directories_on_one_disk_have_its_space_once(tmp_path: Path) -> None:
+    """Clients were told that there is twice the space, and jobs took it for enough."""
+    disks = [RealDisk(str(tmp_path / name)) for name in ("one", "two", "three")]
+    async with running_bookie(tmp_path / "first", more=disks) as bookie:
+        total_bytes = disks[0].total_bytes()
+        assert bookie.store.total_bytes() == total_bytes
+        assert bookie.store.free_bytes() <= total_bytes
+        assert bookie.space()[0] == total_bytes
+        assert bookie.space()[1] <= total_bytes
+        assert [one[1] for one in bookie.spaces()] == [total_bytes] * 4  # of each directory
+        info = await BookieRoutes(bookie, None, None).info(Call({}, {}, {}))  # type: ignore[arg-type]
+        assert info["totalSpace"] == total_bytes
+
+
+def test_the_space_of_different_disks_is_added() -> None:
+    box = DirectoriesOnDisks(2)
+    box.disks[0].capacity_bytes = 30_000_000
+    box.disks[1].capacity_bytes = 10_000_000
+    box.open()
+    assert box.store.total_bytes() == 40_000_000
+    assert box.store.free_bytes() == sum(disk.free_bytes() for disk in box.disks)
 
 
 def test_a_full_directory_gets_no_new_ledger_and_the_other_goes_on() -> None:

@@ -23,6 +23,7 @@ from quire.cli.bookie.identity import (
     opened_metadata,
 )
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
+from quire.cli.common.logs import printable
 from quire.cli.common.options import (
     WHICH_CLUSTER,
     Command,
@@ -194,7 +195,7 @@ def _fields(one: Cookie) -> list[tuple[str, str]]:
     described = cookie_as_json(one) or {}
 
     def text(value: Any) -> str:
-        return ", ".join(value) if isinstance(value, list) else str(value or UNNAMED)
+        return printable(", ".join(value) if isinstance(value, list) else str(value or UNNAMED))
 
     return [(name, text(described[name.replace(" ", "_")])) for name in FIELDS]
 

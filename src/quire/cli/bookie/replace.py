@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -265,7 +266,8 @@ async def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: 
 
 def _say_start(directories: Sequence[str], dry_run: bool) -> None:
     if not dry_run:
-        say("start the bookie with " + " ".join(f"--dir {one}" for one in directories))
+        named = " ".join(f"--dir {shlex.quote(one)}" for one in directories)
+        say(f"start the bookie with {named}")
 
 
 class _Here:

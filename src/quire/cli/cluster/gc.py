@@ -11,6 +11,7 @@ import click
 from quire._runtime.clock import SystemClock
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
+from quire.cli.common.logs import printable
 from quire.cli.common.options import (
     asked,
     asynchronous,
@@ -79,7 +80,8 @@ async def status(uri: str, as_json: bool) -> None:
     if switch is None:
         click.echo("garbage collection is on")
     else:
-        click.echo(f"{switch.sentence()}, since {time_text(switch.since_ms) or 'an unknown time'}")
+        since = time_text(switch.since_ms) or "an unknown time"
+        click.echo(printable(f"{switch.sentence()}, since {since}"))
     for name, one in sorted(refusing.items()):
         click.echo(_line(name, one))
     for name, why in sorted(later.items()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import sys
@@ -218,6 +219,7 @@ class Program(click.Command):
         **extra: Any,
     ) -> NoReturn:
         logs.begin()
+        _never_fail_to_encode()
         try:
             if why := too_low():
                 raise click.ClickException(why)
@@ -315,6 +317,15 @@ def fail(text: str) -> None:
     """Print an error as one line on standard error."""
     if not logs.write_message("error", text):
         logs.print_line(f"error: {text}")
+
+
+def _never_fail_to_encode() -> None:
+    """Let standard output escape the characters that its encoding lacks.
+
+    Otherwise a name or a path ends a command with an error, although it has done its work.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -239,9 +240,23 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return fields
 
 
+def printable(text: str) -> str:
+    """Return the text with escapes in place of its control and format characters.
+
+    A terminal obeys such characters. A text that somebody else has stored could clear the screen,
+    or show something else than there is.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one.encode("unicode_escape").decode("ascii") if unicodedata.category(one)[0] == "C" else one
+        for one in text
+    )
+
+
 def print_line(text: str) -> None:
     """Print `text` as one line on standard error."""
     try:
-        print(" ".join(text.split()), file=sys.stderr, flush=True)
+        print(printable(" ".join(text.split())), file=sys.stderr, flush=True)
     except OSError:
         pass  # standard error is closed

@@ -348,6 +348,9 @@ def placement_option(command: Command) -> Command:
     """Add the option --placement. `wanted_placement` returns its value."""
 
     def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None and not value.strip():
+            # An unset variable of a script must not mean "any bookies".
+            raise click.UsageError("--placement is empty: give a policy, or leave it out", context)
         context.meta[PLACEMENT_VARIABLE] = value
 
     return click.option(
@@ -356,7 +359,8 @@ def placement_option(command: Command) -> Command:
         expose_value=False,
         callback=keep,
         help="How to choose bookies for new replicas, for example "
-        f"rack-aware,min_racks=2,locations=metadata. [default: {PLACEMENT_VARIABLE}, else "
+        "rack-aware,min_racks=2,locations=metadata. A setting that is left out has its default, "
+        f"also if the configuration file sets it. [default: {PLACEMENT_VARIABLE}, else "
         "[client.placement] of the configuration file, else any bookies on different hosts]",
     )(command)
 

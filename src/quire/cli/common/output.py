@@ -24,8 +24,18 @@ that had the former key has both."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object on one line of standard output."""
-    sys.stdout.write(json.dumps(alike(value), ensure_ascii=False) + "\n")
+    """Print one JSON object on one line of standard output.
+
+    If the encoding of standard output lacks a character of it, all characters that are not ASCII
+    are escaped, as JSON allows.
+    """
+    shown = alike(value)
+    text = json.dumps(shown, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(shown)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

@@ -11,6 +11,7 @@ import click
 from quire._runtime.tasks import TaskGroup, each, pages
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.logs import printable
 from quire.cli.common.options import (
     LedgerId,
     asynchronous,
@@ -227,7 +228,7 @@ def _lines(described: dict[str, Any], claims: Sequence[OwnerClaim]) -> list[str]
     ]
     lines += [f"owner         {claim}" for claim in claims] or ["owner         none"]
     for key, value in (described["custom"] | described.get("custom_base64", {})).items():
-        lines.append(f"custom        {key}={value}")
+        lines.append(f"custom        {printable(f'{key}={value}')}")
     for segment in described["segments"]:
         last = segment["last_entry_id"]
         first = segment["first_entry_id"]

@@ -10,6 +10,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.logs import printable
 from quire.cli.common.options import (
     asynchronous,
     confirmed,
@@ -112,7 +113,10 @@ def _lines(described: dict[str, Any]) -> list[str]:
             else []
         ),
         f"chunks    {described['chunks']} of {counted(described['chunk_bytes'], 'byte')}",
-        *(f"metadata  {key}={value}" for key, value in described["metadata"].items()),
+        *(
+            f"metadata  {printable(f'{key}={value}')}"
+            for key, value in described["metadata"].items()
+        ),
     ]
 
 

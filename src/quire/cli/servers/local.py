@@ -96,8 +96,7 @@ def local(
     if ui:
         check_address(ui, loopback=True)
     stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: stopping.set())
+    stop_on_signals(stopping)
     if ui and no_ui:
         raise click.UsageError(
             "--ui and --no-ui exclude each other: give one of them", click.get_current_context()
@@ -142,6 +141,19 @@ def local(
         return EXIT_ERROR
     say(f"stopped ({counted(running, 'process')})")
     return 0
+
+
+def stop_on_signals(stopping: threading.Event) -> None:
+    """Set the event when a signal asks the process to end.
+
+    SIGHUP stays ignored if it is, as under nohup. Otherwise the end of a terminal would end a
+    cluster that was started to outlive it.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, lambda number, frame: stopping.set())
 
 
 def _welcome(cluster: LocalCluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire._runtime.names.suggest import did_you_mean
+from quire._runtime.secret_files import PRIVATE_FILE_MODE
 from quire._runtime.tasks import each, pages
 from quire._runtime.units import counted, does, end_text
 from quire.cli.common.groups import EXIT_ERROR, say
@@ -145,8 +147,14 @@ async def ledger_metadata(
     click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
     click.echo(metadata_text(found))
     if dump is not None:
-        with open(dump, "wb") as file:  # noqa: ASYNC230 - nothing else runs here
-            file.write(encode(found))
+        _save(dump, encode(found))
+
+
+def _save(path: str, metadata: bytes) -> None:
+    """Write metadata to a file. It contains the password, so a new file is not for others."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE_MODE)
+    with open(descriptor, "wb") as file:
+        file.write(metadata)
 
 
 def _read_metadata(file: str) -> LedgerMetadata:

@@ -146,11 +146,8 @@ class BookieRoutes:
         return {one.name: _plain(getattr(config, one.name)) for one in fields(config)}
 
     async def info(self, call: Call) -> dict[str, int]:
-        spaces = self._bookie.spaces()
-        return {
-            "freeSpace": sum(free for _, _, free in spaces),
-            "totalSpace": sum(total for _, total, _ in spaces),
-        }
+        total, free = self._bookie.space()
+        return {"freeSpace": free, "totalSpace": total}
 
     async def state(self, call: Call) -> dict[str, bool | int]:
         bookie = self._bookie

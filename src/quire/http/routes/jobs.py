@@ -191,6 +191,8 @@ class Jobs:
         if job.task is not None and not job.task.done():
             job.task.cancel()
             await asyncio.wait([job.task])
+            if job.state == "running":  # its task had not begun, so nothing has said that it ended
+                self._end(job)
         return job
 
     async def close(self) -> None:
@@ -212,13 +214,13 @@ class Jobs:
             )
             job.state, job.error = "failed", error_body(unexpected)["error"]
         finally:
-            if job.state == "running":
-                job.state = "cancelled"
-            job.paused = None
-            job.ended_ms = self._clock.now_ms()
-            self._tell_end(job)
+            self._end(job)
 
-    def _tell_end(self, job: HttpJob) -> None:
+    def _end(self, job: HttpJob) -> None:
+        if job.state == "running":
+            job.state = "cancelled"
+        job.paused = None
+        job.ended_ms = self._clock.now_ms()
         if self._log is not None:
             self._log("http_job_ended", id=job.id, kind=job.kind, target=job.target,
                       state=job.state, ledgers_done=job.ledgers_done, bytes_done=job.done_bytes,

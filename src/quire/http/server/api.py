@@ -92,6 +92,8 @@ class Field:
     def _string(self, value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value) <= TEXT_MAX:
             raise self._wrong(value, f"a text of 1 to {TEXT_MAX} characters")
+        if not is_utf8(value):
+            raise self._wrong(value, "a text without parts of characters (surrogates)")
         if self.choices and value not in self.choices:
             raise self._wrong(value, f"one of {', '.join(self.choices)}")
         return value
@@ -108,6 +110,15 @@ class Field:
 
     def _wrong(self, value: Any, wanted: str) -> UsageError:
         return UsageError(f"the field {self.name} must be {wanted}, not {str(value)[:80]!r}")
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can represent the text. JSON can name parts of characters alone."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ They are checked before the body of a request is read:
 | the server shows payloads at all | reading payloads from a server without a token | 403 |
 | the token, compared in constant time | everybody without the token | 401 |
 | `Origin` and `Sec-Fetch-Site` of requests for changes and payloads | pages of other sites | 403 |
+| `Sec-Fetch-Site` of other requests, but for links that are opened | work for such pages | 403 |
 | the body is JSON | forms, which browsers send to other sites without asking | 415 |
 
 There are no CORS headers, so no page of another site can read an answer. No GET request changes
@@ -38,6 +39,8 @@ TOKEN_MAX = 4_096
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 NO_PAYLOADS = "shows no payloads"
 ANY_ADDRESS = ("0.0.0.0", "::")
+FOREIGN_SITES = ("cross-site", "same-site")
+"""The values of `Sec-Fetch-Site` with which browsers mark requests of pages of other sites."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
 """A host name or an address."""
@@ -268,7 +271,9 @@ class AccessGate:
                 "--http-token-file or in the address that the server showed in its terminal",
                 (("WWW-Authenticate", "Bearer"),),
             )
-        return self._refused_change(headers, hosts[0], has_body) if changes or payloads else None
+        if changes or payloads:
+            return self._refused_change(headers, hosts[0], has_body)
+        return None if open else self._refused_read(headers)
 
     def _knows_token(self, given: Sequence[str]) -> bool:
         if len(given) != 1:
@@ -276,6 +281,21 @@ class AccessGate:
         scheme, _, token = given[0].partition(" ")
         same = hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token)
         return same and scheme.lower() == "bearer"
+
+    def _refused_read(self, headers: Headers) -> RefusedRequest | None:
+        """Return the refusal of a read that a page of another site makes in the background.
+
+        The page cannot see the answer, but to make it may cost much, such as reading a whole
+        ledger from all of its bookies. A person may follow a link from another site.
+        """
+        foreign = any(site in FOREIGN_SITES for site in headers.get("sec-fetch-site", ()))
+        if not foreign or headers.get("sec-fetch-dest", ()) == ["document"]:
+            return None
+        return RefusedRequest(
+            403,
+            "the request comes from a page of another site, for which this server does no work",
+            "Use the pages of this server, or a program",
+        )
 
     def _refused_change(self, headers: Headers, host: str, has_body: bool) -> RefusedRequest | None:
         origins = headers.get("origin", ())

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import socket
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,6 +33,7 @@ from quire.net.tls import TlsContext, server_tls
 
 try:
     from aiohttp import ETag, web
+    from aiohttp.http_exceptions import HttpProcessingError
 except ImportError as error:  # pragma: no cover - the tests have it
     raise StartError(
         "the HTTP server needs the Python package aiohttp, which is not installed",
@@ -116,6 +119,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_ProtocolLog(self._count_refused),
             keepalive_timeout=options.head_timeout_s,
             lingering_time=LINGER_S,
             max_line_size=options.max_head_bytes,
@@ -282,6 +286,13 @@ class HttpServer:
                 "Send the body without a pause",
             )
             return self._refuse(slow)
+        except web.RequestPayloadError:
+            unreadable = RefusedRequest(
+                400,
+                "the body cannot be decoded, or ends too early",
+                "Send it without Content-Encoding, and with its length",
+            )
+            return self._refuse(unreadable)
         try:
             body = json.loads(raw) if raw else {}
         except (ValueError, RecursionError):
@@ -311,6 +322,7 @@ class HttpServer:
             call = route.check(request.match_info, list(request.query.items()), body)
             async with asyncio.timeout(self.options.request_timeout_s):
                 value = await route.handler(call)
+            response = _response_of(value)
         except QuireError as error:
             status = status_of(error)
             self.failed += status >= 500
@@ -336,7 +348,7 @@ class HttpServer:
                 ),
                 outcome_known=not route.changes,
             )
-        return self._within_bounds(_response_of(value))
+        return self._within_bounds(response)
 
     @property
     def unsent_bytes(self) -> int:
@@ -360,6 +372,9 @@ class HttpServer:
         if why.status in (401, 403, 408, 413, 415):
             response.force_close()  # the server reads nothing more from this connection
         return response
+
+    def _count_refused(self) -> None:
+        self.refused += 1
 
     @web.middleware
     async def _errors_as_json(
@@ -396,7 +411,7 @@ def _response_of(value: Any) -> web.Response:
         status, value = value.status, value.value
     if isinstance(value, Text):
         headers = {**_HEADERS, "Content-Type": value.content_type, **dict(value.headers)}
-        return web.Response(body=value.text.encode(), status=status, headers=headers)
+        return web.Response(body=_encoded(value.text), status=status, headers=headers)
     return _json(value, status)
 
 
@@ -427,9 +442,17 @@ def _not_modified(response: web.StreamResponse) -> web.Response:
     return web.Response(status=304, headers=headers)
 
 
+def _encoded(text: str) -> bytes:
+    """Return the text as UTF-8.
+
+    A part of a character, which a header that is not UTF-8 leads to, becomes an escape of JSON.
+    """
+    return text.encode("utf-8", "backslashreplace")
+
+
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(
-        body=json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n",
+        body=_encoded(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"),
         status=status,
         headers={**_HEADERS, "Content-Type": "application/json", **(headers or {})},
     )
@@ -453,6 +476,27 @@ def _bound(host: str, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of aiohttp for one server, without the errors of its peers.
+
+    aiohttp reports each request that is not HTTP, each body that cannot be decoded, and each
+    connection that is lost, as an error with a traceback. Anybody who reaches the port could fill
+    the log with them, so requests that are not HTTP are only counted.
+    """
+
+    def __init__(self, count: Callable[[], None]) -> None:
+        """Create the log. `count` is called for each request that is not HTTP."""
+        super().__init__(logging.getLogger("aiohttp.server"), {})
+        self._count = count
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:
+        error = exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1]
+        if isinstance(error, HttpProcessingError):
+            self._count()
+        elif not isinstance(error, ConnectionError | web.RequestPayloadError):
+            super().exception(msg, *args, exc_info=exc_info, **more)
 
 
 class _Connection(asyncio.Protocol):

@@ -21,7 +21,8 @@ def taken(text: str, shape: Any) -> Any:
     """Return the values of a JSON text that the shape names.
 
     A shape is a type, a list with the shape of its items, or a dictionary of shapes by name. Names
-    that the shape does not have are left out, and missing ones are None. Texts are cut after
+    that the shape does not have are left out. Missing lists are empty, because another version of
+    Quire may not have them, and other missing values are None. Texts are cut after
     `TEXT_MAX` characters, and lists after `ITEMS_MAX` items. Raises ValueError if the text is not
     JSON, a value has another type than in the shape, or a number is beyond `NUMBER_MAX`.
     """
@@ -34,10 +35,7 @@ def taken(text: str, shape: Any) -> Any:
 
 def _taken(value: Any, shape: Any) -> Any:
     if isinstance(shape, dict) and isinstance(value, dict):
-        given = {name: value.get(name) for name in shape}
-        return {
-            name: None if one is None else _taken(one, shape[name]) for name, one in given.items()
-        }
+        return {name: _named(value.get(name), inner) for name, inner in shape.items()}
     if isinstance(shape, list) and isinstance(value, list):
         return [_taken(one, shape[0]) for one in value[:ITEMS_MAX]]
     mistyped = isinstance(shape, dict | list) or not isinstance(value, shape)
@@ -46,3 +44,9 @@ def _taken(value: Any, shape: Any) -> Any:
     if isinstance(value, int) and abs(value) > NUMBER_MAX:
         raise ValueError("the answer has a number of more than 64 bits")
     return value[:TEXT_MAX] if isinstance(value, str) else value
+
+
+def _named(value: Any, shape: Any) -> Any:
+    if value is None:
+        return [] if isinstance(shape, list) else None
+    return _taken(value, shape)

@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 from quire._runtime.clock import Clock
 from quire._runtime.metrics import Metric, counter
 from quire._runtime.tasks import each
+from quire._runtime.uris import without_credentials
 from quire.errors import QuireError, UsageError
 from quire.http.watch.rates import COUNTERS, LATENCIES
 from quire.http.watch.series import OF_BOOKIES, OF_CLUSTER, Series, rounded
@@ -155,10 +156,12 @@ def checked_url(url: str) -> str:
         parts, port_is_valid = urlsplit(""), False
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
         raise UsageError(
-            f"{url[:200]!r} (--prometheus) is not the URL of a Prometheus server",
+            f"{without_credentials(url)[:200]!r} (--prometheus) is not the URL of a Prometheus "
+            "server",
             remedy="Give it like this: http://prometheus:9090",
         )
-    if parts.username or parts.password:
+    # A password with a slash looks like a port and a path.
+    if parts.username or parts.password or "@" in parts.path:
         raise UsageError(
             "the URL of Prometheus (--prometheus) contains a user name or a password, which other "
             "users of the machine could see",
@@ -166,7 +169,8 @@ def checked_url(url: str) -> str:
         )
     if parts.query or parts.fragment:
         raise UsageError(
-            f"the URL of Prometheus (--prometheus) has a query or a fragment: {url[:200]!r}",
+            "the URL of Prometheus (--prometheus) has a query or a fragment: "
+            f"{without_credentials(url)[:200]!r}",
             remedy="Give only its scheme, host, port and path, such as http://prometheus:9090",
         )
     return url.rstrip("/")

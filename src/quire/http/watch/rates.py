@@ -8,7 +8,6 @@ an HTTP server, or with one whose token this server does not have.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ LOOK_AGE_MAX_S = 30.0
 """The age in seconds of the oldest reading that is compared with a new one. A rate over a longer
 time would not be current."""
 LOOK_TIMEOUT_S = 2.0
+NUMBER_MAX = 2.0**63
+"""The largest value of a metric that is used."""
 METRICS_BYTES_MAX = 1024 * 1024
 BOOKIES_AT_ONCE = 32
 
@@ -201,19 +202,23 @@ def http_url(address: BookieAddress) -> str | None:
 def parsed(text: str) -> dict[str, float]:
     """Return the values of the metrics that this module uses, from Prometheus' text format.
 
-    The keys are the metrics with their labels. Values that are not finite numbers are left out.
+    The keys are the metrics with their labels. Values that are negative, not finite or larger than
+    `NUMBER_MAX` are left out.
     """
     found = ((name, _number(number)) for name, number in _LINE.findall(text))
     return {name: value for name, value in found if value is not None}
 
 
 def _number(text: str) -> float | None:
-    """Return the text as a finite number, or None if it is not one."""
+    """Return the text as a number from 0 to `NUMBER_MAX`, or None if it is not one.
+
+    A bookie may lie. The sums and the ratios of its numbers must stay finite.
+    """
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if 0 <= value <= NUMBER_MAX else None
 
 
 def directory_sizes(text: str) -> dict[str, tuple[float, float]]:
@@ -226,7 +231,7 @@ def directory_sizes(text: str) -> dict[str, tuple[float, float]]:
     return {
         path: (sizes["free"][path], total)
         for path, total in sizes["total"].items()
-        if total and path in sizes["free"]
+        if total >= 1 and path in sizes["free"] and sizes["free"][path] <= total
     }
 
 

@@ -179,7 +179,7 @@ def own_bytes(bookie: Bookie, directory: str) -> int | None:
     them.
     """
     for one in (bookie.get("report") or {}).get("directories") or ():
-        if one["path"] == directory and one["segments"] is not None:
+        if one["path"] == directory and one["segments"]:
             sizes = [part["file_bytes"] for part in one["segments"]]
             return None if None in sizes else sum(sizes)
     return None
