@@ -771,3 +771,21 @@ def test_what_a_removal_would_move_is_counted(shape: tuple[int, int, int]) -> No
             assert await move_of(client, LEDGER, "b4") is None
 
     simulated(main)
+
+
+def test_a_copy_with_an_impossible_length_ends_no_scan() -> None:
+    """The length in a copy is signed, and a hostile bookie or client gives it a good digest."""
+
+    async def scenario() -> ReplicaScan:
+        cluster = await FakeCluster.made(3)
+        client = cluster.client()
+        await cluster.ledger((3, 3, 2), range(3), state=CLOSED)
+        cluster["b1"].entries[1] = cluster.codec.pack(1, 0, -(2**63), payload(1))
+        ledger = await open_for_repair(client, LEDGER)
+        seen = [await scan(client, ledger, ledger.fragments()[0], n, 0, 2) for n in range(3)]
+        assert seen[0].sums == seen[2].sums != seen[1].sums
+        await client.close()
+        return seen[1]
+
+    found = simulated(scenario)
+    assert (found.bad, found.entries) == ([], 3)
