@@ -256,12 +256,20 @@ def test_a_failure_is_noted_and_tried_again_when_a_bookie_joins() -> None:
     scene(work, bookies=3)
 
 
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (UsageError("the placement policy failed"), "the placement policy failed"),
+        (OverflowError("too large"), "unexpected error: OverflowError('too large')"),
+    ],
+)
 def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, reason: str
 ) -> None:
-    """A placement policy of another package fails, for example."""
+    """A placement policy of another package fails, for example, or there is a bug in Quire."""
 
     async def work(there: Scene) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
         ledgers = [(await there.ledger(entries=ENTRIES)).ledger_id for _ in range(2)]
         broken, other = ledgers
         lost = (await there.ensemble(broken))[0]
@@ -273,7 +281,7 @@ def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
             nonlocal failures
             if lock.ledger_id == broken and failures:
                 failures -= 1
-                raise UsageError("the placement policy failed")
+                raise raised
             return await take_out_locked(client, locks, lock, *more, **how)
 
         monkeypatch.setattr(worker, "take_out_locked", taken_out)
@@ -283,7 +291,7 @@ def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
         await there.unmarked(other)
         note = await last_failure(there.client.metadata, broken)
         assert note is not None
-        assert note.reason == "the placement policy failed"
+        assert note.reason == reason
         await there.unmarked(broken)
         assert running.stats.ledgers_failed == 1
 

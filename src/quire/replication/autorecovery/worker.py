@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
-from quire._runtime.tasks import TaskGroup, came
+from quire._runtime.tasks import TaskGroup, UnexpectedErrors, came
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.underreplication import Underreplicated
@@ -150,6 +150,7 @@ class ReplicationWorker:
         self._rng = rng
         self._budget = budget
         self._log = log
+        self._unexpected = UnexpectedErrors()
         self._busy: set[int] = set()
         self._resting: dict[int, _Rest] = {}
         self._forgot = False
@@ -455,6 +456,9 @@ class ReplicationWorker:
             raise
         except QuireError as error:  # one ledger must not end the repair of all others
             return replace(failed, reason=str(error)[:REASON_CHARS_MAX])
+        except Exception as error:  # noqa: BLE001 - nor must a bug that one ledger uncovers
+            self._unexpected.note("repair a marked ledger", error)
+            return replace(failed, reason=f"unexpected error: {error!r}"[:REASON_CHARS_MAX])
 
     async def _heal(
         self, lock: ReplicationLock, mark: Underreplicated, seen: OpenLedgerState | None
