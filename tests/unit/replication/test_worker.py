@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -294,6 +295,24 @@ def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
         assert note.reason == reason
         await there.unmarked(broken)
         assert running.stats.ledgers_failed == 1
+
+    scene(work)
+
+
+@pytest.mark.parametrize("wrong", [{"at_ms": None}, {"attempts": "3"}, {"next_attempt_ms": "soon"}])
+def test_a_note_with_values_of_other_types_counts_as_none(wrong: dict[str, Any]) -> None:
+    """A later version may have written it. It ended all workers of the process."""
+    note = {"reason": "why", "at_ms": 2**60, "attempts": 1, "next_attempt_ms": 2**60, "by": "x"}
+
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        store = there.client.metadata
+        key = ("autorecovery", "failures", str(ledger_id))
+        await store.write_value(key, json.dumps(note | wrong).encode(), None)
+        assert await last_failure(store, ledger_id) is None
+        await there.locks.mark(ledger_id, await there.ensemble(ledger_id))
+        there.begin("worker")
+        await there.unmarked(ledger_id)
 
     scene(work)
 
