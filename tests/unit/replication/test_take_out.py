@@ -253,6 +253,7 @@ def test_a_bookie_that_refuses_this_client_ends_no_repair_of_an_open_ledger(
             done = await out(cluster, client, "b1", before=done.seen)
             assert done.work is LedgerOutcome.FAILED
             assert "the bookie requires TLS" in done.reason
+            assert (await cluster.stored()).state is OPEN
             found = await look(client, {"ledgers": [LEDGER]})
             assert [one["ledger"] for one in found["ledgers"]] == [LEDGER]
             assert found["unreadable"] == []
@@ -789,3 +790,31 @@ def test_a_copy_with_an_impossible_length_ends_no_scan() -> None:
 
     found = simulated(scenario)
     assert (found.bad, found.entries) == ([], 3)
+
+
+@pytest.mark.parametrize("state", [OPEN, LedgerState.IN_RECOVERY])
+def test_no_writer_is_fenced_if_too_few_bookies_answer_to_recover_its_ledger(
+    state: LedgerState,
+) -> None:
+    """With an ack quorum of one, only the lost bookie may have the last entries.
+
+    The writer may append to it all the same, if it has only lost its registration.
+    """
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((2, 2, 1), range(5), state=state)
+        cluster["b1"].down = True
+        async with cluster.client() as client:
+            seen = OpenLedgerState.of(await opened(client))
+            done = await out(cluster, client, "b1", before=seen)
+            assert done.work is LedgerOutcome.FAILED
+            assert "too few bookies" in done.reason
+            assert (await cluster.stored()).state is state
+            if state is OPEN:
+                assert not cluster["b0"].fenced
+                cluster["b1"].down = False
+                done = await out(cluster, client, "b1", before=seen)
+                assert done.work is LedgerOutcome.OPEN
+
+    simulated(main)

@@ -70,6 +70,7 @@ from quire.replication.repair.bookie_removal import (
     LedgerResult,
     OpenLedgerState,
     fence_and_close,
+    not_recoverable,
     not_recovered,
     take_out_locked,
 )
@@ -506,6 +507,9 @@ class ReplicationWorker:
                     now_seen = OpenLedgerState.of(ledger)
                     if seen != now_seen:
                         return replace(result, work=LedgerOutcome.OPEN, seen=now_seen)
+                    if why := not_recoverable(ledger):
+                        failed = replace(result, work=LedgerOutcome.FAILED, reason=why)
+                        return replace(failed, seen=now_seen)
                     try:
                         await fence_and_close(self._client, ledger)
                     except LedgerError as error:
