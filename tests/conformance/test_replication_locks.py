@@ -13,6 +13,7 @@ from quire.metadata.tree import Operation, Result
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.replication import LockHeldError, ReplicationLocks
+from quire.replication.marks.locks import ReplicationLock
 from tests.support.metadata.backends import Backend, tree
 from tests.support.metadata.tree import lose_session
 from tests.support.waiting import until
@@ -184,6 +185,19 @@ async def test_a_mark_made_after_one_was_taken_away_stays(store: MetadataStore) 
         await locks.replicated(lock)
         await locks.mark(LEDGER, ["b:1"])
         await locks.replicated(lock)
+    marked = await locks.marked(LEDGER)
+    assert marked is not None
+    assert marked.value.replicas == ("b:1",)
+
+
+async def test_a_mark_made_while_the_lock_was_lost_stays(store: MetadataStore) -> None:
+    """Another process has removed the mark meanwhile, and the versions have begun again."""
+    locks, other = locks_of(store, "host-1"), locks_of(store, "host-2")
+    await locks.mark(LEDGER, ["a:1"])
+    async with locks.hold(LEDGER) as lock:
+        assert await other.replicated(ReplicationLock(LEDGER, await other.marked(LEDGER)))
+        await other.mark(LEDGER, ["b:1"])
+        assert not await locks.replicated(lock)
     marked = await locks.marked(LEDGER)
     assert marked is not None
     assert marked.value.replicas == ("b:1",)

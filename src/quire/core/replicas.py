@@ -149,7 +149,7 @@ class Summing:
                 count + end - start,
                 crc,
                 crc32c(sizes.tobytes(), sizes_crc),
-                crc32c(array("Q", lengths[part]).tobytes(), lengths_crc),
+                crc32c(array("q", lengths[part]).tobytes(), lengths_crc),
             )
             start = end
 

@@ -156,8 +156,9 @@ class ControlChannel(Link):
             raise ProtocolError(
                 f"bookie {self.bookie_id} sent a list of the entries of ledger {ledger_id} that "
                 f"cannot be used: {error}",
-                remedy="The bookie runs an incompatible version, or its answer was damaged on "
-                "the way",
+                remedy="The bookie runs an incompatible version, its answer was damaged on the "
+                "way, or the ledger is striped and has millions of entries. Read the entries "
+                "instead",
             ) from error
 
     # -- inside -------------------------------------------------------------------------------

@@ -281,6 +281,36 @@ def test_the_list_of_a_long_striped_ledger_fits_into_a_frame() -> None:
     assert len(availability.encode_availability(ranges, 5_000_000)) == 64 + 24
 
 
+def list_of(*groups: tuple[int, int, int, int]) -> bytes:
+    packed = (struct.pack(">qqii", *group) for group in groups)
+    return struct.pack(">ii56x", 0, len(groups)) + b"".join(packed)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [(0, 2**32, 1, 2)],
+        [(-(2**63), 2**63 - 1, 1, 2)],
+        [(0, 2 * availability.RANGES_MAX, 1, 2)],
+        [(0, availability.RANGES_MAX, 1, 2)] * 3,
+    ],
+    ids=["billions", "more than memory can have", "one too many", "several groups"],
+)
+def test_a_short_list_of_too_many_ranges_is_refused(groups: list[tuple[int, ...]]) -> None:
+    """A hostile bookie could have a client use up its memory."""
+    with pytest.raises(availability.BadAvailabilityError, match="more than 1,000,000 sequences"):
+        availability.decode_availability(list_of(*groups))
+
+
+def test_sequences_that_touch_are_one_range_however_many_they_are() -> None:
+    whole = [(0, 2**40)]
+    assert availability.decode_availability(list_of((0, 2**40, 1, 1))) == whole
+    assert availability.decode_availability(list_of((0, 2**40 - 3, 4, 4))) == [(0, 2**40 - 1)]
+    most = (0, 2 * availability.RANGES_MAX - 2, 1, 2)
+    found = availability.decode_availability(list_of(most))
+    assert (len(found), found[-1]) == (availability.RANGES_MAX, (most[1], most[1]))
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -23,6 +23,7 @@ from quire.errors import (
 )
 from quire.metadata.interface import ANY_VERSION, Versioned
 from quire.metadata.tree import Operation, Put, Result
+from quire.metadata.zookeeper.bookies import LISTS_ATTEMPTS_MAX, read_bookies, read_ids
 from quire.metadata.zookeeper.commits import Commits
 from quire.metadata.zookeeper.ids import LedgerIdCounter
 from quire.metadata.zookeeper.kazoo_adapter import (
@@ -307,3 +308,45 @@ async def test_a_commit_in_doubt_stays_in_doubt_if_its_session_cannot_be_continu
         await Commits(root, tasks).commit([Put("/a", b"")])
     assert not caught.value.outcome_known
     await tasks.close()
+
+
+class MovingBookie:
+    """A ZooKeeper in which b:1 becomes writable after the first look at the writable list."""
+
+    def __init__(self, moves: int = 1) -> None:
+        self.moves = moves
+        self.writable = False
+        self.changes = 0
+        self.looks = 0
+
+    def _stat(self, path: str) -> Any:
+        return SimpleNamespace(created_zxid=1, children_version=self.changes)
+
+    async def children_stat(self, path: str, notify: object = None) -> tuple[list[str], Any]:
+        if path == "/ledgers/available/readonly":
+            return [] if self.writable else ["b:1"], self._stat(path)
+        found = ["readonly", "b:1"] if self.writable else ["readonly"], self._stat(path)
+        self.looks += 1
+        if self.moves:
+            self.moves -= 1
+            self.writable, self.changes = not self.writable, self.changes + 1
+        return found
+
+    async def exists(self, path: str) -> Any:
+        return self._stat(path)
+
+    async def get(self, path: str) -> tuple[bytes, Any]:
+        return b"", self._stat(path)
+
+
+async def test_a_bookie_that_becomes_writable_during_a_look_is_not_missing() -> None:
+    """It would count as lost, and its ledgers would be marked."""
+    assert await read_ids(cast(ZooKeeperRoot, Root(MovingBookie()))) == {"b:1"}
+    found = await read_bookies(cast(ZooKeeperRoot, Root(MovingBookie())), True)
+    assert (list(found.writable), list(found.readonly)) == (["b:1"], [])
+
+
+async def test_lists_of_bookies_that_change_all_the_time_are_read_so_often_and_no_more() -> None:
+    zk = MovingBookie(moves=1_000)
+    await read_ids(cast(ZooKeeperRoot, Root(zk)))
+    assert zk.looks == LISTS_ATTEMPTS_MAX

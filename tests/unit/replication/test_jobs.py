@@ -22,6 +22,7 @@ from quire.errors import (
     BookieIOError,
     JobError,
     JobRefusedError,
+    MetadataError,
     MetadataWentBackError,
     NoSuchEntryError,
     ProtocolError,
@@ -33,13 +34,23 @@ from quire.metadata.interface import MetadataStore, Versioned
 from quire.replication.explain.entry import entry_copies
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves import decommission as decommission_module
-from quire.replication.moves.cookie_removal import BookieIdentity
-from quire.replication.moves.decommission import SETTLE_S, decommission, take_back
+from quire.replication.moves.cookie_removal import (
+    BookieIdentity,
+    identity_of,
+    remove_lost_bookie,
+)
+from quire.replication.moves.decommission import (
+    PASSES_MAX,
+    SETTLE_S,
+    decommission,
+    take_back,
+)
 from quire.replication.moves.rebalance import RebalanceOptions, _fragment, rebalance
 from quire.replication.moves.rebalance_plan import PlannedMove
 from quire.replication.moves.recover import (
     MoveOptions,
     OpenLedgers,
+    RecoverResult,
     check_known,
     recover_bookie,
     refuse_unknown,
@@ -229,6 +240,88 @@ def test_a_store_that_goes_back_during_the_job_keeps_the_cookie(
         found = await stored_order(client.metadata, old)
         assert found is not None
         assert found.value.what is What.DRAIN
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def may_lack_ledgers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node among the ledgers has a name that this version does not know."""
+    listed = client.metadata.list_ledgers
+
+    async def list_ledgers(first: int = 0, *, complete: bool = False, **how: Any) -> Any:
+        if complete:
+            raise MetadataError("the list of ledgers may not be complete")
+        async for one in listed(first, **how):
+            yield one
+
+    monkeypatch.setattr(client.metadata, "list_ledgers", list_ledgers)
+
+
+def test_a_list_of_ledgers_that_may_not_be_complete_keeps_the_cookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ledger that is not listed may name the bookie."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        ledger_id = (await write(client, 10)).ledger_id
+        old = (await client.ledger_metadata(ledger_id)).segments[0].ensemble[0]
+        may_lack_ledgers(client, monkeypatch)
+        with pytest.raises(MetadataError, match="may not be complete"):
+            await retire(world, client, old)
+        assert await names(client, old) == []
+        assert old in await client.metadata.list_cookies()
+        found = await stored_order(client.metadata, old)
+        assert found is not None
+        assert found.value.what is What.DRAIN
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_lost_bookie_that_an_unlisted_ledger_may_name_keeps_its_cookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        lost = bookie_id("bookie-0")
+        before = await identity_of(client.metadata, lost)
+        world.crash("bookie-0")
+        await asyncio.sleep(30)
+        with monkeypatch.context() as patched:
+            may_lack_ledgers(client, patched)
+            with pytest.raises(MetadataError, match="may not be complete"):
+                await remove_lost_bookie(client.metadata, lost, before)
+        assert lost in await client.metadata.list_cookies()
+        assert await remove_lost_bookie(client.metadata, lost, before)
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_bookie_on_which_ledgers_appear_again_and_again_keeps_its_cookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No pass has proved that it is empty."""
+    passes: list[int] = []
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        old = bookie_id("bookie-0")
+
+        async def finds_another(*_: Any) -> RecoverResult:
+            passes.append(1)
+            return RecoverResult(old, False, ())
+
+        monkeypatch.setattr(decommission_module._Decommissioning, "pass_over", finds_another)
+        with pytest.raises(JobError, match=r"bookie .* is not empty: each of 20 searches"):
+            await retire(world, client, old)
+        assert len(passes) == PASSES_MAX
+        assert old in await client.metadata.list_cookies()
         await client.close()
 
     simulated(scenario, bookies=4)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from quire.errors import MetadataUnavailableError, UsageError
+from quire.errors import MetadataUnavailableError, UsageError, VersionConflictError
 from quire.metadata.interface import Versioned
 from quire.replication.marks.pauses import CLUSTER, LOOK_INTERVAL_S, Pause, PauseGate, Pauses
 from quire_simulator.world.world import World
@@ -51,13 +51,15 @@ def test_a_pause_that_follows_the_resumed_one_stays(monkeypatch: pytest.MonkeyPa
         read_value = client.metadata.read_value
 
         async def overtaken(key: Sequence[str]) -> Versioned[bytes]:
+            monkeypatch.setattr(client.metadata, "read_value", read_value)
             found = await read_value(key)
             assert await Pauses(other.metadata).resume(PAUSE.kind, PAUSE.target)
             assert await Pauses(other.metadata).pause(later)
             return found
 
         monkeypatch.setattr(client.metadata, "read_value", overtaken)
-        assert not await Pauses(client.metadata).resume(PAUSE.kind, PAUSE.target)
+        with pytest.raises(VersionConflictError, match="recover b:1 is still paused: another op"):
+            await Pauses(client.metadata).resume(PAUSE.kind, PAUSE.target)
         assert await Pauses(other.metadata).of(PAUSE.kind, PAUSE.target) == later
         await client.close()
         await other.close()

@@ -9,9 +9,15 @@ from dataclasses import replace
 import pytest
 
 from quire.client import Client
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.core.fragments import last_stored, next_stored
 from quire.errors import BookieUnavailableError, NoSuchEntryError
+from quire.metadata.interface import Versioned
 from quire.replication.autorecovery.auditor import LackingReplicas, check_ends, check_replicas
+from quire.replication.explain.explain import _Look
+from quire.replication.repair.opened_ledger import OpenedLedger
 from quire_simulator.world.world import World, bookie_id
 
 ALL = [bookie_id(f"bookie-{n}") for n in range(3)]
@@ -180,5 +186,34 @@ def test_a_bookie_without_the_ledger_lacks_all_of_it() -> None:
         assert dict(zip(sorted(found.bookies), (3, 1))) == {ALL[0]: 3, ALL[2]: 1}
         assert found.entries == 4
         assert sorted(asked) == ALL
+
+    scene(play)
+
+
+@pytest.mark.parametrize(
+    ("shape", "missing"),
+    [((3, 3, 2), [(11, 18)]), ((3, 2, 2), [(12, 18)])],
+    ids=["plain", "striped"],
+)
+def test_what_a_list_lacks_of_a_very_long_ledger_is_found(
+    shape: tuple[int, int, int], missing: list[tuple[int, int]]
+) -> None:
+    """It once took time and memory for each entry, in which the process did nothing else."""
+    end = 2**40
+    metadata = LedgerMetadata(*shape, (Segment(0, tuple(ALL)),)).with_close(end, end)
+
+    async def play(world: World, client: Client) -> None:
+        codec = EntryCodec(7, DigestType.CRC32C, b"")
+        ledger = OpenedLedger(7, Versioned(metadata, 0), b"", codec, end)
+        look = _Look(client, ledger, ALL[1])
+        (fragment,) = ledger.fragments()
+        found = list(look._missing(fragment, 1, [(0, 10), (19, end + 5)]))
+        assert [(one.first, one.last) for one in found] == missing
+        assert list(look._missing(fragment, 1, [(0, end)])) == []
+        (whole,) = look._missing(fragment, 1, [])
+        assert (whole.first, whole.last) == (
+            next_stored(metadata, 1, 0),
+            last_stored(metadata, 1, end),
+        )
 
     scene(play)

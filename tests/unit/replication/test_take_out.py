@@ -253,6 +253,7 @@ def test_a_bookie_that_refuses_this_client_ends_no_repair_of_an_open_ledger(
             done = await out(cluster, client, "b1", before=done.seen)
             assert done.work is LedgerOutcome.FAILED
             assert "the bookie requires TLS" in done.reason
+            assert (await cluster.stored()).state is OPEN
             found = await look(client, {"ledgers": [LEDGER]})
             assert [one["ledger"] for one in found["ledgers"]] == [LEDGER]
             assert found["unreadable"] == []
@@ -769,5 +770,51 @@ def test_what_a_removal_would_move_is_counted(shape: tuple[int, int, int]) -> No
             assert (found.fragments, found.entries, found.open) == (1, mine, False)
             assert found.bytes == int(mine * cluster.length(39) / 40)
             assert await move_of(client, LEDGER, "b4") is None
+
+    simulated(main)
+
+
+def test_a_copy_with_an_impossible_length_ends_no_scan() -> None:
+    """The length in a copy is signed, and a hostile bookie or client gives it a good digest."""
+
+    async def scenario() -> ReplicaScan:
+        cluster = await FakeCluster.made(3)
+        client = cluster.client()
+        await cluster.ledger((3, 3, 2), range(3), state=CLOSED)
+        cluster["b1"].entries[1] = cluster.codec.pack(1, 0, -(2**63), payload(1))
+        ledger = await open_for_repair(client, LEDGER)
+        seen = [await scan(client, ledger, ledger.fragments()[0], n, 0, 2) for n in range(3)]
+        assert seen[0].sums == seen[2].sums != seen[1].sums
+        await client.close()
+        return seen[1]
+
+    found = simulated(scenario)
+    assert (found.bad, found.entries) == ([], 3)
+
+
+@pytest.mark.parametrize("state", [OPEN, LedgerState.IN_RECOVERY])
+def test_no_writer_is_fenced_if_too_few_bookies_answer_to_recover_its_ledger(
+    state: LedgerState,
+) -> None:
+    """With an ack quorum of one, only the lost bookie may have the last entries.
+
+    The writer may append to it all the same, if it has only lost its registration.
+    """
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((2, 2, 1), range(5), state=state)
+        cluster["b1"].down = True
+        async with cluster.client() as client:
+            seen = OpenLedgerState.of(await opened(client))
+            done = await out(cluster, client, "b1", before=seen)
+            assert done.work is LedgerOutcome.FAILED
+            assert "too few bookies" in done.reason
+            assert (await cluster.stored()).state is state
+            if state is OPEN:
+                assert not cluster["b0"].fenced
+                cluster["b1"].down = False
+                done = await out(cluster, client, "b1", before=seen)
+                assert done.work is LedgerOutcome.OPEN
 
     simulated(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -256,12 +257,20 @@ def test_a_failure_is_noted_and_tried_again_when_a_bookie_joins() -> None:
     scene(work, bookies=3)
 
 
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (UsageError("the placement policy failed"), "the placement policy failed"),
+        (OverflowError("too large"), "unexpected error: OverflowError('too large')"),
+    ],
+)
 def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, reason: str
 ) -> None:
-    """A placement policy of another package fails, for example."""
+    """A placement policy of another package fails, for example, or there is a bug in Quire."""
 
     async def work(there: Scene) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
         ledgers = [(await there.ledger(entries=ENTRIES)).ledger_id for _ in range(2)]
         broken, other = ledgers
         lost = (await there.ensemble(broken))[0]
@@ -273,7 +282,7 @@ def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
             nonlocal failures
             if lock.ledger_id == broken and failures:
                 failures -= 1
-                raise UsageError("the placement policy failed")
+                raise raised
             return await take_out_locked(client, locks, lock, *more, **how)
 
         monkeypatch.setattr(worker, "take_out_locked", taken_out)
@@ -283,9 +292,27 @@ def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
         await there.unmarked(other)
         note = await last_failure(there.client.metadata, broken)
         assert note is not None
-        assert note.reason == "the placement policy failed"
+        assert note.reason == reason
         await there.unmarked(broken)
         assert running.stats.ledgers_failed == 1
+
+    scene(work)
+
+
+@pytest.mark.parametrize("wrong", [{"at_ms": None}, {"attempts": "3"}, {"next_attempt_ms": "soon"}])
+def test_a_note_with_values_of_other_types_counts_as_none(wrong: dict[str, Any]) -> None:
+    """A later version may have written it. It ended all workers of the process."""
+    note = {"reason": "why", "at_ms": 2**60, "attempts": 1, "next_attempt_ms": 2**60, "by": "x"}
+
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        store = there.client.metadata
+        key = ("autorecovery", "failures", str(ledger_id))
+        await store.write_value(key, json.dumps(note | wrong).encode(), None)
+        assert await last_failure(store, ledger_id) is None
+        await there.locks.mark(ledger_id, await there.ensemble(ledger_id))
+        there.begin("worker")
+        await there.unmarked(ledger_id)
 
     scene(work)
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from quire.codec.entry.digest import master_key
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.fragments import fragments, members, stored_count
-from quire.core.ranges import Range, merged, without
+from quire.core.ranges import Range, merged, overlapping, without
 from quire.errors import StorageError
 from quire.storage.directories import Store
 from quire.storage.log.appender import Done
@@ -102,7 +102,9 @@ def has_its_entries(metadata: LedgerMetadata, bookie: str, here: Sequence[Range]
         stored_count(metadata, index, first, last)
         for fragment in fragments(metadata, -1)
         for index in members(fragment, (bookie,))
-        for first, last in without([(fragment.first, fragment.last)], here)
+        for first, last in without(
+            [(fragment.first, fragment.last)], overlapping(here, fragment.first, fragment.last)
+        )
     )
 
 

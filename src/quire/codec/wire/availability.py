@@ -34,6 +34,9 @@ _HEADER = struct.Struct(">ii56x")
 _GROUP = struct.Struct(">qqii")
 
 _SIZE_MAX = 2**31 - 1
+RANGES_MAX = 1_000_000
+"""The largest number of sequences in a list. A few bytes can describe billions of them, which would
+take gigabytes of memory as ranges."""
 
 
 class BadAvailabilityError(ValueError):
@@ -74,7 +77,8 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
     """Return ascending ranges (first, last) of entries. Adjacent ranges are joined.
 
     Raises:
-        BadAvailabilityError: The bytes are not a list of entries.
+        BadAvailabilityError: The bytes are not a list of entries, or the list has more than
+            `RANGES_MAX` sequences of entries.
     """
     if len(data) < _HEADER.size:
         raise BadAvailabilityError(
@@ -100,11 +104,15 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
                 f"the bookie's list of entries has an invalid group: sequences of "
                 f"{counted(size, 'entry')} that begin at {first} to {last}, {period} apart"
             )
-        starts = range(first, last + 1, period) if period else (first,)
-        if len(starts) > _SIZE_MAX:
+        starts = range(first, last + 1, period) if period else range(first, first + 1)
+        if size >= period:  # each sequence touches the next one
+            found.append((first, starts[-1] + size - 1))
+            continue
+        # `last - first` may be too large for the length of a range.
+        if (last - first) // period + len(found) >= RANGES_MAX:
             raise BadAvailabilityError(
-                f"a group of the bookie's list of entries has {len(starts)} sequences, more than "
-                "are allowed"
+                f"the bookie's list of entries has more than {RANGES_MAX:,} sequences of entries, "
+                "too many to be read"
             )
         found.extend((start, start + size - 1) for start in starts)
     return _joined(sorted(found))

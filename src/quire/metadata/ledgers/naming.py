@@ -41,6 +41,16 @@ class SomeLedgers:
         return named + (", ..." if self.count > NAMED_MAX else "")
 
 
+async def check_all_listed(metadata: MetadataStore) -> None:
+    """Raise MetadataError if the store may have ledgers that its list of ledgers does not contain.
+
+    Call it before you take away what no listed ledger needs, if the list was made without this
+    check.
+    """
+    async for _ in metadata.list_ledgers(complete=True):
+        pass
+
+
 async def is_named(metadata: MetadataStore, bookie_id: str, *, unreadable: bool) -> bool:
     """Return whether the metadata of any ledger names the bookie.
 

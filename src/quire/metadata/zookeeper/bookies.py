@@ -31,6 +31,9 @@ AVAILABLE = "available"
 READONLY = "readonly"
 READONLY_PATH = f"{AVAILABLE}/{READONLY}"
 
+LISTS_ATTEMPTS_MAX = 5
+"""The number of attempts to read both lists while bookies leave or enter the first one."""
+
 KEEP_BACKOFF = Backoff(1.0, 1.0)
 """The pause between two attempts to register again after a lost session."""
 
@@ -51,8 +54,30 @@ async def read_bookies(root: ZooKeeperRoot, addresses: bool) -> Bookies:
 async def read_ids(root: ZooKeeperRoot) -> frozenset[str]:
     """Return the ids of the registered bookies, writable or read-only, without their addresses."""
     await root.check_layout()
-    lists = [await _list(root, below, None) for below in (AVAILABLE, READONLY_PATH)]
-    return frozenset(name for names, _ in lists for name in names if name != READONLY)
+    lists = await _both_lists(root, None)
+    return frozenset(name for names, _ in lists.values() for name in names if name != READONLY)
+
+
+async def _both_lists(
+    root: ZooKeeperRoot, notify: Notify | None
+) -> dict[str, tuple[frozenset[str], Stat]]:
+    """Return what `_list` returns for the writable and for the read-only list, at one moment.
+
+    A bookie that becomes writable between the two requests would otherwise be in neither. If the
+    list of writable bookies changes during each of `LISTS_ATTEMPTS_MAX` attempts, a bookie may be
+    missing.
+    """
+    lists: dict[str, tuple[frozenset[str], Stat]] = {}
+    for _ in range(LISTS_ATTEMPTS_MAX):
+        for below in (AVAILABLE, READONLY_PATH):
+            lists[below] = await _list(root, below, notify)
+        before, now = lists[AVAILABLE][1], await root.zk.exists(root.at(AVAILABLE))
+        if now is not None and (now.created_zxid, now.children_version) == (
+            before.created_zxid,
+            before.children_version,
+        ):
+            break
+    return lists
 
 
 async def _list(
@@ -123,8 +148,11 @@ class BookieLists:
         """
         await self._root.check_layout()
         async with self._reading:
-            writable = await self._read(AVAILABLE, notify, addresses)
-            readonly = await self._read(READONLY_PATH, notify, addresses)
+            lists = await _both_lists(self._root, notify)
+            writable, readonly = [
+                await self._read(below, names, stat, addresses)
+                for below, (names, stat) in lists.items()
+            ]
         return Bookies(writable, readonly)
 
     async def learn(self, bookie_ids: Collection[str]) -> dict[str, BookieAddress]:
@@ -156,9 +184,8 @@ class BookieLists:
         return None
 
     async def _read(
-        self, below: str, notify: Notify | None, addresses: bool
+        self, below: str, names: frozenset[str], stat: Stat, addresses: bool
     ) -> Mapping[str, BookieAddress]:
-        names, stat = await _list(self._root, below, notify)
         before = self._seen.get(below)
         replaced = names if before is None else before.replaced(names, stat)
         known = {} if before is None else before.addresses

@@ -39,6 +39,7 @@ from quire.codec.metadata.underreplication import (
 )
 from quire.core.append.quorum import in_write_set
 from quire.core.fragments import Fragment, last_stored, next_stored, stored_count
+from quire.core.ranges import overlapping
 from quire.core.replicas import Bad
 from quire.errors import (
     MetadataError,
@@ -649,7 +650,8 @@ async def check_replicas(
             continue
         metadata, first, last = ledger.metadata, fragment.first, fragment.last
         count = stored_count(metadata, index, first, last) - sum(
-            stored_count(metadata, index, max(first, low), min(last, high)) for low, high in found
+            stored_count(metadata, index, max(first, low), min(last, high))
+            for low, high in overlapping(found, first, last)
         )
         if count > 0:
             missing[bookie] = missing.get(bookie, 0) + count

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
-from quire._runtime.tasks import TaskGroup, came
+from quire._runtime.tasks import TaskGroup, UnexpectedErrors, came
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.underreplication import Underreplicated
@@ -70,6 +70,7 @@ from quire.replication.repair.bookie_removal import (
     LedgerResult,
     OpenLedgerState,
     fence_and_close,
+    not_recoverable,
     not_recovered,
     take_out_locked,
 )
@@ -150,6 +151,7 @@ class ReplicationWorker:
         self._rng = rng
         self._budget = budget
         self._log = log
+        self._unexpected = UnexpectedErrors()
         self._busy: set[int] = set()
         self._resting: dict[int, _Rest] = {}
         self._forgot = False
@@ -455,6 +457,9 @@ class ReplicationWorker:
             raise
         except QuireError as error:  # one ledger must not end the repair of all others
             return replace(failed, reason=str(error)[:REASON_CHARS_MAX])
+        except Exception as error:  # noqa: BLE001 - nor must a bug that one ledger uncovers
+            self._unexpected.note("repair a marked ledger", error)
+            return replace(failed, reason=f"unexpected error: {error!r}"[:REASON_CHARS_MAX])
 
     async def _heal(
         self, lock: ReplicationLock, mark: Underreplicated, seen: OpenLedgerState | None
@@ -502,6 +507,9 @@ class ReplicationWorker:
                     now_seen = OpenLedgerState.of(ledger)
                     if seen != now_seen:
                         return replace(result, work=LedgerOutcome.OPEN, seen=now_seen)
+                    if why := not_recoverable(ledger):
+                        failed = replace(result, work=LedgerOutcome.FAILED, reason=why)
+                        return replace(failed, seen=now_seen)
                     try:
                         await fence_and_close(self._client, ledger)
                     except LedgerError as error:

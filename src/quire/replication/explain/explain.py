@@ -10,7 +10,6 @@ Nothing is changed.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -20,8 +19,9 @@ from quire._runtime.units import are, does, duration_text, plural, some_of, them
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.core.append.quorum import write_set
-from quire.core.fragments import Fragment, stored_by, stored_count
-from quire.core.replicas import BLOCK_ENTRIES, Bad, Finding, Kind, coalesced, findings
+from quire.core.fragments import Fragment, last_stored, next_stored, stored_by, stored_count
+from quire.core.ranges import overlapping, without
+from quire.core.replicas import Bad, Finding, Kind, coalesced, findings
 from quire.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
@@ -452,17 +452,13 @@ class _Look:
     ) -> Iterator[Bad]:
         """Yield the entries that the bookie should have and does not list."""
         metadata = self._ledger.metadata
-        firsts = [first for first, _ in listed]
-        begin = fragment.first
-        while begin <= fragment.last:
-            end = min(begin + BLOCK_ENTRIES - 1, fragment.last)
-            absent = []
-            for entry in stored_by(metadata, index, begin, end):
-                at = bisect_right(firsts, entry) - 1
-                if at < 0 or listed[at][1] < entry:
-                    absent.append(Bad(entry, entry, Kind.MISSING, NOT_LISTED))
-            yield from coalesced(metadata, index, absent)
-            begin = end + 1
+        whole = fragment.first, fragment.last
+        absent = []
+        for low, high in without([whole], overlapping(listed, *whole)):
+            first, last = next_stored(metadata, index, low), last_stored(metadata, index, high)
+            if first <= last:
+                absent.append(Bad(first, last, Kind.MISSING, NOT_LISTED))
+        yield from coalesced(metadata, index, absent)
 
 
 # -- what is wrong, and what to type -----------------------------------------------------------

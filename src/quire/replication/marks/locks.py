@@ -216,6 +216,14 @@ class ReplicationLocks:
             return True
         path = mark_path_below(self.root, lock.ledger_id)
         try:
+            # The lock may have been lost unnoticed. Then another process may have removed the mark,
+            # and a new mark begins with the same version.
+            found = await self.marked(lock.ledger_id)
+        except UnreadableMetadataError:
+            return False
+        if found is not None and found != lock.mark:
+            return False
+        try:
             await self._tree.commit(Delete(path, lock.mark.version))
         except NoSuchKeyError:
             lock.mark = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
@@ -95,9 +95,23 @@ N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, AwaitedBookie)
 async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -> N | None:
     """Return a note, or None if there is none that can be decoded."""
     try:
-        return make(**json.loads((await store.read_value(key)).value))
+        found = make(**json.loads((await store.read_value(key)).value))
     except (NoSuchKeyError, ValueError, TypeError):
         return None
+    return found if found is None or _has_its_types(found) else None
+
+
+def _has_its_types(note: Note) -> bool:
+    """Return whether the numbers and texts of a note are numbers and texts.
+
+    A damaged note, or one of a later version, may have other values.
+    """
+    kinds = {"int": int, "str": str}
+    return all(
+        type(getattr(note, one.name)) is kinds[str(one.type)]
+        for one in fields(note)
+        if one.type in kinds
+    )
 
 
 async def _write(store: MetadataStore, key: Key, note: Note) -> None:
@@ -165,7 +179,7 @@ async def last_waiting(store: MetadataStore, now_ms: int) -> AwaitedBookie | Non
 
     def made(**note: Any) -> AwaitedBookie | None:
         found = AwaitedBookie(**note)
-        return found if found.until_ms > now_ms else None
+        return found if found.until_ms > now_ms else None  # TypeError if it is no number
 
     return await _read(store, _WAITING, made)
 

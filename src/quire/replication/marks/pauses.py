@@ -72,13 +72,26 @@ class Pauses:
         return True
 
     async def resume(self, kind: str, target: str) -> bool:
-        """Resume a job. Return False if it was not paused."""
+        """Resume a job. Return False if it was not paused.
+
+        Raises VersionConflictError if another process has resumed and paused it meanwhile. That
+        later pause stays.
+        """
         key = _key(kind, target)
         try:
             found = await self._store.read_value(key)
             await self._store.delete_value(key, found.version, known=found.value)
-        except (NoSuchKeyError, VersionConflictError):
+        except NoSuchKeyError:
             return False
+        except VersionConflictError:
+            now = await self.of(kind, target)
+            if now is None:
+                return False  # the other process has only resumed it
+            raise VersionConflictError(
+                f"{kind} {target} is still paused: {now.by or 'another process'} paused it again "
+                "while it was to be resumed",
+                remedy="Find out why, and then run the command again to resume it",
+            ) from None
         return True
 
     async def of(self, kind: str, target: str) -> Pause | None:

@@ -18,8 +18,10 @@ from quire.errors import (
     NoSuchKeyError,
     VersionConflictError,
 )
+from quire.metadata.bookies.collection import check_not_back
 from quire.metadata.bookies.directories import forget_bookie, read_directories
 from quire.metadata.interface import MetadataStore, Versioned
+from quire.metadata.ledgers.naming import check_all_listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,12 @@ async def remove_lost_bookie(store: MetadataStore, bookie: str, before: BookieId
     """Remove the cookie of a lost bookie that no ledger names, and the record of its directories.
 
     Takes, returns and raises the same as `remove_cookie`. It also raises JobError if the bookie is
-    running or was started since, because ledgers that were created meanwhile may name it.
+    running or was started since, because ledgers that were created meanwhile may name it. It raises
+    MetadataError if the store went back to an older state, or may have ledgers that it does not
+    list, because these may name the bookie as well.
     """
+    await check_not_back(store)
+    await check_all_listed(store)
     address = (await store.bookies()).find(bookie)
     if address is not None:
         raise JobError(

@@ -1,8 +1,8 @@
 """The permanent removal of a bookie.
 
 The bookie gets no new ledgers, its entries are copied to others, and when no metadata names it any
-more, its cookie is removed. If the metadata of a ledger cannot be read, the ledger may name the
-bookie. Then everything else is done, and the cookie stays.
+more, its cookie is removed. If the metadata of a ledger cannot be read, or the list of ledgers may
+not be complete, a ledger may name the bookie. Then everything else is done, and the cookie stays.
 
     order DRAIN     The bookie makes itself read-only, so that no client places a ledger on it and
                     writers replace it. A stopped bookie reads the order when it starts.
@@ -43,6 +43,7 @@ from quire.metadata.bookies.orders import (
     withdraw_order,
 )
 from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.naming import check_all_listed
 from quire.metadata.ledgers.unreadable import Unread
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.moves.cookie_removal import identity_of, remove_cookie
@@ -123,10 +124,12 @@ async def decommission(
             little space, and `options.check` is set. Nothing was changed. A dry run raises it as
             well.
         JobError: The bookie continues to accept entries (Apache's bookies do not know the order),
-            was created again meanwhile, or another process called `take_back`.
+            was created again meanwhile, or another process called `take_back`. Or search after
+            search found ledgers that name the bookie.
         MetadataWentBackError: The store went back to an older state: ledgers that it does not have
             may be only on this bookie.
-        MetadataError: The metadata store failed.
+        MetadataError: The metadata store failed, or its list of ledgers may not be complete. The
+            cookie was kept.
     """
     job = _Decommissioning(client, locks, bookie, options, progress)
     before = await identity_of(client.metadata, bookie)
@@ -151,8 +154,10 @@ async def decommission(
     result = Decommissioned(moved, alive, drained=moved.complete)
     if not result.drained or keep_cookie:
         return result
-    # If the store went back in time, ledgers that it lacks may be on this bookie alone.
+    # If the store went back in time, ledgers that it lacks may be on this bookie alone. The same
+    # holds for ledgers that are not listed.
     await check_not_back(client.metadata)
+    await check_all_listed(client.metadata)
     version = await job.retire(Order(What.RETIRED, now_ms(), owner))
     if before.cookie is not None:
         await remove_cookie(client.metadata, bookie, before)
@@ -251,7 +256,8 @@ class _Decommissioning:
         can be done.
 
         A ledger that the last pass could not read may name the bookie. Then the result is not
-        complete, and the bookie keeps its cookie.
+        complete, and the bookie keeps its cookie. Raises JobError if each of `PASSES_MAX` passes
+        finds ledgers that name it.
         """
         loop = asyncio.get_running_loop()
         settled = loop.time() + SETTLE_S
@@ -267,6 +273,14 @@ class _Decommissioning:
                 break
             else:
                 await asyncio.sleep(settled - began)
+        else:
+            raise JobError(
+                f"bookie {self.bookie} is not empty: each of {PASSES_MAX} searches of all ledgers "
+                "found some that name it, so other programs still place ledgers on it. Their "
+                "copies were made, and the bookie keeps its cookie",
+                remedy="Find out which programs do not notice that the bookie is read-only, and "
+                "run the command again",
+            )
         return with_unread(total or RecoverResult(self.bookie, False, ()), unread)
 
     async def pass_over(self, unread: Unread) -> RecoverResult | None:

@@ -99,7 +99,8 @@ class LedgerResult:
     """Whether the ledger was fenced and closed for the repair."""
     reason: str = ""
     seen: OpenLedgerState | None = None
-    """The state of the ledger if the outcome is OPEN, or FAILED because its recovery failed."""
+    """The state of the ledger if the outcome is OPEN, or FAILED because its recovery failed or
+    could not be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,8 @@ async def take_out(
     OPEN: the writer replaces the bookie itself, if it is alive. `before` is the `seen` that an
     earlier call with this outcome returned a grace period ago. If the state is the same now, the
     writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25). If no
-    bookie can replace the lost one, the writer is not fenced, and the outcome is FAILED.
+    bookie can replace the lost one, or too few bookies answer to recover the ledger, the writer is
+    not fenced, and the outcome is FAILED.
 
     `password` is used if the metadata does not contain one. The call may be repeated, and run by
     several processes at once. Cancel-safe: copies that the metadata names are durable at any
@@ -222,6 +224,8 @@ async def take_out_locked(
             seen = OpenLedgerState.of(ledger)
             if before is None or seen != before:
                 return replace(result, work=LedgerOutcome.OPEN, seen=seen)
+            if why := not_recoverable(ledger):
+                return replace(_failed(result, why), seen=seen)
             try:
                 await fence_and_close(client, ledger)
             except NoSuchLedgerError:
@@ -345,6 +349,20 @@ async def _fenced_for_nothing(
     except NotEnoughBookiesError as error:
         return f"{error}. The ledger is open, and stays open because nothing can be copied"
     return ""
+
+
+def not_recoverable(ledger: OpenedLedger) -> str:
+    """Return why an open ledger cannot be recovered now, or ''.
+
+    If too few bookies answer, its state seems to stay the same although the writer appends, and a
+    recovery cannot find the end of the ledger. So the writer is not fenced. A ledger in recovery
+    has no writer left to spare.
+    """
+    if ledger.metadata.state is not LedgerState.OPEN or not ledger.not_told:
+        return ""
+    return (
+        f"the ledger is open, and stays open because it cannot be recovered now: {ledger.not_told}"
+    )
 
 
 async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:

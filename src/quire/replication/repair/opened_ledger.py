@@ -26,6 +26,9 @@ class OpenedLedger:
     last_add_confirmed: int
     """The id of the last entry that is known to be acknowledged. For a closed ledger it is the last
     entry."""
+    not_told: str = ""
+    """The reason why the bookies of an open ledger did not tell its last confirmed entry, although
+    they were asked. Empty if they did."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -49,7 +52,7 @@ async def open_for_repair(
     value = stored.value
     secret = password if value.password is None else value.password
     codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, secret)
-    lac = value.last_entry_id
+    lac, not_told = value.last_entry_id, ""
     if not value.closed:
         lac = value.last_segment.first_entry_id - 1
         if ask:
@@ -57,6 +60,6 @@ async def open_for_repair(
                 timeout_s = client.config.read_timeout_s
                 known = await read_last_confirmed(value, codec, pool_of(client), timeout_s)
                 lac = max(lac, known.lac)
-            except (ReadError, UnauthorizedError):
-                pass
-    return OpenedLedger(ledger_id, stored, secret, codec, lac)
+            except (ReadError, UnauthorizedError) as error:
+                not_told = str(error)
+    return OpenedLedger(ledger_id, stored, secret, codec, lac, not_told)
