@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,6 +28,7 @@ from quire_simulator.streams.facts import (
 )
 from quire_simulator.streams.invariants import JudgedStream, ReaderPosition
 from quire_simulator.streams.plans import STREAM_SHAPES, StreamPlan
+from quire_simulator.streams.writers import StreamWriterActor
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 PLANS = 150
@@ -280,6 +285,25 @@ def test_writers_whose_records_are_mixed() -> None:
     assert (
         invariants.writers_come_one_after_the_other(facts, JudgedStream(DLSN(1, 0, 0), [])) is None
     )
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_cancelled_append_that_waited_for_space_has_appended_nothing(taken: bool) -> None:
+    """A seed of `damaged` with a small buffer counted such a record as acknowledged."""
+    facts = facts_of(b"a")
+    writer, chance = SimpleNamespace(next_sequence=1), random.Random(0)
+    writer_plan = facts.plan.streamers[0]
+    actor = StreamWriterActor(Any, writer, facts.handles[0], facts, writer_plan, chance)  # type: ignore[arg-type]
+    chance.random = lambda: 0.0  # type: ignore[method-assign]
+    sent = [Sent(b"b", facts.handles[0], begun=9, sequence=1)]
+
+    async def append() -> None:
+        writer.next_sequence += taken
+        await asyncio.Event().wait()
+
+    assert asyncio.run(actor._outcome(sent, append())) is None
+    assert sent[0].refused is not taken
+    assert actor._cancelled == (sent if taken else [])
 
 
 def test_payloads_tell_whose_they_are() -> None:

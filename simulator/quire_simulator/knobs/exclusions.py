@@ -29,7 +29,6 @@ NOT_SIMULATED = (
     "client.read.arrow",
     "client.read.outcomes",
     "streams.read.arrow",
-    "streams.read.merged",
     "streams.mirror.*",
     "streams.ownership.lost_ledgers",
     "replication.audit.*",

@@ -36,6 +36,7 @@ KNOBS = (
     Knob("streams.read.ahead", "AHEAD_LEDGERS", 1,
          also=("quire.streams.read.reader",)),
     *limits("streams.read.ahead", AHEAD_BYTES=1),
+    *limits("streams.read.merged", STREAMS_AT_ONCE=1, FIRST_CHUNK_MAX=1, CHUNK_MAX=1),
     *limits("streams.read.segment_list", LIST_AGAIN_S=0.2),
     *limits("streams.read.subscriptions", COMMIT_ATTEMPTS_MAX=3),
     *limits("streams.statemachine.state_machine", RESTORE_ATTEMPTS=3, TRIES_BETWEEN_SNAPSHOTS=1),

@@ -19,6 +19,7 @@ from quire.streams import Gap, Namespace, Record, StreamWriter
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
+from quire_simulator.invariants.places import judge_pages, judge_places
 from quire_simulator.streams.damage import judge_losses
 from quire_simulator.streams.facts import ObservedStream
 from quire_simulator.streams.invariants import ReaderPosition
@@ -57,10 +58,15 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
                 await _finish(stage, judge, streams, plan)
         while followers():
             await asyncio.sleep(POLL_S)
+        whole: list[tuple[ObservedStream, list[Record]]] = []
         for plan in plans:
             if plan.kind == "stream" and stage.exists(plan):
-                await _read(stage, judge, streams, stage.lives[plan.number])
+                facts = stage.lives[plan.number]
+                whole.append((facts, await _read(stage, judge, streams, facts)))
         if judge == JUDGES[-1]:
+            for facts, records in whole:
+                await judge_places(stage, judge, streams, facts, records)
+            await judge_pages(stage, judge, streams, whole)
             await judge_losses(stage, client)
             await _orphans(stage, client)
         await streams.close()
@@ -142,7 +148,9 @@ async def _lead(stage: StreamStage, judge: str, streams: Namespace, plan: Stream
     await leader.close()
 
 
-async def _read(stage: StreamStage, judge: str, streams: Namespace, facts: ObservedStream) -> None:
+async def _read(
+    stage: StreamStage, judge: str, streams: Namespace, facts: ObservedStream
+) -> list[Record]:
     view = ReaderPosition(judge, INITIAL_DLSN, floor=facts.floor)
     reader = await streams.open_reader(stage.name(facts.plan), on_gap="deliver")
     records: list[Record] = []
@@ -156,6 +164,7 @@ async def _read(stage: StreamStage, judge: str, streams: Namespace, facts: Obser
     if facts.ended is not None and not reader.ended:
         stage.fail(facts, "an_ended_stream_takes_no_more", f"{judge} did not reach its end")
     stage.judge_whole(facts, records)
+    return records
 
 
 async def _orphans(stage: StreamStage, client: Client) -> None:

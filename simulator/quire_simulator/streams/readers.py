@@ -23,6 +23,7 @@ from quire.streams import (
 )
 from quire.streams.read.positions import Start
 from quire.streams.read.subscriptions import Subscription
+from quire_simulator.invariants.places import look_at_the_last
 from quire_simulator.streams.facts import ObservedStream, ReadRecord
 from quire_simulator.streams.invariants import ReaderPosition
 from quire_simulator.streams.plans import StreamPlan
@@ -37,6 +38,8 @@ BELATED_POLLS_MAX = 30
 BELATED_S = 1.0
 """Seconds for which a follower reads on although its stream was replaced."""
 SCANS = 4
+LOOKS = 0.5
+"""The probability that a scanner looks at the last records as well."""
 BOUNDED = 0.5
 """The probability that a scanner reads to some position instead of the end."""
 AT_THE_END = DLSN(1 << 60, 0, 0)
@@ -233,8 +236,11 @@ class _Follower:
 
 
 async def scan_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """Read several times, from some position to the end or to another position."""
+    """Read several times, from some position to the end or to another position, and look at the
+    last records.
+    """
     chance = stage.world.loop.derive(f"actor {who}")
+    looking = stage.world.loop.derive(f"looks of {who}")
     streams = await stage.namespace(client)
     try:
         for _ in range(SCANS):
@@ -243,6 +249,8 @@ async def scan_stream(stage: StreamStage, who: str, client: Client, plan: Stream
                 return
             try:
                 await _scan(stage, who, streams, facts, chance)
+                if looking.random() < LOOKS:
+                    await look_at_the_last(stage, who, client, streams, facts, looking)
             except NoSuchStreamError:
                 pass
             except QuireError as error:

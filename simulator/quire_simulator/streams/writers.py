@@ -347,8 +347,15 @@ class StreamWriterActor:
     async def roll(self) -> None:
         await self.writer.roll()
 
-    async def _outcome(self, sent: list[Sent], work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the outcome, or None if the append was cancelled."""
+    async def _outcome(
+        self, sent: list[Sent], work: Coroutine[Any, Any, T], *, alone: bool = True
+    ) -> T | None:
+        """Return the outcome, or None if the append was cancelled. `alone` says whether no other
+        append runs meanwhile.
+
+        A cancelled append that still waited for space has appended nothing.
+        """
+        before = self.writer.next_sequence
         patience_s = None
         if self.chance.random() < IMPATIENT:
             patience_s = self.chance.choice(IMPATIENT_S)
@@ -358,7 +365,10 @@ class StreamWriterActor:
         except TimeoutError as late:
             if isinstance(late, QuireError):
                 raise
-            self._cancelled += sent
+            if self.writer.next_sequence > before:
+                self._cancelled += sent if alone else []
+            elif sent[0].sequence is not None:
+                self._refused(sent)
             return None
         except REFUSALS:
             self._refused(sent)
@@ -409,7 +419,9 @@ class StreamWriterActor:
         count = chance.randint(1, self.plan.batch_records_max)
         times = 2 if chance.random() < AGAIN else 1
         tasks = [
-            asyncio.ensure_future(self._send(self._producers[producer_id], first, count))
+            asyncio.ensure_future(
+                self._send(self._producers[producer_id], first, count, alone=times == 1)
+            )
             for _ in range(times)
         ]
         await asyncio.wait(tasks)
@@ -418,13 +430,13 @@ class StreamWriterActor:
         for task in tasks:
             task.result()
 
-    async def _send(self, producer: Producer, first: int, count: int) -> None:
+    async def _send(self, producer: Producer, first: int, count: int, *, alone: bool) -> None:
         stage, facts, producer_id = self.stage, self.facts, producer.producer_id
         payloads = [producer_payload(producer_id, n) for n in range(first, first + count)]
         txids = self.txids(count)
         sent = stage.sends(facts, self.handle, payloads, first=None, txids=txids)
         work = producer.append_many(payloads, first, txids=txids, token=self.token())
-        appended = await self._outcome(sent, work)
+        appended = await self._outcome(sent, work, alone=alone)
         known = self._handed.get(producer_id, -1)
         self._handed[producer_id] = max(known, first + count - 1)
         if appended is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.mutants import (
+    answers,
     autorecovery,
     bookie,
     byzantine,
@@ -40,7 +41,7 @@ ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged, objects,
+    damaged, objects, answers,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

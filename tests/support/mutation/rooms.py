@@ -43,6 +43,10 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "replication": ("autorecovery", "racks", "replaced", "decommission"),
     "replication/moves": ("decommission", "racks"),
     "streams": ("streams", "relay", "lives"),
+    "streams/namespace": ("streams", "relay", "lives", "retention"),
+    "streams/ownership": ("streams", "publishing", "damaged"),
+    "streams/publish": ("publishing", "spark"),
+    "streams/read": ("streams", "lives", "retention", "damaged"),
     "streams/objects": ("objects",),
 }  # fmt: skip
 """The simulator's workloads that exercise each folder below src/quire.
