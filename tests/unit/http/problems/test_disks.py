@@ -87,12 +87,20 @@ def test_suspended_compaction_is_told_once_with_what_to_type() -> None:
     (found,) = problems(held, WELL)
     assert found.severity == "note"
     assert found.what == "Major and minor compaction of a, b is suspended"
+    assert "only if no ledger in the same segment is left" in found.risk
     assert "curl -X PUT 'http://a:1; reboot/api/v1/bookie/gc/resume_compaction'" in found.next
     held[1] = {**bookie("b", free=1), "compaction_suspended": ["major"]}
     assert (
         "warn",
         "Major and minor compaction of a, b is suspended; the disk of b is nearly full",
     ) in said(held)
+
+
+@pytest.mark.parametrize("kind", ["major", "minor"])
+def test_the_other_kind_of_compaction_still_frees_space(kind: str) -> None:
+    (found,) = problems([{**bookie("a"), "compaction_suspended": [kind]}], WELL)
+    assert found.what == f"{kind.capitalize()} compaction of a is suspended"
+    assert "only if no ledger" not in found.risk
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,16 @@ def failed_directory(bookie: Bookie, directory: str) -> Problem:
     )
 
 
+def _kept_space(suspended: Iterable[Sequence[str]]) -> str:
+    """Return the risk of a suspension, from the kinds of compaction that each bookie suspends."""
+    if any(len(kinds) > 1 for kinds in suspended):
+        return "The space of deleted ledgers is freed only if no ledger in the same segment is left"
+    return (
+        "The space of deleted ledgers is freed later, or stays taken in segments that only the "
+        "suspended compaction would rewrite"
+    )
+
+
 def of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
     """Yield the problem of bookies whose compaction is suspended."""
     held = [one for one in bookies if one.get("compaction_suspended")]
@@ -256,6 +266,6 @@ def of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         f"To see who suspended it, and when: curl {shlex.quote(url + SUSPENDED)}. To resume it: "
         f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Authorization: Bearer TOKEN' "
         """-H 'Content-Type: application/json' -d '{"resumeMajor": true, "resumeMinor": true}'""",
-        "The space of deleted ledgers is freed only if no ledger in the same segment is left",
+        _kept_space(one["compaction_suspended"] for one in held),
         bookies=tuple(names),
     )
