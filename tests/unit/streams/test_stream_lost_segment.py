@@ -20,7 +20,7 @@ from quire.errors import (
 )
 from quire.metadata.tree import Put
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.read.peek import peek
+from quire.streams.read.peek import peek, position_before_end
 from quire.streams.read.positions import LATEST, AtSequence, AtTxid, find_end
 from quire.streams.read.records import Gap
 from quire.streams.read.statistics import segment_statistics
@@ -333,6 +333,8 @@ def test_a_search_in_a_ledger_that_its_writer_did_not_close_skips_nothing() -> N
         )
         await metadata.tree.commit(Put(metadata.paths.segment(whole.name), segment.to_bytes()))
         assert not (await b.client.ledger_metadata(unclosed.ledger_id)).closed
+        assert await position_before_end(b.client, [segment], 1) == DLSN(1, last.entry_id, 0)
+        assert await position_before_end(b.client, [segment], 2) == DLSN(1, 0, 0)
         found = await b.read("s", start=AtSequence(1))
         assert [r.payload for r in found] == [b"1", b"1"]
 
