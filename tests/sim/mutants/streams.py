@@ -348,7 +348,7 @@ def the_end_so_far_is_the_end_of_the_segment(patch: pytest.MonkeyPatch) -> None:
         patch,
         StreamReader,
         "_segment",
-        ("closed, empty = reader.ledger_closed,", "closed, empty = True,"),
+        ("closed, last = reader.ledger_closed,", "closed, last = True,"),
     )
 
 
