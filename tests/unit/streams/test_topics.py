@@ -580,6 +580,31 @@ def test_a_name_does_not_lead_into_the_nodes_of_another_namespace() -> None:
     run(scene)
 
 
+def test_a_name_does_not_lead_into_the_ledgers_of_the_cluster() -> None:
+    """They may be below the path of a namespace."""
+
+    async def scene(b: Bench) -> None:
+        b.client.metadata.uri = "zk://localhost:2181/acme/test/ledgers"
+        tree = b.client.metadata.tree
+        await tree.make_path("/acme/test/ledgers/available/readonly")
+        await tree.make_path("/acme/test/ledgers/inside/<default>/ledgers")
+        for name in ("ledgers", "ledgers/available/readonly"):
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                lambda: b.streams.delete_stream(name),  # noqa: B023
+                lambda: b.streams.create_stream(name),  # noqa: B023
+                lambda: b.streams.create_topic(name, 1),  # noqa: B023
+                lambda: b.streams.rename_stream("s", name),  # noqa: B023
+            ]
+            for call in calls:
+                with pytest.raises(UsageError, match="/acme/test/ledgers is used for other data"):
+                    await call()
+        assert await tree.exists("/acme/test/ledgers/available/readonly")
+        await b.streams.create_stream("ledgers-of-ours")
+        assert await b.streams.streams() == ["ledgers-of-ours"]
+
+    run(scene)
+
+
 @pytest.mark.parametrize("moment", ["before the mark", "after the mark", "before the end"])
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_deletion_takes_no_topic_that_was_created_before_a_commit_of_its_own(
