@@ -31,6 +31,7 @@ from quire.streams.namespace import namespace as namespace_module
 from quire.streams.namespace import removal
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.tree_search import streams_page
 from quire.streams.read.records import Gap
 from quire.streams.topics.partitioner import murmur2, partition_of
 from quire.streams.topics.topic_metadata import (
@@ -601,6 +602,7 @@ def test_a_name_does_not_lead_into_the_ledgers_of_the_cluster() -> None:
         assert await tree.exists("/acme/test/ledgers/available/readonly")
         await b.streams.create_stream("ledgers-of-ours")
         assert await b.streams.streams() == ["ledgers-of-ours"]
+        assert (await streams_page(b.streams, limit=10)).names == ["ledgers-of-ours"]
 
     run(scene)
 
