@@ -603,6 +603,11 @@ def test_a_name_does_not_lead_into_the_ledgers_of_the_cluster() -> None:
         await b.streams.create_stream("ledgers-of-ours")
         assert await b.streams.streams() == ["ledgers-of-ours"]
         assert (await streams_page(b.streams, limit=10)).names == ["ledgers-of-ours"]
+        # Another program may have created the namespace in spite of that.
+        b.client.metadata.uri = "zk://localhost:2181/acme"
+        async with b.streams.open_writer("ledgers-of-ours") as writer:
+            await writer.append(b"0")
+        assert "ledgers-of-ours" in await b.streams.streams()
 
     run(scene)
 

@@ -62,12 +62,15 @@ def check_new_path(path: str, uri: str) -> None:
         )
 
 
-def other_data(path: str, uri: str) -> str | None:
+def other_data(path: str, uri: str, namespace: str = "") -> str | None:
     """Return the path of the nodes with other data that a path is inside of, or None.
 
     They are those of ZooKeeper, of Quire, or of the ledgers of the cluster with this metadata URI.
+    Nodes that the path `namespace` is inside of as well do not count: another program has created
+    that namespace.
     """
-    return next((one for one in _other_roots(uri) if f"{path}/".startswith(f"{one}/")), None)
+    roots = (one for one in _other_roots(uri) if not f"{namespace}/".startswith(f"{one}/"))
+    return next((one for one in roots if f"{path}/".startswith(f"{one}/")), None)
 
 
 @lru_cache(maxsize=16)

@@ -335,7 +335,8 @@ class Namespace:
         """Return the names of the streams in the namespace at a path."""
 
         def taken(name: str) -> bool:
-            return other_data(f"{namespace}/{name}", self.client.metadata.uri) is not None
+            path, uri = f"{namespace}/{name}", self.client.metadata.uri
+            return other_data(path, uri, namespace) is not None
 
         async def exists(name: str) -> bool:
             return await self._tree.exists(StreamPaths(namespace, name).segments)
@@ -960,7 +961,7 @@ class Namespace:
         Applications do not need it.
         """
         paths = StreamPaths(self.path, stream_name(name))
-        if taken := other_data(paths.stream, self.client.metadata.uri):
+        if taken := other_data(paths.stream, self.client.metadata.uri, self.path):
             raise UsageError(
                 f"{name!r} cannot be the name of a stream in namespace {self.path}: {taken} is "
                 "used for other data",

@@ -273,7 +273,7 @@ class _StreamsSearch:
             for one in names
             if may_name_stream(one)
             and _leads_beyond(one, self._after)
-            and other_data(f"{path}/{one}", uri) is None
+            and other_data(f"{path}/{one}", uri, path) is None
         ]
 
     async def _topic(self, name: str) -> StoredTopic | None:
