@@ -71,7 +71,7 @@ EPOCH = datetime(1970, 1, 1)
 MERGED = ("orc", "parquet")
 """The formats whose files have schemas of their own, which may differ."""
 MERGE = "mergeSchema"
-"""The option of Spark's reader that merges the schemas of files of these formats."""
+"""The option of Spark's reader that merges the schemas of Parquet files, or of ORC files."""
 PARSED = ("csv", "json")
 """The formats whose rows may not fit a schema."""
 CORRUPT = "_corrupt_record"
