@@ -119,8 +119,8 @@ def _of_one(bookie: Bookie, risk: str, now_ms: int) -> Iterator[Problem]:
             yield Problem(
                 "warn",
                 f"{name} is read-only because an operator holds it",
-                f"curl -X PUT {shlex.quote(url + HOLD)} -H 'Content-Type: application/json' "
-                """-d '{"readOnly": false}'""",
+                f"curl -X PUT {shlex.quote(url + HOLD)} -H 'Authorization: Bearer TOKEN' "
+                """-H 'Content-Type: application/json' -d '{"readOnly": false}'""",
                 risk,
                 "The bookie stays read-only until an operator releases it, or until it is started "
                 "again",
