@@ -311,9 +311,11 @@ class ZooKeeperRegistration:
             there = [await self._root.zk.exists(path, gone.set) for path in self._paths()]
             return any(there)
 
-        if not await self._root.do(f"register bookie {self._bookie_id}", watch):
-            return
-        await came(gone, asyncio.timeout_at(deadline))  # the caller tries once more
+        try:
+            if await self._root.do(f"register bookie {self._bookie_id}", watch):
+                await came(gone, asyncio.timeout_at(deadline))  # the caller tries once more
+        finally:
+            self._root.zk.forget(gone.set)
 
     async def set_readonly(
         self, readonly: bool, properties: Mapping[str, str] | None = None
