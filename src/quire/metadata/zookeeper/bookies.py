@@ -31,7 +31,7 @@ AVAILABLE = "available"
 READONLY = "readonly"
 READONLY_PATH = f"{AVAILABLE}/{READONLY}"
 
-LISTS_ATTEMPTS_MAX = 5
+LISTS_ATTEMPTS_MAX = 3
 """The number of attempts to read both lists while bookies leave or enter the first one."""
 
 KEEP_BACKOFF = Backoff(1.0, 1.0)
