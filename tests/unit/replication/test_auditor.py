@@ -624,6 +624,32 @@ def test_a_new_auditor_goes_on_with_the_times_of_the_former_one() -> None:
     office(scenario, replicas_check_interval_s=50)
 
 
+def test_a_bookie_that_hangs_does_not_delay_a_search_for_each_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was asked again for each page of ledgers, for half a minute each time."""
+    asked, hangs_s = 0, 30.0
+
+    async def hangs(client: object, bookie: str) -> str:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(hangs_s)
+        return "it hangs"
+
+    monkeypatch.setattr(auditor, "answers", hangs)
+    monkeypatch.setattr(auditor, "PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        hanging = bookie_id("bookie-0")
+        ledgers = [await there.ledger(hanging) for _ in range(50)]
+        there.auditor._silent.add(hanging)
+        await asyncio.sleep(4 * hangs_s)
+        assert await there.marked(ledgers[-1]) == (hanging,)
+        assert asked <= 3
+
+    office(scenario)
+
+
 def test_a_check_of_the_future_delays_the_next_one_once_and_not_in_each_term() -> None:
     """The clock was a year ahead. Auditors that change more often than that never checked."""
     interval_s = 100.0
