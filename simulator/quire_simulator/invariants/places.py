@@ -14,10 +14,10 @@ from quire.client import Client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams import EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace, Record
+from quire.streams.read import statistics
 from quire.streams.read.merged import MergedPeek
 from quire.streams.read.peek import Peeked, UnreadableEntry, peek, position_before_end
 from quire.streams.read.positions import Start, find_end, oldest_position
-from quire.streams.read.statistics import records_from, segment_statistics
 from quire_simulator.streams.facts import ObservedStream
 from quire_simulator.streams.invariants import ReaderPosition, in_order
 from quire_simulator.streams.stage import StreamStage
@@ -136,7 +136,7 @@ class _PlaceJudge:
     async def statistics(self) -> None:
         """Compare the numbers of the stream with its records."""
         password, cluster = self.streams.password, self.stage.world.cluster
-        found = await segment_statistics(self.client, self.segments, password)
+        found = await statistics.segment_statistics(self.client, self.segments, password)
         for one in found:
             segment = one.segment
             here = [record for record in self.records if record.position.lssn == segment.lssn]
@@ -164,7 +164,7 @@ class _PlaceJudge:
         if some is None:
             return
         at = self.chance.choice([some.position, some.position.next_slot()])
-        told = await records_from(self.client, found, at, password)
+        told = await statistics.records_from(self.client, found, at, password)
         there = sum(one.position >= at for one in self.records)
         if told != there:
             what = f"{told} records are said to follow from {at} on, but {there} do"
@@ -240,12 +240,12 @@ async def look_at_the_last(
     chance: random.Random,
 ) -> None:
     """Show the last records of a stream, as far as they are acknowledged."""
-    count, password = chance.choice(COUNTS), streams.password
+    count, password, floor = chance.choice(COUNTS), streams.password, facts.floor
     before = {one.lssn: one for one in in_order(facts.segments)}
     segments = await streams.segments(stage.name(facts.plan))
     at = await position_before_end(client, segments, count, password)
     after = {one.lssn: one for one in in_order(facts.segments)}
-    view = ReaderPosition(who, at or DLSN(0, 0, 0), floor=facts.floor)
+    view = ReaderPosition(who, at or DLSN(0, 0, 0), floor=floor)
     items = peek(client, segments, view.begin, password, chance.choice(AT_ONCE))
     async with aclosing(items):
         async for item, behind in items:
@@ -260,7 +260,7 @@ async def look_at_the_last(
     if not stage.is_current(facts) or facts.destroyed:
         return
     known = sorted(
-        seen.sequence for seen in facts.log.values() if seen.position >= (at or view.begin)
+        seen.sequence for seen in facts.log.values() if at is not None and seen.position >= at
     )
     completed = [one.following_sequence_id for one in before.values() if not one.in_progress]
     end = max(completed, default=0)
@@ -271,7 +271,7 @@ async def look_at_the_last(
         after
     ):
         return
-    skipped = range(max(0, end - count), known[0] if known and at is not None else end)
+    skipped = range(max(0, end - count), known[0] if known else end)
     for sequence in skipped:
         seen = facts.log.get(sequence)
         if seen is not None and not facts.may_be_gone(seen):

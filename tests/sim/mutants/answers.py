@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from quire.client import Client
+from quire.streams.namespace import tree_search
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.objects.objects import Objects
 from quire.streams.read import positions, statistics
 from quire.streams.read.merged import MergedPeek
 from tests.sim.mutants.mutant import edit, mutant
@@ -85,4 +89,72 @@ def a_page_ends_before_its_first_record(patch: pytest.MonkeyPatch) -> None:
 def a_chunk_begins_where_the_former_one_did(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch, MergedPeek, "_read_later", ("one.upcoming, count = behind, count + 1", "count += 1")
+    )
+
+
+# -- lists -------------------------------------------------------------------------------------
+
+
+@mutant(
+    lost="A list of streams ends with its first full page.",
+    invariants=("a_list_is_complete",),
+    workload="lives",
+    seeds=20,
+)
+def a_page_of_streams_is_always_the_last(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        tree_search,
+        "streams_page",
+        ("names[-1] if len(found) > len(names) else None", "None"),
+    )
+
+
+@mutant(
+    lost="A stream whose name contains a / is not listed.",
+    invariants=("a_list_is_complete",),
+    workload="lives",
+    seeds=60,
+)
+def a_list_of_streams_has_no_nested_ones(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Namespace,
+        "streams",
+        ("level = [name for names in nested for name in names]", "level = []"),
+    )
+
+
+@mutant(
+    lost="The number of streams of a namespace is at most 1.",
+    invariants=("a_list_is_complete",),
+    workload="lives",
+    seeds=60,
+)
+def only_one_stream_is_counted(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, tree_search, "namespace_sizes", ("found[above] += 1", "found[above] = 1"))
+
+
+@mutant(
+    lost="A list of ledgers that begins with a certain ledger leaves out this one.",
+    invariants=("a_list_is_complete",),
+    workload="delete",
+    seeds=20,
+)
+def a_list_of_ledgers_begins_after_the_first(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Client, "list_ledgers", ("list_ledgers(first)", "list_ledgers(first + 1)"))
+
+
+@mutant(
+    lost="A list of objects that continues after an object leaves out the rest of its folder.",
+    invariants=("an_object_is_there",),
+    workload="objects",
+    seeds=60,
+)
+def a_list_that_continues_leaves_the_folder(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Objects,
+        "_names",
+        ("passed = after > name and not after.startswith(name)", "passed = after > name"),
     )
