@@ -24,7 +24,7 @@ PARTS = ("", "", "s", "m", "0", "renamed", "renamed/")
 """What names begin with, or contain, that are asked for."""
 Key = TypeVar("Key", str, int)
 
-LISTS = 3
+LISTS = 1
 """The number of lists that a judge of streams asks for."""
 
 

@@ -28,8 +28,10 @@ AT_ONCE = (1, 3, 32)
 """The largest numbers of entries that are requested at a time."""
 PAGE_RECORDS = (1, 3, 20)
 """The sizes of pages of the merged records of all streams."""
-PAGES_MAX = 5
-"""The largest number of pages that are read in one direction."""
+PAGES_MAX = 2
+"""The largest number of pages that are read."""
+JUDGED = 0.3
+"""The probability of each group of questions, because every one of them takes time."""
 
 
 # -- when nothing changes any more -----------------------------------------------------------------
@@ -46,9 +48,12 @@ async def judge_places(
     oldest = oldest_position(segments)
     records = [record for record in read if record.position >= oldest]
     judge = _PlaceJudge(stage, who, streams, facts, segments, records)
-    await judge.last_records()
-    await judge.starts(name)
-    await judge.statistics()
+    if judge.chance.random() < JUDGED:
+        await judge.last_records()
+    if judge.chance.random() < JUDGED:
+        await judge.starts(name)
+    if judge.chance.random() < JUDGED:
+        await judge.statistics()
 
 
 class _PlaceJudge:
@@ -187,45 +192,47 @@ async def judge_pages(
     streams: Namespace,
     whole: Sequence[tuple[ObservedStream, Sequence[Record]]],
 ) -> None:
-    """Read the records of several streams as one list, in pages, from both ends."""
+    """Read the records of several streams as one list, in pages, from one of its ends."""
     whole = [(facts, records) for facts, records in whole if stage.is_current(facts)]
     if not whole or any(facts.destroyed for facts, _ in whole):
         return
     chance = stage.world.loop.derive(f"pages {who}")
+    if chance.random() >= JUDGED:
+        return
     limit = chance.choice(PAGE_RECORDS)
     found = [await streams.segments(stage.name(facts.plan)) for facts, _ in whole]
-    for backwards in (False, True):
-        pages: list[list[tuple[int, Peeked]]] = []
-        places: list[DLSN] = []
-        for _ in range(PAGES_MAX):
-            page = MergedPeek(
-                streams.client, found, limit, lambda number, item: (number, item), lambda _: False,
-                streams.password,
-            )  # fmt: skip
-            if backwards:
-                await page.before(places or [None] * len(found))
-                places = [one.begin for one in page.streams]
-            else:
-                await page.after(places or [oldest_position(segments) for segments in found])
-                places = [one.end for one in page.streams]
-            pages.append(page.items)
-            if len(page.items) > limit or (page.more and len(page.items) < limit):
-                what = f"{who}: a page of {limit} has {len(page.items)} items"
-                stage.fail(whole[0][0], "pages_have_all_records_in_order", what)
-            if not page.more:
-                break
-        items = [item for page in (pages[::-1] if backwards else pages) for item in page]
-        for number, (facts, records) in enumerate(whole):
-            mine = [item for at, item in items if at == number and not isinstance(item, Gap)]
-            kept = [one for one in records if one.position >= oldest_position(found[number])]
-            part = kept[len(kept) - len(mine) :] if backwards else kept[: len(mine)]
-            if mine != part or (not page.more and len(mine) != len(kept)):
-                what = f"{who}: its {len(kept)} records are not those of pages with {len(mine)}"
-                stage.fail(facts, "pages_have_all_records_in_order", what)
-        txids = [item.txid for _, item in items if isinstance(item, Record)]
-        if txids != sorted(txids):
-            what = f"{who}: the records of pages are not in the order of their txids"
+    backwards = chance.random() < 0.5
+    pages: list[list[tuple[int, Peeked]]] = []
+    places: list[DLSN] = []
+    for _ in range(PAGES_MAX):
+        page = MergedPeek(
+            streams.client, found, limit, lambda number, item: (number, item), lambda _: False,
+            streams.password,
+        )  # fmt: skip
+        if backwards:
+            await page.before(places or [None] * len(found))
+            places = [one.begin for one in page.streams]
+        else:
+            await page.after(places or [oldest_position(segments) for segments in found])
+            places = [one.end for one in page.streams]
+        pages.append(page.items)
+        if len(page.items) > limit or (page.more and len(page.items) < limit):
+            what = f"{who}: a page of {limit} has {len(page.items)} items"
             stage.fail(whole[0][0], "pages_have_all_records_in_order", what)
+        if not page.more:
+            break
+    items = [item for page in (pages[::-1] if backwards else pages) for item in page]
+    for number, (facts, records) in enumerate(whole):
+        mine = [item for at, item in items if at == number and not isinstance(item, Gap)]
+        kept = [one for one in records if one.position >= oldest_position(found[number])]
+        part = kept[len(kept) - len(mine) :] if backwards else kept[: len(mine)]
+        if mine != part or (not page.more and len(mine) != len(kept)):
+            what = f"{who}: its {len(kept)} records are not those of pages with {len(mine)}"
+            stage.fail(facts, "pages_have_all_records_in_order", what)
+    txids = [item.txid for _, item in items if isinstance(item, Record)]
+    if txids != sorted(txids):
+        what = f"{who}: the records of pages are not in the order of their txids"
+        stage.fail(whole[0][0], "pages_have_all_records_in_order", what)
 
 
 # -- while the stream is written -------------------------------------------------------------------

@@ -39,7 +39,7 @@ BELATED_POLLS_MAX = 30
 BELATED_S = 1.0
 """Seconds for which a follower reads on although its stream was replaced."""
 SCANS = 4
-LOOKS = 0.5
+LOOKS = 0.1
 """The probability that a scanner looks at the last records as well, and that it lists streams."""
 BOUNDED = 0.5
 """The probability that a scanner reads to some position instead of the end."""
