@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from quire.blocking import Datasets, Namespace
 from quire.cli.main import cli
 from quire.spark import local_session, worker
 from quire.testing.cluster import LocalCluster
-from tests.support.processes.forked_server import FRESH
 from tests.support.spark import faults
 from tests.support.spark.workers import write_python
 
@@ -48,13 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def python_of_workers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
+def python_of_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Set the Python of this session's workers, and of the drivers that tests start."""
-    runs_spark = any(item.get_closest_marker("jvm") for item in request.session.items)
     with pytest.MonkeyPatch.context() as patch:
-        if runs_spark and not FRESH:
+        if not os.environ.get("QUIRE_FRESH_COMMANDS"):
             patch.setenv("PYSPARK_PYTHON", write_python(tmp_path_factory.mktemp("workers")))
         yield
 

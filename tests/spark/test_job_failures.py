@@ -31,7 +31,7 @@ def compact(
     command = [sys.executable, "-m", "quire", "pipeline", "compact", stream, *arguments]
     done = subprocess.run(
         [*command, "--namespace", NAMESPACE, "--metadata", cluster.uri, "--master=local[1]", *CONF],
-        env={**os.environ, **environment},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

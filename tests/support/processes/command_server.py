@@ -46,11 +46,8 @@ ADOPTED_S = 10.0
 # -- the server, which imports Quire ----------------------------------------------------------
 
 
-def serve(path: str, if_abandoned: int = signal.SIGKILL) -> None:
-    """Serve requests at a socket. Returns once in each forked process that becomes a command.
-
-    A command receives the signal `if_abandoned` when the process that represents it is killed.
-    """
+def serve(path: str) -> None:
+    """Serve requests at a socket. Returns once in each forked process that becomes a command."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as listener:
@@ -68,14 +65,14 @@ def serve(path: str, if_abandoned: int = signal.SIGKILL) -> None:
             minder = os.fork()
             if minder == 0:
                 listener.close()
-                if mind(connection, if_abandoned):
+                if mind(connection):
                     os._exit(0)
                 return
             minders.add(minder)
             connection.close()
 
 
-def mind(connection: _socket.socket, if_abandoned: int) -> bool:
+def mind(connection: _socket.socket) -> bool:
     """Fork the command, and report its exit status to the requester.
 
     If the requester adopts the command, report the process id at once instead. Returns True in the
@@ -97,7 +94,7 @@ def mind(connection: _socket.socket, if_abandoned: int) -> bool:
         return True  # With the end of this process the server gets another parent.
     ended = os.pidfd_open(pid)
     if ended not in select.select([connection.fileno(), ended], [], [])[0]:
-        os.kill(pid, if_abandoned)  # The process that it ran for is gone.
+        os.kill(pid, signal.SIGKILL)  # The process that it ran for is gone.
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     try:
         connection.sendall(b"%d" % status)

@@ -44,26 +44,13 @@ one_at_a_time = threading.Lock()
 @cache
 def forked_command() -> list[str]:
     """Return the words that replace `quire` in a script's command that runs to its end."""
-    return start_server([sys.executable, "-m", f"{__package__}.command_server", "serve"])
-
-
-def start_server(command: list[str], environment: dict[str, str] | None = None) -> list[str]:
-    """Start a server of commands, and return the words that precede the arguments of each.
-
-    It ends with this process.
-
-    Args:
-        command: The server's command, which ends before the path of its socket.
-        environment: Its environment, if it is not the one of this process.
-    """
     directory = tempfile.mkdtemp(prefix="quire-commands-")
     path = str(Path(directory) / "socket")
     server = subprocess.Popen(
-        [*command, path],
+        [sys.executable, "-m", f"{__package__}.command_server", "serve", path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=COMMAND_SERVER.parents[3],
-        env=environment,
     )
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
