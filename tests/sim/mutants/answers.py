@@ -120,8 +120,8 @@ def a_list_of_streams_has_no_nested_ones(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
         Namespace,
-        "streams",
-        ("level = [name for names in nested for name in names]", "level = []"),
+        "_streams_in",
+        ("level = [name for names in await each(level, below) for name in names]", "level = []"),
     )
 
 
