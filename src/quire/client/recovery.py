@@ -49,6 +49,7 @@ from quire.core.recovery import (
 )
 from quire.errors import (
     BookieTimeoutError,
+    NotEnoughBookiesError,
     QuireError,
     ReadError,
     RecoveryError,
@@ -122,7 +123,7 @@ class LedgerRecovery:
         `outcome_known` False, whatever its class: bookies may have been fenced.
 
         Raises:
-            RecoveryError: Too few bookies answered.
+            RecoveryError: Too few bookies answered, or accepted what was written back.
             UnauthorizedError: The password is wrong or cannot be checked.
             MetadataError: The metadata store failed.
         """
@@ -162,6 +163,18 @@ class LedgerRecovery:
                     "Nothing is lost. Start the bookies of the ledger, and open it with "
                     "recovery again"
                 ),
+            ) from error
+        except NotEnoughBookiesError as error:
+            # It comes from the session that writes back, and speaks of a writer.
+            why = str(error.args[0]).removeprefix(
+                f"the writer of ledger {self.ledger_id} gave up, because "
+            )
+            raise RecoveryError(
+                f"ledger {self.ledger_id} cannot be recovered now, because its last entries cannot "
+                f"be written back: {why}",
+                ledger_id=self.ledger_id,
+                causes=error.causes,
+                remedy=f"Nothing is lost. {error.remedy}",
             ) from error
         except QuireError:
             raise
