@@ -305,6 +305,9 @@ class SimulatedConnection:
     def on_connected(self, notify: Notify) -> Callable[[], None]:
         return lambda: None  # the session never loses its connection
 
+    def forget(self, notify: Notify) -> None:
+        """The server keeps a watch until its node changes, as ZooKeeper does."""
+
     def on_outage(self, ended: Callable[[float], None]) -> WatchHandle:
         return self._outages.add(ended)
 

@@ -26,6 +26,8 @@ MAKERS = ("give_up", "_remove_remedy", "_without")
 """Functions that return a remedy, or a part of one."""
 
 ASKED_FOR = {
+    "streams/namespace/stream_metadata.py:StreamMetadata.refuse_deleted": "a user has begun to "
+    "delete the stream",
     "streams/topics/topic_metadata.py:TopicMetadata.read": "a user has begun to delete the topic",
     "streams/topics/topic_metadata.py:topic_exists": "a user has begun to delete the topic",
     "cli/bookie/init.py:_Erasing.__init__": "the caller formats a directory",

@@ -85,17 +85,19 @@ class _TimeSearch:
 
         Nothing is known of a file that has no known time: it is not passed.
         """
-        times = [at // 1_000 for at in file.times_us or ()]
-        known = [at for at in (*times, *file.txids) if at >= TIME_TXID_MIN]
+        times = _times(file)
+        known = [at for at in times if at >= TIME_TXID_MIN]
         if not known or max(known) >= self.time_ms:
             return False
         self.unsure = None
-        self.passed = [file] if min(*times, *file.txids) < TIME_TXID_MIN else []
+        self.passed = [file] if min(times) < TIME_TXID_MIN else []
         return True
 
     def within(self, file: HistoryFile) -> FoundPlace | None:
         """Return the place if a record of this file is certainly not before the time."""
         self._read_passed()
+        if min(_times(file)) >= max(self.time_ms, TIME_TXID_MIN):
+            return FoundPlace(file.first, self.unsure)  # so the file need not be read
         for batch in self._batches(file):
             if (at := self._add(batch)) is not None:
                 return FoundPlace(_position(batch, at), self.unsure)
@@ -129,6 +131,11 @@ class _TimeSearch:
         if self.unsure is None and upcoming < len(before):
             self.unsure = _position(batch, upcoming)
         return end
+
+
+def _times(file: HistoryFile) -> list[int]:
+    """Return times between which are those of all records. Times below TIME_TXID_MIN are none."""
+    return [*(at // 1_000 for at in file.times_us or ()), *file.txids]
 
 
 def _first(values: Any, wanted: int) -> int | None:
