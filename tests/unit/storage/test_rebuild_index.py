@@ -32,7 +32,7 @@ CRASH_SEEDS = 4
 
 
 @pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
-def test_an_index_is_made_again_as_it_was(part: str) -> None:
+def test_a_rebuilt_index_equals_the_original(part: str) -> None:
     """The footer is what it was, byte for byte, and the store finds everything. (Of a ledger's LAC
     a lower bound is known, where the summary is gone.)"""
     disk = sim_disk()
@@ -91,7 +91,7 @@ def test_deleted_ledgers_do_not_come_back_with_the_index(part: str) -> None:
     assert sorted(box.store.ledgers) == [1]
 
 
-def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
+def test_a_rebuilt_index_omits_ledgers_dropped_before_their_segment_was_sealed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = sim_disk()
@@ -106,7 +106,7 @@ def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
         assert list(one.summary.ledger_ids) == [1, 2, 4]
 
 
-def test_it_still_speaks_of_what_was_dropped_before_its_segment_was_sealed() -> None:
+def test_a_rebuilt_index_keeps_mentions_of_ledgers_dropped_before_sealing() -> None:
     """Otherwise the record of that deletion may be dropped while groups have runs of the ledger."""
     disk = sim_disk()
     box = StoreOnDisk(disk)
@@ -130,7 +130,7 @@ def test_it_still_speaks_of_what_was_dropped_before_its_segment_was_sealed() -> 
         assert [record.ledger_id for record in one.records] == [7]
 
 
-def test_what_is_left_of_an_index_is_kept_where_groups_are_lost() -> None:
+def test_a_damaged_index_is_not_rebuilt_from_incomplete_groups() -> None:
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -145,7 +145,7 @@ def test_what_is_left_of_an_index_is_kept_where_groups_are_lost() -> None:
     assert contents(disk) == before
 
 
-def test_damage_in_entries_stays_damage() -> None:
+def test_rebuilding_an_index_does_not_hide_damaged_entries() -> None:
     """A new index does not make a bad block good."""
     disk = sim_disk()
     box = filled(disk)
@@ -162,7 +162,7 @@ def test_damage_in_entries_stays_damage() -> None:
     assert not any("index" in one for one in told)
 
 
-def test_a_compacted_segment_gets_its_index_again() -> None:
+def test_the_index_of_a_compacted_segment_is_rebuilt() -> None:
     disk = sim_disk()
     box = filled(disk, sealed=6)
     box.drop([1, 3, 4])
@@ -198,7 +198,7 @@ def boastful(seal: SealInput) -> Sealed:
     return write_footer(SealInput(seal.directory_id, seal.segment, ledgers, seal.records))
 
 
-def test_a_crash_while_an_index_is_made_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_an_index_is_rebuilt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each operation is tried. No mixture of the new and the old index can pass for either."""
     points: set[int] = set()
     begun = sim_disk()
