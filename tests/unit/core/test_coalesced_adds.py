@@ -45,7 +45,7 @@ def told() -> Any:
     return mock.patch.object(Member, "on_acked_run", autospec=True, side_effect=Member.on_acked_run)
 
 
-async def test_a_turn_is_confirmed_without_a_call_for_each_ledger() -> None:
+async def test_coalesced_adds_are_confirmed_without_a_call_per_ledger() -> None:
     """Row by row where the ack quorum's answers end, wherever a chunk is cut."""
     async with many_writers(20) as (network, _, writers):
         await sent(writers)
@@ -67,7 +67,7 @@ async def test_a_turn_is_confirmed_without_a_call_for_each_ledger() -> None:
         assert all(w._session.pipeline.idle for w in writers)
 
 
-async def test_those_who_wait_are_told_when_their_row_is_confirmed() -> None:
+async def test_waiting_callers_return_once_their_row_is_confirmed() -> None:
     """This includes callers that begin to wait after the row was sent."""
     async with many_writers(5) as (network, _, writers):
         waiting = [asyncio.ensure_future(writer.append(b"second")) for writer in writers[:4]]
@@ -94,7 +94,7 @@ async def test_those_who_wait_are_told_when_their_row_is_confirmed() -> None:
         await drained(network, writers, 1)
 
 
-async def test_answers_to_others_between_those_that_are_expected() -> None:
+async def test_answers_of_other_ledgers_between_the_expected_ones_are_accepted() -> None:
     """A ledger with `append_many` beside coalesced adds does not disturb their order."""
     async with many_writers(10) as (network, _, writers):
         *in_turn, batch = writers
@@ -112,7 +112,7 @@ async def test_answers_to_others_between_those_that_are_expected() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
+async def test_ledgers_detached_before_the_flush_are_sent_once_and_in_order(whole: bool) -> None:
     """Code within an event-loop iteration may inspect one or all ledgers.
 
     Their frames are sent once and in order, and later adds are rows of other coalesced adds.
@@ -151,7 +151,7 @@ async def test_the_time_of_an_entry_counts_once_if_its_row_was_detached(detached
         assert times.count - before == len(writers)
 
 
-async def test_every_ledger_learns_that_a_connection_is_lost() -> None:
+async def test_every_ledger_is_notified_of_a_lost_connection() -> None:
     """An error while one was told kept all others. They waited for answers until a time-out."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
@@ -168,7 +168,7 @@ async def test_every_ledger_learns_that_a_connection_is_lost() -> None:
             sink.on_lost(end.link.lost)
 
 
-async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
+async def test_a_separate_entry_among_coalesced_rows_is_confirmed() -> None:
     """The answers before and after it in the same buffer are expected in two parts."""
     async with many_writers(10) as (network, _, writers):
         writers_of_one = [*writers[:5], *writers[6:]]
@@ -187,7 +187,7 @@ async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
             assert not end.link._expected
 
 
-async def test_ledgers_with_other_ack_quorums_wait_for_theirs() -> None:
+async def test_ledgers_with_other_ack_quorums_wait_for_their_own_quorum() -> None:
     async with many_writers(2) as (network, client, writers):
         for ack_quorum in (3, 3, 1):
             writer = await client.create_ledger(ack_quorum=ack_quorum)
@@ -225,7 +225,7 @@ def answers_to(*ids: tuple[int, int]) -> bytes:
     return b"".join(add_response(Code.OK, *each) for each in ids)
 
 
-def test_an_expectation_ends_where_its_first_row_has_another_behind_it() -> None:
+def test_an_expectation_ends_when_its_first_row_is_answered_out_of_order() -> None:
     link = BookieChannel("b:1")
     expecting = Expecting(answers_to((1, 0), (2, 0), (3, 0)))
     link.expect(expecting, 2)
@@ -246,7 +246,7 @@ def test_an_expectation_is_not_met_between_two_answers() -> None:
     assert expecting.told == ["disorder"]
 
 
-async def test_an_entry_behind_one_that_a_member_has_not_acknowledged() -> None:
+async def test_an_entry_after_an_unacknowledged_one_is_detached_from_its_row() -> None:
     """Its ledger takes its entry back; the late answer counts for it all the same."""
     async with many_writers(6) as (network, _, writers):
         await sent(writers)
@@ -271,7 +271,7 @@ async def test_an_entry_behind_one_that_a_member_has_not_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("order", ["backwards", "swapped", "one late"])
-async def test_answers_in_another_order(order: str) -> None:
+async def test_answers_in_another_order_detach_the_ledgers_for_a_while(order: str) -> None:
     """A bookie with several logs: each ledger has its own again, and for a while it stays so."""
     async with many_writers(12) as (network, _, writers):
         await sent(writers)
@@ -296,7 +296,7 @@ async def test_answers_in_another_order(order: str) -> None:
             await drained(network, writers, turn)
 
 
-async def test_a_refusal_among_the_answers_counts_for_its_ledger() -> None:
+async def test_a_refusal_among_the_answers_affects_only_its_ledger() -> None:
     """No other ledger loses an acknowledgement, and its own ledger counts none of this bookie."""
     async with many_writers(8, bookies=3) as (network, _, writers):
         await sent(writers)
@@ -318,7 +318,7 @@ async def test_a_refusal_among_the_answers_counts_for_its_ledger() -> None:
         await drained(network, others, 2)
 
 
-async def test_a_connection_that_is_lost_takes_nobody_s_acknowledgement_along() -> None:
+async def test_a_lost_connection_does_not_discard_the_acknowledgements_of_others() -> None:
     """Its acknowledgements do not count once it is replaced. Those of others do."""
     async with many_writers(10, bookies=4) as (network, _, writers):
         await sent(writers)
@@ -340,7 +340,7 @@ async def test_a_connection_that_is_lost_takes_nobody_s_acknowledgement_along() 
                 assert stored[-1] == 1
 
 
-async def test_a_writer_that_ends_takes_its_entry_back() -> None:
+async def test_the_entry_of_a_writer_that_ends_is_detached() -> None:
     async with many_writers(6) as (network, _, writers):
         await sent(writers)
         first, second, third = network.ends.values()
@@ -353,7 +353,7 @@ async def test_a_writer_that_ends_takes_its_entry_back() -> None:
         assert confirmed(writers) == [1, 1, 0, 1, 1, 1]
 
 
-async def test_no_payload_is_kept_behind_the_last_acknowledgement() -> None:
+async def test_no_payload_is_kept_after_the_last_acknowledgement() -> None:
     async with many_writers(6) as (network, _, writers):
         data = b"payload" * 1000
         count = sys.getrefcount(data)
@@ -367,7 +367,7 @@ async def test_no_payload_is_kept_behind_the_last_acknowledgement() -> None:
         assert sys.getrefcount(data) == count
 
 
-async def test_what_one_bookie_never_answers_is_replaced_in_time() -> None:
+async def test_a_bookie_that_never_answers_coalesced_adds_is_replaced_in_time() -> None:
     """The timer also checks coalesced entries."""
     async with many_writers(20, bookies=4) as (network, _, writers):
         await sent(writers)

@@ -46,7 +46,7 @@ async def test_writes_end_if_the_file_cannot_be_examined_after_their_commit(
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
-async def test_what_is_logged_about_a_file_that_is_gone_agrees_with_the_outcome(
+async def test_the_log_about_a_missing_file_agrees_with_the_outcome_of_the_commit(
     committed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, away = tmp_path / "cluster.db", tmp_path / "away.db"

@@ -60,6 +60,6 @@ async def test_a_value_that_cannot_be_decoded_is_unknown(store: MetadataStore) -
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"words": 1}', b'{"words": ["a"]}'])
-def test_values_that_are_no_command(value: bytes) -> None:
+def test_invalid_start_commands_are_refused(value: bytes) -> None:
     with pytest.raises(ValueError):
         decode(value)
