@@ -55,7 +55,7 @@ def test_a_writer_ends_if_the_placement_policy_fails(
     simulated(main)
 
 
-def test_a_writer_ends_if_a_change_of_its_ensemble_has_a_defect(
+def test_a_writer_ends_if_its_ensemble_change_fails_unexpectedly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:

@@ -89,7 +89,7 @@ def loop() -> SimulatedLoop:
     return SimulatedLoop(1)
 
 
-def test_a_pause_is_told_once_and_a_stream_never(loop: SimulatedLoop) -> None:
+def test_a_pause_sends_one_explicit_lac_and_a_steady_stream_none(loop: SimulatedLoop) -> None:
     async def main() -> None:
         session = Session()
         lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def test_a_pause_is_told_once_and_a_stream_never(loop: SimulatedLoop) -> None:
     loop.run(main())
 
 
-def test_failures_are_counted_and_tried_again(loop: SimulatedLoop) -> None:
+def test_failed_explicit_lacs_are_counted_and_retried(loop: SimulatedLoop) -> None:
     async def main() -> None:
         session = Session()
         session.pool.failing = {"a", "b"}
@@ -139,7 +139,7 @@ def test_failures_are_counted_and_tried_again(loop: SimulatedLoop) -> None:
     loop.run(main())
 
 
-def test_an_unexpected_error_is_reported_and_ends_no_later_lac(loop: SimulatedLoop) -> None:
+def test_an_unexpected_error_is_reported_and_later_lacs_are_sent(loop: SimulatedLoop) -> None:
     """After it, readers never saw the newest entry of a writer that paused."""
 
     class Broken(Bookies):
@@ -170,7 +170,7 @@ def test_an_unexpected_error_is_reported_and_ends_no_later_lac(loop: SimulatedLo
     loop.run(main())
 
 
-def test_an_entry_soon_behind_another_is_told_within_the_interval_and_not_before_half_of_it(
+def test_an_explicit_lac_is_sent_between_half_and_one_interval_after_an_entry(
     loop: SimulatedLoop,
 ) -> None:
     async def main() -> None:
@@ -194,7 +194,7 @@ def test_an_entry_soon_behind_another_is_told_within_the_interval_and_not_before
     loop.run(main())
 
 
-def test_a_writer_that_waits_for_each_entry_tells_by_the_next_one(loop: SimulatedLoop) -> None:
+def test_a_writer_that_waits_for_each_entry_sends_no_explicit_lac(loop: SimulatedLoop) -> None:
     """However slow its bookies are, the next entry carries the LAC first."""
 
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_a_writer_that_waits_for_each_entry_tells_by_the_next_one(loop: Simulate
     loop.run(main())
 
 
-def test_a_bookie_that_does_not_answer_holds_nobody_up(loop: SimulatedLoop) -> None:
+def test_a_silent_bookie_does_not_delay_the_explicit_lacs_of_others(loop: SimulatedLoop) -> None:
     """It has one unanswered LAC, and gets the newest one when it is back."""
 
     async def main() -> None:
@@ -248,7 +248,7 @@ def test_a_bookie_that_does_not_answer_holds_nobody_up(loop: SimulatedLoop) -> N
     loop.run(main())
 
 
-def test_with_deferred_sync_a_force_is_told(loop: SimulatedLoop) -> None:
+def test_with_deferred_sync_a_force_sends_an_explicit_lac(loop: SimulatedLoop) -> None:
     """Entries are accepted long before they are confirmed, and a force confirms without another."""
 
     async def main() -> None:
@@ -267,7 +267,7 @@ def test_with_deferred_sync_a_force_is_told(loop: SimulatedLoop) -> None:
     loop.run(main())
 
 
-def test_with_deferred_sync_no_entry_is_told_before_it_is_durable(loop: SimulatedLoop) -> None:
+def test_with_deferred_sync_no_lac_is_sent_before_its_entry_is_durable(loop: SimulatedLoop) -> None:
     """Readers would be given entries that a crash of the bookies takes away."""
 
     async def main() -> None:
