@@ -41,7 +41,7 @@ async def hold(budget: AnswerBudget, account: Account, ended: asyncio.Event) -> 
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_a_wait_for_room_that_is_cancelled_reserves_nothing(
+async def test_a_cancelled_wait_for_memory_reserves_nothing(
     budget: AnswerBudget, steps: int
 ) -> None:
     """Room that was granted just before the cancellation was never released."""

@@ -173,7 +173,7 @@ async def test_rule_31_a_bookie_whose_data_is_gone_does_not_start() -> None:
     await check_identity(disk(), metadata, "b:1", rng)
 
 
-async def test_rule_31_nor_one_whose_directory_is_of_another() -> None:
+async def test_rule_31_a_bookie_does_not_start_on_the_directory_of_another() -> None:
     metadata = memory_metadata()
     await metadata.initialise()
     rng = random.Random(2).randbytes
@@ -227,7 +227,7 @@ class Made:
         raise NoSuchLedgerError(f"no ledger {ledger_id}")
 
 
-async def test_rule_30_a_ledger_that_is_made_during_a_pass_is_not_looked_at() -> None:
+async def test_rule_30_a_ledger_created_during_a_pass_is_not_examined() -> None:
     made = Made()
     dropped = await collect_garbage(
         made,
