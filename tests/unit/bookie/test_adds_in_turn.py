@@ -98,7 +98,7 @@ NEIGHBOURS = [([(1, 2 * n), (1, 2 * n + 1), (2, n)], 40, "s") for n in range(100
 @given(batches, st.sampled_from([1, 3]))
 @example(NEIGHBOURS, 1)
 def test_columns_and_runs_give_the_same_log_and_index(steps: Any, pumped: int) -> None:
-    """Ids go up, come again, come late, in batches of every kind; a segment takes a few of them."""
+    """Ids ascend, repeat and arrive late, in batches of every kind, over several segments."""
     boxes = store_on(), store_on()
     for number, (rows, size, kind) in enumerate(steps):
         for box, as_runs in zip(boxes, (False, True)):
@@ -332,7 +332,7 @@ def test_a_chunk_is_handled_like_its_single_frames(sent: list[bytes], places: li
 def test_a_frame_begun_in_another_chunk_joins_the_batch_of_the_next(
     ledgers: tuple[int, ...],
 ) -> None:
-    """One batch a chunk, which costs what it costs however many frames it has."""
+    """Each chunk makes one batch, however many frames it has."""
 
     async def run() -> None:
         bookie = Bookie()
@@ -349,7 +349,7 @@ def test_a_frame_begun_in_another_chunk_joins_the_batch_of_the_next(
 
 
 def test_refused_adds_in_a_chunk_do_not_affect_those_of_other_ledgers() -> None:
-    """The others around them are stored, in one batch, and nothing of the refused ones is."""
+    """The other adds are stored in one batch, and nothing of the refused ones is stored."""
 
     async def run() -> None:
         bookie = Bookie()

@@ -110,7 +110,7 @@ async def test_a_read_that_ends_with_an_unexpected_error_is_answered(
 async def test_pipelined_batch_reads_stay_within_the_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """11 KB of requests asked for a gigabyte, and got it."""
+    """11 KB of requests once produced a gigabyte of answers."""
     begun = spy_on_reads(monkeypatch)
     async with filled(tmp_path) as bookie, peer_of(bookie) as peer:
         answers = bookie.service.answers
@@ -176,7 +176,7 @@ async def test_a_fence_or_poll_of_a_closed_connection_reads_nothing(tmp_path: Pa
 async def test_answers_have_a_total_limit_that_connections_share_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that take nothing fill what they may; others are served, and these are closed."""
+    """Clients that receive nothing use up the limit. They are closed, and others are served."""
     monkeypatch.setattr(answer_budget, "PRESSED_STALL_S", 0.2)
     async with filled(tmp_path) as bookie:
         answers = bookie.service.answers
@@ -217,7 +217,7 @@ async def test_small_reads_do_not_wait_for_clients_that_receive_nothing(tmp_path
 
 
 async def test_adds_after_waiting_reads_are_accepted(tmp_path: Path) -> None:
-    """On one connection, which has no room for answers."""
+    """The connection has no budget left for answers to its reads."""
     async with filled(tmp_path) as bookie, deaf_peer(bookie) as sock:
         loop = asyncio.get_running_loop()
         before = bookie.service.counters.adds

@@ -98,7 +98,7 @@ adds = st.lists(
 def test_every_mixture_of_ledgers_ids_and_sizes_is_stored_correctly(
     steps: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    """Ledgers interleave, ids jump (striping), sizes change; chunks are cut anywhere."""
+    """Ledgers interleave, ids have gaps, sizes change, and chunks end anywhere."""
     upcoming = {1: 0, 2: 0, 3: 0}
     sent = []
     for ledger, jump, size in steps:

@@ -256,7 +256,7 @@ async def test_found_and_repaired_damage_is_logged(told: Told) -> None:
 async def test_an_unexpected_error_does_not_end_the_periodic_work(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Garbage was never collected again, and only one line of the log said so."""
+    """Garbage was once never collected again after one line in the log."""
     bookie, reported, calls = told.bookie, list[str](), list[int]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reported.append(context["message"]))

@@ -176,7 +176,7 @@ def test_a_directory_mounted_at_another_path_is_refused_until_an_update(
 
 
 def test_differing_cookies_are_refused_until_a_command_updates_them(place: Place) -> None:
-    """As Apache's `cookie_update` may have left them."""
+    """Apache's `cookie_update` may leave such cookies."""
     place.begun()
     other = Cookie.of(ID, ["/journal"], ["/a", "/b"], place.cluster().instance_id, ["/index"])
     place.in_store(lambda store: store.write_cookie(ID, encode(other), 0))
@@ -581,7 +581,7 @@ def test_update_moves_both_directories_of_an_apache_bookie_that_share_one_path(
 def test_update_repairs_the_journal_and_index_directories_of_quire_s_own_cookie(
     place: Place,
 ) -> None:
-    """A bookie of Quire has none, and does not start with them."""
+    """A bookie of Quire has no such directories, and does not start with them in its cookie."""
     place.begun()
     before = place.version.read_bytes()
     data = [str(place.path)]
@@ -595,7 +595,7 @@ def test_update_repairs_the_journal_and_index_directories_of_quire_s_own_cookie(
 def test_the_remedy_in_the_error_replaces_a_damaged_list_of_directories(
     place: Place, tmp_path: Path
 ) -> None:
-    """`update --dir` reads the list, too, so it is no help."""
+    """`update --dir` reads the list too, so it cannot be the remedy."""
     place.begun()
     before = place.version.read_bytes()
     damaged = before.replace(b'"1\\t', b'"2\\t')

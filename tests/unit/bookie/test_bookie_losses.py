@@ -115,7 +115,7 @@ async def test_no_writer_gets_past_a_fence_that_may_be_lost() -> None:
 
 @pytest.mark.parametrize("left", ["nothing", "its fence", "its explicit LAC"])
 async def test_copies_restore_a_ledger_whatever_was_left_of_it(left: str) -> None:
-    """Its key stood in what is lost."""
+    """The key of the ledger was in the lost part of the log."""
     box = with_a_ledger()
     if left == "its fence":
         box.fence(LEDGER)

@@ -157,7 +157,7 @@ class _ConnectsAtOnce(MemoryStore):
 
 
 async def test_a_bookie_listens_before_it_registers(tmp_path: Path) -> None:
-    """A client that connected at once was refused."""
+    """A client that connected at once was once refused."""
     metadata = memory_metadata()
     mine = _ConnectsAtOnce(metadata.cluster)
     async with running_bookie(tmp_path / "bookie", metadata=mine) as bookie:

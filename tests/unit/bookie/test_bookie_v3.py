@@ -144,7 +144,7 @@ async def test_a_client_key_is_not_refused_if_the_stored_key_was_lost(
 
 
 async def test_the_newest_copy_of_an_entry_is_read(peer: Peer) -> None:
-    """Read as Apache's DbLedgerStorage does, which does not answer requests for lists."""
+    """The read behaves like that of Apache's DbLedgerStorage, which answers no list requests."""
     for name in ("live_db_add0", "live_db_add1", "live_db_dup", "live_db_dup_read"):
         theirs, ours = await replay(peer, name)
         assert ours.hex() == theirs.hex(), name
@@ -337,7 +337,7 @@ async def test_an_add_that_moves_the_lac_wakes_the_reader(bookie: Bookie, peer: 
 async def test_a_lac_that_the_reader_already_knows_does_not_wake_it(
     bookie: Bookie, peer: Peer
 ) -> None:
-    """The reader learned it from another bookie. An answer would make it ask in a circle."""
+    """The reader learned the LAC from another bookie. An answer would make it poll in a loop."""
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 30, 0))
         tail.send(v3.long_poll_request(1, 30, 1, 30_000))
@@ -395,7 +395,7 @@ async def test_a_long_poll_returns_no_entry_that_is_not_known_to_be_acknowledged
 
 
 async def test_a_long_poll_returns_only_the_lac_if_another_bookie_has_the_entry(peer: Peer) -> None:
-    """Striped: the LAC moved past an entry that is not here."""
+    """In a striped ledger, the LAC moved past an entry that this bookie does not store."""
     await peer.ask(add(1, 23, 1, lac=0))
     answer = await ask(peer, v3.long_poll_request(2, 23, -1, 30_000))
     assert code(answer) == Code.OK
@@ -484,7 +484,7 @@ async def test_another_version_is_refused_for_every_operation(peer: Peer) -> Non
 
 
 async def test_a_fence_needs_its_whole_key_in_its_own_frame(bookie: Bookie, peer: Peer) -> None:
-    """The key used to be read on into the next frame."""
+    """The parser once read the key on into the next frame."""
     async with peer_of(bookie) as v2:
         short = frames.read_request(30, -1, frames.Flag.DO_FENCING, KEY)[4:-10]
         v2.send(frames.LENGTH.pack(len(short)) + short + frames.read_request(30, 0))

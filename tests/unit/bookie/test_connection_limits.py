@@ -198,7 +198,7 @@ async def test_honest_large_requests_over_the_limit_are_completed(tmp_path: Path
 async def test_a_single_request_over_the_limit_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was once closed each time that it came, at once or when it was a second old."""
+    """Its connection was once closed each time, at once or after a second."""
     config = replace(SMALL, max_partial_bytes=100 * KIB)
     async with running_bookie(tmp_path, config) as bookie, peer_of(bookie) as peer:
         peer.send(LARGE[: 300 * KIB])

@@ -126,7 +126,7 @@ async def test_a_directory_that_was_not_read_keeps_its_notes(there: Scene) -> No
     there.store.damaged = {OTHER: []}
     await there.notes().follow()
     (one,) = await there.found()
-    assert one.repaired_ms is None, "nobody knows what it has"
+    assert one.repaired_ms is None, "the contents of the directory are unknown"
     await there.notes(OTHER).follow()
     assert await there.found() == (), "the bookie no longer has this directory"
     assert await read_damage(there.metadata, ME) is None
@@ -183,7 +183,7 @@ async def test_damage_notes_are_limited_and_missing_files_come_first(there: Scen
     assert len(found) == NOTES_MAX
     assert (found[0].file, found[0].repaired_ms) == (segment_name(99), None)
     assert (found[0].ledgers, found[0].named) == (LEDGERS_NAMED_MAX + 5, tuple(range(8)))
-    assert segment_name(0) not in {one.file for one in found}, "the oldest is left out"
+    assert segment_name(0) not in {one.file for one in found}, "the oldest note is left out"
 
 
 async def test_nothing_is_written_if_nothing_has_changed(there: Scene) -> None:

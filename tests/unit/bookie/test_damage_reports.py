@@ -203,7 +203,7 @@ async def test_every_ledger_of_the_bookie_is_marked_if_the_losses_are_unknown() 
 async def test_listing_a_cluster_does_not_hold_all_its_ledgers_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A pass ends anywhere in a range of ids, and what fails is looked at again by the next."""
+    """A pass may end anywhere in a range of ids, and the next one retries what failed."""
     monkeypatch.setattr(memory, "LIST_RANGE_LEDGERS", 70)
     there = Scene()
     reports = await there.begin()
@@ -385,7 +385,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 async def test_a_loss_ends_soon_after_the_marks_are_gone(complete: set[int]) -> None:
-    """The bookie stayed read-only for nine more minutes, until its next round."""
+    """The bookie once stayed read-only for nine more minutes, until its next round."""
     there = Scene()
     reports = await there.begin()
     for ledger_id in (1, 2):

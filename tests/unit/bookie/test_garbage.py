@@ -350,7 +350,7 @@ async def test_concurrent_passes_do_not_count_as_two(tmp_path: Path) -> None:
 async def test_a_bookie_read_only_before_its_disk_filled_collects_more_often(
     tmp_path: Path,
 ) -> None:
-    """If it was read-only because of a loss, for instance, it reports no change."""
+    """A bookie that was already read-only, for instance because of a loss, reports no change."""
     config = replace(SMALL, min_free_bytes=1, check_space_s=0.01, gc_full_interval_s=0.01)
     assert config.gc_interval_s >= 600
     metadata = memory_metadata()

@@ -59,7 +59,7 @@ def digests(place: Place) -> dict[str, str]:
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_one_directory_of_a_later_version_prevents_the_start(place: Place, what: str) -> None:
-    """Even the other directory is as it was, so that the start can be tried again and again."""
+    """The other directory is unchanged, so the start can be repeated."""
     change, found = CHANGES[what]
     mark = place.root / "two" / MARK_NAME
     if not mark.exists():  # a bookie writes it a moment after its start

@@ -69,7 +69,7 @@ def test_the_ledgers_of_a_lost_directory_are_unknown_and_not_absent(place: Place
 
 
 def test_a_bookie_can_replace_its_only_directory(place: Place) -> None:
-    """A bookie that lost everything comes back as one that lost everything."""
+    """A bookie that lost its only directory answers that everything is unknown."""
     segments = (Segment(0, ("c",)),)
 
     async def begin(store: MetadataStore) -> None:
@@ -102,7 +102,7 @@ def test_an_intact_directory_is_not_replaced(place: Place) -> None:
 
 
 def test_an_unreadable_directory_is_replaced_by_another_and_not_overwritten(place: Place) -> None:
-    """Another takes its place; it is not written over."""
+    """Another directory takes its place, and the unreadable one is not overwritten."""
     (place.root / "two" / "current" / "DIRECTORY").write_text("rot")
     (place.root / "three").mkdir()
     place.refused("replace", "b", "two", says="data that cannot be read", status=1)
@@ -295,7 +295,7 @@ def test_no_directory_is_removed_while_another_is_unreadable(place: Place) -> No
 
 
 async def test_removing_a_directory_updates_the_cluster_cookie_last() -> None:
-    """A start compares each directory with the cluster, so those that stay come first."""
+    """A start compares each directory with the cluster, so the remaining ones are updated first."""
     metadata = memory_metadata()
     await metadata.initialise()
     disks = [SimDisk(random.Random(number), f"d{number}") for number in range(3)]
@@ -338,7 +338,7 @@ async def test_a_lost_bookie_is_marked_before_it_has_a_cookie() -> None:
 
 
 def test_a_directory_of_another_cluster_is_refused_as_a_replacement() -> None:
-    """Its bookie may have the same id there."""
+    """The other cluster may have a bookie with the same id."""
     holder = KnownBookie("b", "here", ("/one",), 0)
     for bookie, cluster, fits in (("b", "here", True), ("b", "there", False), ("c", "here", False)):
         found = DirectoryContent(cookie=cookie_of(bookie, ["/new"], cluster))

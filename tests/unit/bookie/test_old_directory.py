@@ -168,7 +168,7 @@ async def _delete(ledger_id: int, store: MetadataStore) -> None:
 
 
 def test_a_replaced_only_directory_is_refused(place: Place) -> None:
-    """Nothing on the machine shows it then, but the cluster does."""
+    """Nothing on the machine shows the replacement, but the cluster does."""
     for ledger_id in (1, 2):
         place.in_store(partial(_delete, ledger_id))
     assert place.run("remove", "b", "two").exit_code == 0

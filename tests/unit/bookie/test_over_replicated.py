@@ -155,7 +155,7 @@ async def test_a_ledger_that_was_changed_since_the_last_pass_waits_again(there: 
 
 
 async def test_a_ledger_locked_by_another_process_is_left_alone(there: Scene) -> None:
-    """Its lock is not touched."""
+    """The lock of the other process is not touched."""
     await there.has(1, ledger((OTHER,)))
     tree, path = there.metadata.tree, there.lock_of(1)
     await tree.make_path(path.rpartition("/")[0])
@@ -173,7 +173,7 @@ async def test_a_ledger_locked_by_another_process_is_left_alone(there: Scene) ->
 async def test_a_change_of_the_ledger_under_the_lock_keeps_the_copy(
     there: Scene, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is given back."""
+    """The lock is released."""
     await there.has(1, ledger((OTHER,)))
     assert await there.collect() == []
     metadata = there.metadata

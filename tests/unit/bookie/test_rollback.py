@@ -67,7 +67,7 @@ async def forget(store: MetadataStore) -> None:
 
 
 def test_an_older_copy_of_one_directory_is_served_and_absence_is_unknown(place: Place) -> None:
-    """The older copy and the other directories are served; all else is unknown."""
+    """The older copy and the other directories are served. All other entries are unknown."""
     back_up(place, "two", "backup")
     assert place.codes("one", "two") == WHOLE
     assert check(place, "two") == (0, "")
@@ -189,7 +189,7 @@ def test_a_cluster_restored_from_an_older_backup_makes_nothing_unknown(place: Pl
 
 
 def test_a_ledger_that_moved_to_another_directory_is_served_from_there(place: Place) -> None:
-    """Its deletion is what the older copy lacks. The copy of the whole directory counts."""
+    """The older copy lacks the deletion of the ledger. The complete directory counts."""
     ledger_id = next(one for one in (1, 2) if one in ledgers_in(place, "two"))
     back_up(place, "two", "backup")
 
@@ -251,7 +251,7 @@ def test_ledgers_are_unknown_after_a_directory_is_formatted_by_force(place: Plac
 
 
 def test_ledgers_are_unknown_after_a_bookie_is_created_again(place: Place) -> None:
-    """`quire bookie init` makes no new one of it either."""
+    """`quire bookie init` does not make it a new bookie either."""
     assert delete_cookie(place, "--force").exit_code == 0
     empty(place)
     made = run("bookie", "init", "--dir", place.path("one"), "--bookie-id", "b",
@@ -275,7 +275,7 @@ def test_a_bookie_that_no_ledger_names_starts_as_a_new_one(place: Place) -> None
 def test_ledgers_are_unknown_after_the_cookie_of_an_earlier_version_is_deleted(
     place: Place,
 ) -> None:
-    """It has no record, but ledgers name it."""
+    """The bookie has no record in the cluster, but ledgers name it."""
     assert delete_cookie(place, "--force").exit_code == 0
     place.in_store(forget)
     empty(place)

@@ -84,7 +84,7 @@ class Gate(ThreadWorker):
 async def test_rule_33_every_answer_to_a_fencing_read_waits_for_the_fence_to_be_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative one, too: of a ledger that the bookie does not know."""
+    """A negative answer for a ledger that the bookie does not know waits, too."""
     gate = threading.Event()
     gate.set()
     monkeypatch.setattr(Gate, "open", gate)

@@ -151,7 +151,7 @@ def test_an_add_is_refused_whatever_its_flags(
 
 @pytest.mark.parametrize("flags", FLAGS)
 def test_a_fence_keeps_the_writer_out_and_lets_recovery_in(flags: int) -> None:
-    """So does a fence that may be lost, and the memory of a ledger that was fenced and deleted."""
+    """A fence that may be lost has the same effect, and so has the refusal of a deleted ledger."""
     recovery = bool(flags & RECOVERY_ADD)
     assert service(known(fenced=True)).may_add(LEDGER, KEY, flags) == (
         Code.OK if recovery else Code.FENCED
@@ -232,7 +232,7 @@ def known_but_lost() -> StubStore:
 
 @pytest.mark.parametrize("writable", [True, False])
 def test_a_fence_is_answered_once_it_is_durable(*, writable: bool) -> None:
-    """Also on a full bookie, and for a ledger that is not here yet."""
+    """This also holds on a full bookie, and for a ledger that the bookie does not have yet."""
     for store in (known(), StubStore()):
         new = not store.ledgers
         answers: list[int] = []
@@ -324,7 +324,7 @@ class Read(PendingRead):
 async def test_absence_is_reported_only_if_it_is_certain(
     error: type[Exception], store: dict[str, bool], state: dict[str, bool], code: Code | None
 ) -> None:
-    """Also for the last entry of a ledger, for one that is not here, and for a list of entries."""
+    """This also holds for the last entry, for unknown ledgers, and for lists of entries."""
     certain = Code.NO_LEDGER if error is NoLedger else Code.NO_ENTRY
     expected = certain if code is None else code
     there = StubStore({LEDGER: Info()}, raises=error(), **store)  # type: ignore[arg-type]

@@ -203,7 +203,7 @@ def test_requests_sent_before_start_tls_are_answered_inside_tls(
 def test_bytes_after_start_tls_end_the_connection(
     run: Run, own: Files, behind: bytes, cut: int
 ) -> None:
-    """They are neither served nor taken for encrypted data."""
+    """The bytes are neither served nor treated as encrypted data."""
 
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as peer:
@@ -318,7 +318,9 @@ def test_clear_text_can_be_refused(run: Run, authority: Authority, own: Files) -
             )
             assert await peer.ask(frames.batch_read_request(5, 0, 1, 10, 1000)) == b""
         assert 5 not in bookie.store.ledgers
-        assert bookie.service.counters.requests_refused == 2 + 2 + 1, "not START_TLS and AUTH"
+        assert bookie.service.counters.requests_refused == 2 + 2 + 1, (
+            "START_TLS and AUTH are not counted"
+        )
         assert bookie.service.counters.adds == 0
 
     run(scenario, offering(own, tls_required=True))

@@ -232,7 +232,7 @@ def test_a_denial_counts_as_a_dropped_entry_only_if_all_had_to_acknowledge_it() 
 def test_a_replica_that_lags_is_not_missing(
     shape: tuple[int, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was once called misbehaving, and marked for repair, right after the ledger was closed."""
+    """A lagging replica was once reported and marked for repair right after the close."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(shape[0])
@@ -251,12 +251,12 @@ def test_a_replica_that_lags_is_not_missing(
             begun_s = loop.time()
             for entry in range(12):
                 assert (await reader.read_entry(entry)).payload == payload(entry)
-            assert loop.time() - begun_s < 1.0, "no reader waits"
+            assert loop.time() - begun_s < 1.0, "no read waits for the late bookie"
             asked = len(late.asked)
             await asyncio.sleep(1.0)
             late.says = None  # it has caught up
             await asyncio.sleep(60)
-            assert len(late.asked) == asked + 1, "it is asked once more, and for one entry"
+            assert len(late.asked) == asked + 1, "the bookie is asked once more, for one entry"
             assert (client.suspects(), reported) == ([], [])
             assert pool_of(client).health.lagged == 1
 
@@ -341,7 +341,7 @@ def test_a_denial_in_an_open_ledger_is_not_reported() -> None:
 
 
 def test_a_bad_digest_that_our_own_key_may_cause_blames_no_bookie() -> None:
-    """The metadata has no password to compare with: of format 1."""
+    """Metadata of format 1 has no password to compare with."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

@@ -219,7 +219,7 @@ def test_copies_that_do_not_agree_are_not_read() -> None:
 def test_unconfirmed_entries_end_where_every_replica_denies_the_next(
     shape: tuple[int, int, int],
 ) -> None:
-    """It was an error that copies do not agree, although there is none."""
+    """The read once failed because copies do not agree, although there was no copy."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -263,7 +263,7 @@ def test_an_invented_entry_after_the_end_is_not_accepted() -> None:
 
 
 def test_with_an_ack_quorum_of_2f_plus_1_recovery_always_decides() -> None:
-    """Aq >= 2f+1: a copy that only one has cannot be that of an acknowledged entry."""
+    """With Aq >= 2f+1, a single copy cannot be that of an acknowledged entry."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -444,7 +444,7 @@ def test_the_configuration_sets_the_default_of_assume_liars() -> None:
 
 
 def test_a_byzantine_bookie_in_quarantine_is_asked_last() -> None:
-    """Quarantine changes the order of reading, not what is true."""
+    """Quarantine changes the order of reads, not the evidence that is needed."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

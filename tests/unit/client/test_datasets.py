@@ -428,7 +428,7 @@ async def test_many_small_appends_stay_in_order(bench: Bench) -> None:
 
 
 async def test_chunks_of_a_lost_compare_and_swap_are_removed_later(bench: Bench) -> None:
-    """Two large appends at once: the loser stores its pieces again for the newer head."""
+    """Two large appends conflict: the loser stores its chunks again for the newer head."""
     async with asyncio.TaskGroup() as group:
         for first in (0, 10_000, 20_000):
             group.create_task(publish_unchecked(bench, 3_000, first))
@@ -441,7 +441,7 @@ async def test_chunks_of_a_lost_compare_and_swap_are_removed_later(bench: Bench)
 
 
 async def test_a_read_during_an_overwrite_starts_again(bench: Bench) -> None:
-    """The head is read, then its pieces are gone: the reader starts over."""
+    """The chunks disappear after the head was read, so the reader starts again."""
     await publish_unchecked(bench, 10_000, 0)
     overwritten = False
 
@@ -865,7 +865,7 @@ async def test_discarding_a_failed_first_write_leaves_no_dataset(bench: Bench) -
 
 
 async def test_a_condemned_ledger_is_not_published(bench: Bench) -> None:
-    """The sweep has condemned and not deleted yet; the slow job publishes."""
+    """A slow job publishes a ledger that the sweep has condemned and not deleted yet."""
     (a,) = await bench.some(1)
     deleting = asyncio.Event()
     go_on = asyncio.Event()

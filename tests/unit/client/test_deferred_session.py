@@ -113,7 +113,7 @@ def session_on(
 
 
 async def test_a_force_waits_for_entries_that_a_restarted_member_must_accept_again() -> None:
-    """Its acknowledgement comes to no quorum that there was not before; the force needs it."""
+    """The member's acknowledgement completes no new quorum, but the force needs it."""
     link, tasks = Answered(), TaskSet()
     session = session_on(link, tasks)
     async with asyncio.timeout(PATIENCE_S):
@@ -129,7 +129,7 @@ async def test_a_force_waits_for_entries_that_a_restarted_member_must_accept_aga
         forced = asyncio.ensure_future(session.force())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert link.force_asked.empty(), "it has lost what it had accepted, perhaps"
+        assert link.force_asked.empty(), "the member may have lost the entries it had accepted"
         link.sink.on_acked_run(0, 0)
         (await link.force_asked.get()).set_result(None)
         assert await forced == 0
@@ -153,7 +153,7 @@ async def test_entries_accepted_during_a_force_are_forced_if_a_writer_waits_for_
         second = await link.force_asked.get()
         assert session.pipeline.last_confirmed == 0
         assert session.pipeline.accepted == session.pipeline.last_pushed
-        assert session.owes, "who forces waits for members, too"
+        assert session.owes, "a force waits for members, too"
         second.set_result(None)
         await waiting
         assert session.pipeline.last_confirmed == 1
@@ -231,7 +231,9 @@ async def test_entries_accepted_after_a_force_was_sent_are_not_durable_by_it() -
         assert session.pipeline.accepted == 1
         second = asyncio.ensure_future(session.force())
         await settle()
-        assert all(link.force_asked.empty() for link in links), "one force at a time"
+        assert all(link.force_asked.empty() for link in links), (
+            "only one force is in flight at a time"
+        )
         for answer in answers:
             answer.set_result(None)
         assert await first == 0
@@ -242,7 +244,7 @@ async def test_entries_accepted_after_a_force_was_sent_are_not_durable_by_it() -
 
 
 async def test_a_member_that_fails_a_force_makes_nothing_durable() -> None:
-    """It may have lost what it had accepted. It fails, and the others are asked again."""
+    """The member may have lost entries. It fails, and the others are asked again."""
     async with accepted_by_all() as (session, links):
         forced = asyncio.ensure_future(session.force())
         answers = [await link.force_asked.get() for link in links]

@@ -96,10 +96,10 @@ def test_a_pause_sends_one_explicit_lac_and_a_steady_stream_none(loop: Simulated
         lac.start()
         written = session.pool.written
         await asyncio.sleep(1)
-        assert written == [], "there is nothing to tell"
+        assert written == [], "there is no new LAC to send"
         session.confirm(0, -1)
         await asyncio.sleep(0.02)
-        assert written == [("a", 0), ("b", 0), ("c", 0)], "behind a pause it is told at once"
+        assert written == [("a", 0), ("b", 0), ("c", 0)], "the LAC is sent at once after a pause"
         for entry in range(1, 100):  # Each entry carries the LAC of the one before it.
             session.confirm(entry, entry - 1)
             await asyncio.sleep(0.02)
@@ -111,7 +111,7 @@ def test_a_pause_sends_one_explicit_lac_and_a_steady_stream_none(loop: Simulated
         session.confirm(100, 99)
         lac.stop()
         await asyncio.sleep(5)
-        assert len(written) == 6, "nothing after the end"
+        assert len(written) == 6, "no LAC is sent after the end"
         assert lac.failures == 0
 
     loop.run(main())
@@ -140,7 +140,7 @@ def test_failed_explicit_lacs_are_counted_and_retried(loop: SimulatedLoop) -> No
 
 
 def test_an_unexpected_error_is_reported_and_later_lacs_are_sent(loop: SimulatedLoop) -> None:
-    """After it, readers never saw the newest entry of a writer that paused."""
+    """After such an error, readers once never saw the newest entry of a writer that paused."""
 
     class Broken(Bookies):
         broken = True
@@ -221,7 +221,7 @@ def test_a_writer_that_waits_for_each_entry_sends_no_explicit_lac(loop: Simulate
 
 
 def test_a_silent_bookie_does_not_delay_the_explicit_lacs_of_others(loop: SimulatedLoop) -> None:
-    """It has one unanswered LAC, and gets the newest one when it is back."""
+    """The bookie has one unanswered LAC, and receives the newest one when it returns."""
 
     async def main() -> None:
         session = Session()
@@ -249,7 +249,7 @@ def test_a_silent_bookie_does_not_delay_the_explicit_lacs_of_others(loop: Simula
 
 
 def test_with_deferred_sync_a_force_sends_an_explicit_lac(loop: SimulatedLoop) -> None:
-    """Entries are accepted long before they are confirmed, and a force confirms without another."""
+    """Entries are accepted long before a force confirms them."""
 
     async def main() -> None:
         session = Session()

@@ -83,9 +83,9 @@ async def test_new_entries_are_requested_once_for_all_followers() -> None:
         assert [await task for task in tasks] == [list(range(11))] * MANY
         assert polls(bookie) <= 12
         assert all(bookie.reads.count(entry) <= 1 for entry in range(1, 12))
-        assert len(bookie.reads) <= MANY + 12, "each reads entry 0, which was there before"
+        assert len(bookie.reads) <= MANY + 12, "each follower reads entry 0, which existed before"
         assert {reader.last_add_confirmed for reader in readers} == {10}
-        assert len(w.client._feeds) == 0, "the last to leave ends it"
+        assert len(w.client._feeds) == 0, "the feed ends with its last follower"
 
 
 async def test_a_single_follower_caches_no_entries() -> None:
@@ -146,7 +146,7 @@ async def test_followers_that_join_late_receive_every_entry() -> None:
 
 
 async def test_another_follower_takes_over_when_the_requesting_one_leaves() -> None:
-    """The first to wait is the one that asks for all."""
+    """The first waiting follower sends the requests for all."""
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -197,7 +197,9 @@ async def test_every_follower_gets_its_own_error_when_the_ledger_is_deleted() ->
         await w.store.delete_ledger(LEDGER)
         errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(error, NoSuchLedgerError) for error in errors)
-        assert len(set(map(id, errors))) == 5, "an error of one's own, with one's own traceback"
+        assert len(set(map(id, errors))) == 5, (
+            "each follower gets its own error with its own traceback"
+        )
 
 
 async def test_every_follower_gets_an_error_when_the_client_is_closed() -> None:
@@ -244,7 +246,7 @@ async def test_a_follower_that_waits_for_a_far_entry_does_not_delay_the_others()
 
 
 async def test_waiting_for_a_confirmation_reads_no_entries() -> None:
-    """The LAC comes in a packet: no entry has to be read to prove it."""
+    """The LAC arrives in a packet, so no entry has to be read to prove it."""
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -330,7 +332,7 @@ async def test_waiting_readers_see_the_end_that_a_later_reader_saw_first(
 
 
 async def test_a_reader_that_knew_a_higher_lac_before_a_recovery_reads_up_to_it() -> None:
-    """The others get no more than was known when they heard of the recovery."""
+    """Other readers get only what was known when they learned of the recovery."""
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))

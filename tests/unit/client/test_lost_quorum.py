@@ -175,7 +175,7 @@ def test_the_advice_follows_the_causes() -> None:
 
 @pytest.mark.parametrize("wait_s", [0.0, LIMIT_S])
 def test_a_writer_whose_metadata_is_full_reports_it(wait_s: float) -> None:
-    """The bookies could be replaced, and another bookie would not help."""
+    """The metadata has no space for a replacement, so another bookie would not help."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -259,7 +259,7 @@ def test_members_that_accept_and_break_connections_do_not_extend_the_limit() -> 
 def test_members_that_accept_connections_and_never_answer_do_not_extend_the_limit(
     add_timeout_s: float,
 ) -> None:
-    """The limit expired while they were reachable again, and then started anew, forever."""
+    """The limit once restarted for ever whenever the members were reachable again."""
 
     async def main() -> None:
         config = dataclasses.replace(WAITS, add_timeout_s=add_timeout_s)

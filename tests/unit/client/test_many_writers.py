@@ -308,7 +308,7 @@ def test_a_flush_fails_if_submitted_entries_were_never_sent(sent: str) -> None:
 
 
 def test_a_second_writer_joins_the_existing_connections() -> None:
-    """A task for each member of each ledger cost more than ten adds."""
+    """A task for each member of each ledger once cost more than ten adds."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -348,7 +348,7 @@ def test_a_member_of_an_ended_session_does_not_join_a_connection() -> None:
 
 
 def test_quorums_are_counted_only_if_an_acknowledgement_can_complete_one() -> None:
-    """The first and third of three cannot move it, unless somebody waits for room."""
+    """The first and third of three acknowledgements cannot, unless a caller waits for space."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3, ClientConfig(max_unacked_bytes=1))
@@ -454,7 +454,7 @@ async def test_the_first_entry_of_a_writer_is_sent_once() -> None:
 async def test_entries_flushed_while_a_member_is_lost_reach_the_others_and_its_replacement() -> (
     None
 ):
-    """The ledgers on the lost bookie leave their route, and have one again with the next bookie."""
+    """The ledgers leave the group of the lost connection, and join that of the replacement."""
     async with many_writers(20, bookies=4) as (network, _, writers):
         for writer in writers:
             writer.submit(b"second")
@@ -506,7 +506,7 @@ async def test_writers_and_tasks_that_end_during_a_flush_do_not_affect_the_other
         assert isinstance(done[3], asyncio.CancelledError)
         assert [done[2], *done[4:]] == [1, 1, 1]
         assert await flushed == 1
-        assert cancelled.last_add_confirmed == 1, "what was handed over stays"
+        assert cancelled.last_add_confirmed == 1, "the submitted entry is kept"
         for end in network.ends.values():
             assert given_up.ledger_id not in end.stored or end.stored[given_up.ledger_id] == [0]
             for writer in (early, cancelled, *others):
@@ -565,7 +565,9 @@ def test_an_idle_writer_holds_no_payload(order: tuple[int, ...], parked: bool) -
             pipeline.acked_run(index, first, first)
             pipeline.confirm()
         assert pipeline.last_confirmed == first
-        assert sys.getrefcount(data) > count, "the third bookie may have to be sent it again"
+        assert sys.getrefcount(data) > count, (
+            "the payload may have to be sent to the third bookie again"
+        )
         if parked:
             pipeline.park([last])
         else:

@@ -264,7 +264,7 @@ def test_spans_that_are_not_sampled_are_not_kept() -> None:
 
 @pytest.mark.parametrize("when", ["on_start", "on_end"])
 def test_a_tracer_that_fails_breaks_no_call(when: str) -> None:
-    """It ended writers whose entries were stored, and failed calls that had done their work."""
+    """A failing tracer once ended writers and failed calls that had succeeded."""
     traces, told = Traces(), list[dict[str, Any]]()
 
     class Broken(SpanProcessor):

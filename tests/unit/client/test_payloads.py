@@ -31,8 +31,10 @@ async def made(client: Any) -> LedgerWriter:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_view_of_integers_is_stored_whole(many: bool) -> None:
-    """Its length counts integers: the entry was cut off, with the digest of the whole, and
-    acknowledged."""
+    """The length of such a view counts integers.
+
+    The entry was once cut off and acknowledged with the digest of the whole.
+    """
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -53,7 +55,7 @@ def test_a_view_of_integers_is_stored_whole(many: bool) -> None:
 
 @pytest.mark.parametrize("wrong", ["text", 5, None, [1, 2]])
 def test_a_payload_that_is_not_bytes_is_refused_without_affecting_others(wrong: Any) -> None:
-    """It once used up the place of entries appended with it, which then got each other's ids."""
+    """Such a payload once shifted the ids of the entries appended with it."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -136,7 +138,7 @@ async def test_an_entry_that_could_not_be_sent_fails_its_caller() -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_append_many_is_not_affected_by_later_changes_of_its_list(empty: bool) -> None:
-    """An empty list needs no acknowledgement, and this one was not empty."""
+    """The caller empties the list while the call waits. An empty list needs no acknowledgement."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

@@ -292,7 +292,7 @@ async def test_a_bookie_with_a_location_of_another_depth_is_reported_and_not_cho
 async def test_a_store_that_is_slow_is_not_a_cluster_without_bookies(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first list of bookies came late, and the error was that none is writable."""
+    """The first list of bookies came late, and the error once said that none is writable."""
     await cluster.add("b1", "b2")
 
     async def away(**how: bool) -> Bookies:
@@ -449,7 +449,7 @@ async def test_an_unknown_policy_is_refused(cluster: Cluster) -> None:
 async def test_a_custom_policy_from_the_guide_works(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The example of docs/guides/placement-policy.md, installed as a package is."""
+    """The example of docs/guides/placement-policy.md is installed like a package."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     (source,) = [block for block in blocks if "DomainPolicy" in block]
     module = re.search(r"^# (\w+)\.py$", source, re.MULTILINE)

@@ -189,7 +189,7 @@ def test_reads_at_the_same_time_all_find_replicas_that_have_moved(
 def test_single_entry_reads_are_used_only_for_bookies_that_never_answered_a_batch(
     batches: bool,
 ) -> None:
-    """A network that is cut for a moment would slow a reader down for ever."""
+    """A short network failure would otherwise slow a reader down for ever."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -309,7 +309,7 @@ def test_rule_39_a_lac_never_goes_back() -> None:
     assert one.last_add_confirmed == 5
     one.confirmed(8)
     assert one.last_add_confirmed == 8
-    assert not one.adopt(Versioned(METADATA, 0)), "older metadata"
+    assert not one.adopt(Versioned(METADATA, 0)), "older metadata is not adopted"
     # A writer begins a segment after its last confirmed entry.
     one.adopt(Versioned(METADATA.with_ensemble_from(6, ("b3", "b1", "b2")), 2))
     assert one.last_add_confirmed == 8
@@ -461,7 +461,9 @@ def test_entries_missing_on_one_bookie_are_requested_from_the_next_at_once(
             assert [e.payload async for e in reader.read()] == [payload(n) for n in range(600)]
             assert loop.time() - began_s < 5.0
             lacking = [ask for ask in cluster["b0"].asked if ask.entry >= 0]
-            assert len(lacking) <= 600 * 2 // 3, "what it has once refused is not asked of it again"
+            assert len(lacking) <= 600 * 2 // 3, (
+                "a bookie is not asked again for an entry that it has refused"
+            )
 
     simulated(main)
 
@@ -483,7 +485,7 @@ def test_late_answers_of_a_striped_read_are_used() -> None:
             asked = sum(
                 ask.entry >= 0 for bookie in cluster.bookies.values() for ask in bookie.asked
             )
-            assert asked <= 2 * 600, "each is asked of two replicas at most"
+            assert asked <= 2 * 600, "each entry is requested from at most two replicas"
 
     simulated(main)
 

@@ -478,7 +478,7 @@ def test_a_member_that_is_still_connecting_receives_the_written_back_entries() -
 
 
 def test_a_member_without_the_entries_does_not_make_recovery_read_them_singly() -> None:
-    """Many entries are asked of one member, and then of the next one."""
+    """Many entries are requested from one member, and then from the next one."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -491,7 +491,9 @@ def test_a_member_without_the_entries_does_not_make_recovery_read_them_singly() 
             reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
             assert reader.last_add_confirmed == 99
         assert sorted(cluster["b0"].entries) == list(range(100))
-        assert len(cluster["b2"].asked) <= 5, "it is asked for the first of each round only"
+        assert len(cluster["b2"].asked) <= 5, (
+            "the bookie is asked only for the first entry of each round"
+        )
 
     simulated(main)
 
@@ -602,7 +604,7 @@ def test_a_password_that_nobody_can_check_is_not_used() -> None:
 
 
 def test_one_bookie_that_refuses_the_password_is_enough() -> None:
-    """Older segments are not asked, whose bookies may be slow or gone."""
+    """Bookies of older segments, which may be slow or gone, are not asked."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)
@@ -618,7 +620,7 @@ def test_one_bookie_that_refuses_the_password_is_enough() -> None:
 
 
 def test_one_bookie_that_accepts_the_password_is_enough() -> None:
-    """It may know the ledger without having an entry of it, from an explicit LAC."""
+    """The bookie may know the ledger only from an explicit LAC."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)

@@ -194,7 +194,7 @@ def _pushed(pipeline: AddPipeline, entries: int) -> None:
 
 
 def test_rule_12_acks_of_a_replaced_member_are_discarded_before_any_confirmation() -> None:
-    """Entries 0 and 1 had acks of members 0 and 2; 2 is replaced: neither may count on it."""
+    """Members 0 and 2 acknowledged entries 0 and 1. Member 2 is replaced, and its acks must go."""
     pipeline = AddPipeline(3, 3, 2)
     _pushed(pipeline, 2)
     pipeline.acked(2, [0, 1])
@@ -247,7 +247,7 @@ def test_rule_14_a_late_answer_of_a_replaced_bookie_does_not_count() -> None:
                         (writer.metadata.last_segment.ensemble))  # fmt: skip
             gone.release()
             await asyncio.sleep(0.1)
-            assert not appended.done(), "only one member of the new ensemble has it"
+            assert not appended.done(), "only one member of the new ensemble has the entry"
             new.release()
             assert await appended == 1
             writer.abandon()
@@ -273,7 +273,7 @@ def test_rule_14_an_answer_from_before_a_member_left_does_not_count_after_its_re
             former.answer_adds()
             late.holds_acks = True
             await asyncio.sleep(0.1)
-            assert not appended.done(), "the bookie may have lost what it answers for"
+            assert not appended.done(), "the bookie may have lost the entry that it answers for"
             late.release()
             assert await appended == 1
             writer.abandon()
@@ -376,7 +376,7 @@ def test_a_member_that_was_replaced_while_it_was_connected_is_sent_nothing() -> 
 
 
 def test_rule_43_a_member_replaced_by_itself_is_sent_everything_again() -> None:
-    """A was replaced by B, and B by A: the ensemble is what it was, and nothing has arrived."""
+    """A was replaced by B, and B by A. The ensemble is as before, but A has received nothing."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -509,7 +509,7 @@ def test_a_member_that_is_being_replaced_fails_only_once() -> None:
 
 
 def test_a_failed_member_is_sent_nothing_more_while_its_replacement_is_recorded() -> None:
-    """A late bookie has entries enough. What it is sent now, nobody will ask it for."""
+    """Nobody will read the entries from the late bookie."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -646,7 +646,7 @@ def test_rule_15_each_entry_of_a_striped_ledger_waits_for_its_own_write_set(late
 
 
 def test_rule_44_callbacks_run_after_the_confirmation_not_inside_it() -> None:
-    """A callback that appends, and hears of it, never finds a confirmation half done."""
+    """A callback that appends never sees a half-finished confirmation."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -795,7 +795,7 @@ def test_rule_18_an_ensemble_change_that_conflicts_is_decided_again() -> None:
 
 
 def test_rule_37_a_writer_that_watches_its_ledger_stops_at_once() -> None:
-    """Its bookies were replaced by empty ones under the same ids: no fence tells it."""
+    """Its bookies were replaced by empty ones with the same ids, so no fence stops it."""
 
     async def main() -> None:
         async def deleted(cluster: FakeCluster) -> None:
@@ -875,7 +875,7 @@ def test_the_watch_of_a_writer_ends_with_it(end: str) -> None:
 
 
 def test_calls_of_a_failed_writer_keep_no_payloads_of_earlier_calls() -> None:
-    """All of them raise one error, whose traceback grew with each and kept the payloads."""
+    """All calls raise one error, whose traceback once grew with each call and kept payloads."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

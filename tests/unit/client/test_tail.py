@@ -111,7 +111,7 @@ async def test_the_entry_that_came_with_a_poll_is_not_read_again() -> None:
 async def test_entries_that_arrive_singly_need_no_request_beyond_the_poll(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its entry proves the one before it, which is here, and is here then itself."""
+    """Each entry proves the previous one, which has already arrived."""
     monkeypatch.setattr("quire.client.read.tail.OVERDUE_MIN_S", math.inf)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
@@ -232,7 +232,7 @@ async def test_an_explicit_lac_shows_the_last_entry_of_a_writer_that_pauses() ->
 
 
 async def test_the_next_bookie_is_asked_if_one_has_no_answer() -> None:
-    """One is lost at each request, one has no news, one has them."""
+    """One bookie is lost at each request, one has no new entries, and one has them."""
     lost, silent, good = ScriptedBookie(), Honest(), Honest()
     lost.script = lambda request: lost.drop()
     async with world(lost, silent, good) as w:
@@ -364,7 +364,7 @@ async def test_overdue_entries_are_requested_from_another_bookie(
 
 
 async def test_no_other_bookie_is_asked_before_entries_are_overdue() -> None:
-    """The first of a tail never are: it does not know how often they come."""
+    """The first entries of a tail are never overdue: the tail does not know their rate yet."""
     one, other = GivesTheLast(), GivesTheLast()
     async with world(one, other, config=PATIENT) as w:
         one.has(w, (0, -1), (1, 0))
@@ -384,7 +384,7 @@ async def test_no_other_bookie_is_asked_before_entries_are_overdue() -> None:
 async def test_entries_are_read_ahead_before_they_are_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So everything is there when a poll proves it."""
+    """All entries have arrived when a poll proves them."""
     monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
@@ -420,7 +420,7 @@ async def test_read_ahead_of_unacknowledged_entries_is_limited(
         await soon(lambda: max(bookie.reads) > 2)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(coming), 0.1)  # Nothing is acknowledged.
-        assert 40 not in bookie.reads, "one answer was more than the limit"
+        assert 40 not in bookie.reads, "one answer exceeded the limit"
         bookie.has(w, (40, 39))
         assert await coming == list(range(2, 40))
 

@@ -115,7 +115,7 @@ def test_metadata_before_and_after_an_update_is_encoded_as_in_java(vector: dict[
 
 
 def test_our_metadata_updates_equal_those_of_java() -> None:
-    """Java drops the creation token when it rewrites; but for that, its bytes are ours."""
+    """Java drops the creation token when it rewrites metadata. Otherwise the bytes are equal."""
     changed = {v["name"]: v for v in VECTORS if v["group"] == "metadata_update"}
     closed_length = changed["update_writer_close"]["after"]["length"]
     changes = {

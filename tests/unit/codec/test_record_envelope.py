@@ -37,7 +37,7 @@ REFUSED = [name for name, one in VECTORS.items() if "refused" in one]
 
 @pytest.mark.parametrize("name", VALID)
 def test_envelopes_equal_their_golden_bytes_in_both_directions(name: str) -> None:
-    """Both directions, alone and as a record of an entry."""
+    """Each envelope is checked alone and as a record of an entry."""
     vector = VECTORS[name]
     payload, value = bytes.fromhex(vector["payload"]), bytes.fromhex(vector["value"])
     key = None if vector["key"] is None else bytes.fromhex(vector["key"])
@@ -61,7 +61,7 @@ def test_envelopes_equal_their_golden_bytes_in_both_directions(name: str) -> Non
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_damaged_envelopes_and_those_of_later_versions_are_refused_as_such(name: str) -> None:
-    """Something later is never reported as damage, nor the other way round."""
+    """A later version is never reported as damage, and damage never as a later version."""
     vector = VECTORS[name]
     with pytest.raises(StreamFormatError) as refused:
         decode_envelope(bytes.fromhex(vector["payload"]))
@@ -101,7 +101,7 @@ def entry_of(*records: tuple[int, bytes]) -> bytes:
 def test_a_payload_is_an_envelope_only_with_both_flag_and_magic(
     flags: int, payload: bytes, has_one: bool
 ) -> None:
-    """Neither is enough, whatever a user's payload begins with, and whatever another flag says."""
+    """Neither alone is enough, whatever a user's payload begins with and other flags say."""
     for plain in (0, 1, 20):
         around = [(0, b"plain")] * plain
         found = decode_entry(entry_of(*around, (flags, payload), *around), False)

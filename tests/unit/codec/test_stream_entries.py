@@ -76,7 +76,7 @@ def test_text_that_is_not_a_dlsn_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="DLSN") as caught:
         DLSN.parse(text)
     assert isinstance(caught.value, ValueError)
-    assert "5:12:3" in str(caught.value), "it says what a position looks like"
+    assert "5:12:3" in str(caught.value), "the error describes the form of a position"
 
 
 @pytest.mark.parametrize("value", [None, 5, b"5:12:3"])
@@ -245,7 +245,7 @@ def records_at(position: int, payloads: list[bytes]) -> bytes:
 def test_a_payload_that_looks_like_the_next_records_is_read_as_payload(
     before: int, behind: int
 ) -> None:
-    """Within its payload are heads that continue the records, at their stride."""
+    """The payload contains heads that look like the following records, at their distance."""
     size = 10
     fakes = records_at(before + 2, [bytes(size)] * 20)
     payloads = [bytes(size)] * before + [bytes(size) + fakes] + [bytes(size)] * behind

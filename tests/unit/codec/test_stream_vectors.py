@@ -255,7 +255,7 @@ def test_entries_are_encoded_as_in_java(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ENTRIES if "lz4." in name])
 def test_a_compressed_entry_decodes_to_the_same_payloads_as_that_of_java(name: str) -> None:
-    """Compressed bytes are not canonical: ours must mean the same."""
+    """Compressed bytes are not canonical, so only the decoded payloads are compared."""
     vector = VECTORS[name]
     body = b"".join(encoded(record) for record in vector["inputs"]["records"])
     entry = wrap([body], len(body), Compression.LZ4)
@@ -496,7 +496,7 @@ WITH_ENTRIES = [name for name in VECTORS if VECTORS[name].get("ledgers")]
 
 @pytest.mark.parametrize("name", WITH_ENTRIES)
 def test_every_captured_entry_is_decoded_and_encoded_again(name: str) -> None:
-    """Encoded again they are the same, but for the compression."""
+    """The encoded bytes are equal, except for compression."""
     for ledger in VECTORS[name]["ledgers"]:
         for entry in entries_of(ledger):
             plain = decode_entry(entry, expand_sets=False)
@@ -653,7 +653,7 @@ TESTED.update(named(r"javaread\.(basic\.read_while_open|purge\.read_initial)"))
 
 @pytest.mark.parametrize("name", named(r"pythonwritten\..*"))
 def test_streams_written_by_us_are_read_as_java_read_them(name: str) -> None:
-    """Java's reader saw what is decoded here; a gap or a wrong password ended it."""
+    """Java's reader saw what is decoded here. A gap or a wrong password ended its read."""
     vector = VECTORS[name]
     numbers = {"A": 12, "B": 13}
     nodes = [

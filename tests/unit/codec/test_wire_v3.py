@@ -299,7 +299,7 @@ def list_of(*groups: tuple[int, int, int, int]) -> bytes:
     ids=["billions", "more than memory can have", "one too many", "several groups"],
 )
 def test_a_short_list_of_too_many_ranges_is_refused(groups: list[tuple[int, ...]]) -> None:
-    """A hostile bookie could have a client use up its memory."""
+    """A hostile bookie could otherwise exhaust a client's memory."""
     with pytest.raises(availability.BadAvailabilityError, match="more than 1,000,000 sequences"):
         availability.decode_availability(list_of(*groups))
 

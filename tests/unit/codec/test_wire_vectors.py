@@ -195,6 +195,6 @@ def test_batch_read_responses_are_encoded_and_unpacked_as_in_java(name: str) -> 
 
 
 def test_the_number_of_v2_vectors_is_complete() -> None:
-    """All v2, key, entry and LAC vectors are named above; v3 comes with its issue."""
+    """All v2, key, entry and LAC vectors are named above."""
     used = ("key_", "v2_", "entry_", "lac_")
     assert sum(name.startswith(used) for name in VECTORS) == 144

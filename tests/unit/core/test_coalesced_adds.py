@@ -46,7 +46,7 @@ def told() -> Any:
 
 
 async def test_coalesced_adds_are_confirmed_without_a_call_per_ledger() -> None:
-    """Row by row where the ack quorum's answers end, wherever a chunk is cut."""
+    """Rows are confirmed one by one where the answers of the ack quorum end, in any chunks."""
     async with many_writers(20) as (network, _, writers):
         await sent(writers)
         first, second, third = network.ends.values()
@@ -95,7 +95,7 @@ async def test_waiting_callers_return_once_their_row_is_confirmed() -> None:
 
 
 async def test_answers_of_other_ledgers_between_the_expected_ones_are_accepted() -> None:
-    """A ledger with `append_many` beside coalesced adds does not disturb their order."""
+    """A ledger that uses `append_many` beside coalesced adds does not disturb their order."""
     async with many_writers(10) as (network, _, writers):
         *in_turn, batch = writers
         appended = []
@@ -140,7 +140,7 @@ async def test_ledgers_detached_before_the_flush_are_sent_once_and_in_order(whol
 
 @pytest.mark.parametrize("detached", [1, 3])
 async def test_the_time_of_an_entry_counts_once_if_its_row_was_detached(detached: int) -> None:
-    """It counted with its row, and again with the ledger that had taken the entry back."""
+    """The time once counted with the row, and again with the detached ledger."""
     async with many_writers(6) as (network, client, writers):
         times = pool_of(client).counters.add_time
         before = times.count
@@ -152,7 +152,7 @@ async def test_the_time_of_an_entry_counts_once_if_its_row_was_detached(detached
 
 
 async def test_every_ledger_is_notified_of_a_lost_connection() -> None:
-    """An error while one was told kept all others. They waited for answers until a time-out."""
+    """An error in one notification once stopped all others, which waited for a time-out."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
     async with many_writers(3) as (network, _, writers):
@@ -231,13 +231,13 @@ def test_an_expectation_ends_when_its_first_row_is_answered_out_of_order() -> No
     link.expect(expecting, 2)
     link.data_received(answers_to((1, 0)))
     link.data_received(answers_to((9, 0), (9, 1)))
-    assert expecting.told == [(2, 1)], "others may come between"
+    assert expecting.told == [(2, 1)], "other answers may arrive in between"
     link.data_received(answers_to((2, 0), (4, 0)))
     assert expecting.told == [(2, 1), "disorder"]
 
 
 def test_an_expectation_is_not_met_between_two_answers() -> None:
-    """Bytes that look like it, within other answers, do not match."""
+    """The expected bytes do not match if they occur within other answers."""
     chunk = answers_to((1, 0), (2, 0), (3, 0))
     link = BookieChannel("b:1")
     expecting = Expecting(chunk[5:33])
@@ -247,7 +247,7 @@ def test_an_expectation_is_not_met_between_two_answers() -> None:
 
 
 async def test_an_entry_after_an_unacknowledged_one_is_detached_from_its_row() -> None:
-    """Its ledger takes its entry back; the late answer counts for it all the same."""
+    """The ledger detaches its entry, and the late answer still counts for it."""
     async with many_writers(6) as (network, _, writers):
         await sent(writers)
         first, second, third = network.ends.values()
@@ -265,14 +265,14 @@ async def test_an_entry_after_an_unacknowledged_one_is_detached_from_its_row() -
         await drained(network, writers, 1)
         await sent(writers[:2], b"fourth")
         assert writers[0]._session.pipeline.coalesced is None, (
-            "it has several under way at most times"
+            "the writer usually has several entries in flight"
         )
         await drained(network, writers[:2], 3)
 
 
 @pytest.mark.parametrize("order", ["backwards", "swapped", "one late"])
 async def test_answers_in_another_order_detach_the_ledgers_for_a_while(order: str) -> None:
-    """A bookie with several logs: each ledger has its own again, and for a while it stays so."""
+    """A bookie with several logs answers in any order. Ledgers are sent separately for a while."""
     async with many_writers(12) as (network, _, writers):
         await sent(writers)
         for end in network.ends.values():
@@ -297,7 +297,7 @@ async def test_answers_in_another_order_detach_the_ledgers_for_a_while(order: st
 
 
 async def test_a_refusal_among_the_answers_affects_only_its_ledger() -> None:
-    """No other ledger loses an acknowledgement, and its own ledger counts none of this bookie."""
+    """Other ledgers keep their acknowledgements. The refused ledger counts none of this bookie."""
     async with many_writers(8, bookies=3) as (network, _, writers):
         await sent(writers)
         refused = writers[3]
@@ -319,7 +319,7 @@ async def test_a_refusal_among_the_answers_affects_only_its_ledger() -> None:
 
 
 async def test_a_lost_connection_does_not_discard_the_acknowledgements_of_others() -> None:
-    """Its acknowledgements do not count once it is replaced. Those of others do."""
+    """Only the acknowledgements of the replaced bookie stop counting."""
     async with many_writers(10, bookies=4) as (network, _, writers):
         await sent(writers)
         for end in network.ends.values():
@@ -362,7 +362,9 @@ async def test_no_payload_is_kept_after_the_last_acknowledgement() -> None:
         first, second, third = network.ends.values()
         answer(first, 0, 6)
         answer(second, 0, 6)
-        assert sys.getrefcount(data) > count, "the third bookie may have to be sent it again"
+        assert sys.getrefcount(data) > count, (
+            "the payload may have to be sent to the third bookie again"
+        )
         answer(third, 0, 6)
         assert sys.getrefcount(data) == count
 
@@ -381,7 +383,7 @@ async def test_a_bookie_that_never_answers_coalesced_adds_is_replaced_in_time() 
         for writer in hit:
             lent = writer._session.pipeline.coalesced
             writer._session.check_timeouts(loop.time() + 4.0)
-            assert writer._session.pipeline.coalesced is lent, "too early to look closer"
+            assert writer._session.pipeline.coalesced is lent, "it is too early for a closer check"
             writer._session.check_timeouts(loop.time() + 6.0)
         network.refuses.add(int(silent.link.bookie_id[2:]))
         async with asyncio.timeout(10):

@@ -54,7 +54,7 @@ def test_one_small_segment_is_not_worth_compacting_but_many_together_are() -> No
 
 
 def test_small_segments_do_not_displace_one_that_is_worth_compacting_alone() -> None:
-    """Small ones once came first and used up the space without freeing any."""
+    """Small segments were once chosen first, and used the space without freeing any."""
     segments = [
         CompactionCandidate(1, 79_428, 500, 70_736),
         CompactionCandidate(2, 37_316, 400, 15_840),

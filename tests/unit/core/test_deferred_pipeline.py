@@ -52,7 +52,9 @@ def test_a_force_sent_before_a_member_restarted_confirms_nothing() -> None:
     pipeline.frozen = False
     assert not pipeline.forced(through, generation)
     assert pipeline.last_confirmed == -1
-    assert [last for last, _ in pipeline.frames_for(0, -1)] == [4], "it is sent all of it again"
+    assert [last for last, _ in pipeline.frames_for(0, -1)] == [4], (
+        "the member is sent everything again"
+    )
 
 
 def test_nothing_is_confirmed_while_the_ensemble_changes() -> None:

@@ -147,7 +147,7 @@ def test_every_write_quorum_spans_its_racks(
 def test_placement_ranks_locations_instead_of_single_bookies(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cost of a placement in a large cluster was that of ranking each bookie for each place."""
+    """Ranking each bookie for each position once dominated the cost in a large cluster."""
     chosen_by = policy(policy=name)
     racks = {f"/z{n % 3}/r{n}": " ".join(f"b{n}-{k}" for k in range(20)) for n in range(10)}
     known = view(racks, chosen_by)
@@ -241,7 +241,7 @@ def test_enforced_racks_allow_a_replacement_that_does_not_reduce_adherence() -> 
 
 
 def test_members_that_can_be_replaced_are_replaced_even_if_others_cannot() -> None:
-    """Those that can be replaced are."""
+    """One of two failed members has a possible replacement, and the other one has none."""
     chosen_by = policy(min_racks=3, enforce_racks=True)
     known = view({"/a": "a1", "/b": "b1 b2", "/c": "c1"}, chosen_by)
     wanted = Wanted.replacing(("a1", "b1", "c1"), {0: "a1", 1: "b1"}, 3, 2)
@@ -447,7 +447,7 @@ def test_the_message_names_a_rack_without_writable_bookies() -> None:
 
 
 def test_the_message_does_not_list_a_bookie_to_be_replaced_as_writable() -> None:
-    """'1 is writable: b1 (to be replaced)' was read three times."""
+    """Readers misunderstood the message '1 is writable: b1 (to be replaced)'."""
     chosen_by = policy()
     alone = view({"/a": "b1"}, chosen_by)
     assert situation(Wanted.replacing(("b1",), {0: "b1"}, 1, 1), alone) == (

@@ -29,7 +29,7 @@ async def test_losing_and_regaining_zookeeper_log_one_event_each(
     monkeypatch.setattr(absence, "AWAY_S", 0.0)
     log = AbsenceLog("zk-1:2181,zk-2:2181", lambda: {"zk-1:2181": "Connection refused"})
     log.back()
-    assert events(caplog) == [], "it was never away"
+    assert events(caplog) == [], "the store was never unavailable"
     told: list[float] = []
     log.watches.add(told.append)
     for _ in range(5):  # kazoo reports each attempt

@@ -59,7 +59,7 @@ async def test_an_outage_is_recorded_when_the_store_is_back(there: Scene) -> Non
     await notes.close()
     there.store.outages.tell(6.0)
     await asyncio.sleep(0)
-    assert await there.found() == wanted, "it was closed"
+    assert await there.found() == wanted, "closed notes record no outage"
 
 
 async def test_a_server_that_was_restarted_keeps_its_earlier_outages(there: Scene) -> None:

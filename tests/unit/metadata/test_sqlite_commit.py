@@ -19,7 +19,7 @@ LIMIT_S = 10.0
 async def test_writes_end_if_the_file_cannot_be_examined_after_their_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They waited for ever, because the error ended the callback that completes them."""
+    """Writes once waited for ever, because the error ended the callback that completes them."""
     file, _ = await SqliteFile.open(tmp_path / "cluster.db", "an-id")
     examined, committed = os.stat, False
 

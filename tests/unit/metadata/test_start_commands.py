@@ -47,7 +47,7 @@ async def test_a_command_that_is_too_long_is_not_kept(store: MetadataStore) -> N
     await write_start_command(store, "b:1", FIRST)
     long = StartCommand(("quire", "x" * WORDS_BYTES_MAX))
     await write_start_command(store, "b:1", long)
-    assert await read_start_command(store, "b:1") is None, "the former one is wrong by now"
+    assert await read_start_command(store, "b:1") is None, "the previous command is outdated"
 
 
 async def test_a_value_that_cannot_be_decoded_is_unknown(store: MetadataStore) -> None:

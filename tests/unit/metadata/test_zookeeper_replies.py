@@ -115,7 +115,7 @@ async def test_a_node_is_missing_only_if_the_newest_state_lacks_it() -> None:
 
 
 async def test_marks_of_an_earlier_session_are_not_kept() -> None:
-    """After 10 of them, a commit failed as if its session had ended 10 times."""
+    """After 10 marks, a commit once failed as if its session had ended 10 times."""
     answer = asyncio.Event()
 
     class ZooKeeper:
@@ -338,7 +338,7 @@ class MovingBookie:
 
 
 async def test_a_bookie_that_becomes_writable_during_a_listing_is_not_missing() -> None:
-    """It would count as lost, and its ledgers would be marked."""
+    """A missing bookie would count as lost, and its ledgers would be marked."""
     assert await read_ids(cast(ZooKeeperRoot, Root(MovingBookie()))) == {"b:1"}
     found = await read_bookies(cast(ZooKeeperRoot, Root(MovingBookie())), True)
     assert (list(found.writable), list(found.readonly)) == (["b:1"], [])

@@ -211,7 +211,7 @@ async def test_a_bookie_receives_all_adds_of_a_closed_tls_connection(tmp_path: P
 async def test_a_connection_forgets_ledgers_with_old_unanswered_adds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It remembered each ledger that was left with an unanswered add, for as long as it lived."""
+    """A connection once remembered each ledger with an unanswered add for its whole life."""
     link = BookieChannel("b")
     loop = asyncio.get_running_loop()
     now_s = loop.time()

@@ -191,7 +191,7 @@ def test_changed_files_are_loaded_at_the_next_check(authority: Authority, own: F
     assert tls.current() is first, "nothing changed"
     authority.issue("bookie")
     time.now += 9.9
-    assert tls.current() is first, "not looked at yet"
+    assert tls.current() is first, "the files are not checked yet"
     time.now += 0.1
     second = tls.current()
     assert second is not first
@@ -224,7 +224,7 @@ def test_a_reload_that_fails_keeps_the_context_and_tries_again(
 
 
 def test_a_replaced_link_is_a_change(tmp_path: Path, authority: Authority, own: Files) -> None:
-    """Secrets that are mounted change by a link that points elsewhere: same size, same time."""
+    """Mounted secrets change by a new link target, with the same size and time."""
     ca = tmp_path / "linked.pem"
     ca.symlink_to(authority.ca)
     time = Time()
@@ -280,7 +280,7 @@ def test_a_renewed_file_is_seen_without_a_handshake(authority: Authority, own: F
         server(own, reload_check_s=10.0), time, lambda event, **more: events.append((event, more))
     )
     authority.issue("bookie", ends=at(0))
-    assert tls.certificates()[0].ends_ms != (at_ms(0),), "not looked at yet"
+    assert tls.certificates()[0].ends_ms != (at_ms(0),), "the files are not checked yet"
     time.now += 10.0
     assert tls.certificates()[0].ends_ms == (at_ms(0),)
     ((event, fields),) = events
@@ -292,7 +292,7 @@ def test_a_renewed_file_is_seen_without_a_handshake(authority: Authority, own: F
 def test_a_reload_of_a_certificate_that_has_expired_is_a_warning(
     authority: Authority, own: Files
 ) -> None:
-    """The event was logged as if everything was well."""
+    """The event was once logged at the level of a success."""
     time, events = Time(), list[tuple[str, dict[str, object]]]()
     tls = server_tls(
         server(own, reload_check_s=10.0),
@@ -313,7 +313,7 @@ def test_a_reload_of_a_certificate_that_has_expired_is_a_warning(
 def test_a_reload_names_the_time_at_which_the_authorities_must_be_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, authority: Authority
 ) -> None:
-    """It named an authority that had expired, and stays in the file beside its successor."""
+    """The event once named an expired authority that is still in the file with its successor."""
     ends = at_ms(0), at_ms(9)
     monkeypatch.setattr(
         "quire.net.tls._certificates", lambda own, ca: (CertificateFile(str(ca), False, ends),)
@@ -345,7 +345,7 @@ def test_an_expired_authority_beside_a_valid_one_is_ignored() -> None:
     trusted = CertificateFile("f", False, (at_ms(1), at_ms(9)))
     assert trusted.expires_ms(at_ms(0)) == at_ms(1), "clients may still use the old one"
     assert trusted.expires_ms(at_ms(1)) == at_ms(9)
-    assert trusted.expires_ms(at_ms(20)) == at_ms(9), "none is left"
+    assert trusted.expires_ms(at_ms(20)) == at_ms(9), "no valid certificate is left"
 
 
 def test_a_certificate_file_may_contain_other_pem_blocks(own: Files) -> None:

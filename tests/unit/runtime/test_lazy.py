@@ -33,7 +33,7 @@ def test_each_lazy_name_is_the_object_that_type_checkers_see(package: ModuleType
         home = import_module(module)
         expected = vars(home).get(name) or import_module(f"{module}.{name}")
         assert getattr(package, name) is expected
-        assert package.__getattr__(name) is expected, "also when it is not kept yet"
+        assert package.__getattr__(name) is expected, "the name also works before it is cached"
     assert {*named} <= {*package.__all__} <= {*dir(package)}
 
 

@@ -98,7 +98,7 @@ def test_the_description_of_a_ledger_names_the_runs_of_its_entries() -> None:
 
 
 def test_the_last_group_counts_before_the_next_start_rewrites_it() -> None:
-    """After a kill, before the start that writes it again: its entries, keys and fences."""
+    """The entries, keys and fences of the last group after a kill are listed."""
     disk = sim_disk()
     box = StoreOnDisk(disk)
     box.open()
@@ -189,7 +189,7 @@ def at_open(disk: SimDisk, moment: int, box: StoreOnDisk) -> None:
 
 
 def test_files_removed_during_an_inspection_are_reported_as_gone() -> None:
-    """The store removes what nothing lives in, between two opens of whatever is looked at."""
+    """The store removes segments without live entries while the inspection opens files."""
     for moment in range(1, 20):
         disk = sim_disk()
         box = filled(disk)
@@ -202,7 +202,7 @@ def test_files_removed_during_an_inspection_are_reported_as_gone() -> None:
 
 
 def test_a_segment_rolled_during_a_check_is_not_damage() -> None:
-    """The newest segment is rolled when it has been read, and the next not yet."""
+    """The newest segment is rolled after it was read and before the next one is read."""
     disk = sim_disk()
     box = filled(disk)
     turn, writing = 10_000, False
@@ -294,7 +294,7 @@ def test_an_open_segment_that_disappears_is_gone_or_lost_at_the_second_examinati
 
 
 def test_every_flipped_bit_of_a_segment_is_found() -> None:
-    """One in each block of groups, in each part of the index, in the header."""
+    """One bit is flipped in each block of groups, in each part of the index, and in the header."""
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -330,7 +330,7 @@ def test_a_check_finds_a_missing_segment() -> None:
 def test_a_check_finds_an_index_that_does_not_name_all_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checksums are right then: only the groups tell."""
+    """All checksums are right, so only the groups show the defect."""
     disk = sim_disk()
     with monkeypatch.context() as patch:
         patch.setattr(sealer, "write_footer", forgetful)

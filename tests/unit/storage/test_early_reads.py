@@ -292,7 +292,7 @@ def at_each_block(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[LedgerStore
 def test_a_ledger_is_read_before_the_cache_is_decoded(
     at_each_block: list[Callable[[LedgerStore], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once all ledgers were decoded before the first read was answered: 20 s for ten million."""
+    """All ledgers were once decoded before the first answer: 20 s for ten million ledgers."""
     box = cached(monkeypatch)
     loaded: list[int] = []
 
@@ -374,7 +374,7 @@ def test_early_answers_from_the_cache_end_once_the_cache_is_loaded(
     at_each_step: list[Callable[[LedgerStore], None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Segments after the cache may have the deletion of a ledger."""
+    """A segment after the cache may contain the deletion of a ledger."""
     box = cached(monkeypatch)
     box.open()
     box.drop([5])

@@ -95,8 +95,10 @@ def test_runs_with_frames_of_different_sizes_are_gathered() -> None:
 
 
 def test_entries_over_the_byte_budget_are_not_gathered() -> None:
-    """As `LedgerStore.read` counts: entries without what the file has before them, and four bytes
-    for each."""
+    """The budget is counted as in `LedgerStore.read`.
+
+    It counts each entry without its head in the file, plus four bytes.
+    """
     each = SIZE - FRAME_HEADER_BYTES + 4
     assert len(some(rows_of([3] * 40), max_bytes=50 * each).sizes) == 50
     assert len(some(rows_of([3] * 40), max_bytes=50 * each - 1).sizes) == 49
@@ -139,7 +141,7 @@ def test_a_small_gap_after_dense_runs_is_read_over() -> None:
 @pytest.mark.parametrize("gaps", [(100,), (3_000,), (5_000,), (30_000,), (0, 3_000, 200_000)])
 @pytest.mark.parametrize("sizes", [(60,), (200,), (60, 200, 3_000)])
 def test_no_block_is_read_twice(sizes: tuple[int, ...], gaps: tuple[int, ...]) -> None:
-    """`some` checks what it finds."""
+    """The helper `some` checks the extents that it returns."""
     rng = random.Random(1)
     for _ in range(20):
         each = rng.choices(sizes, k=60)

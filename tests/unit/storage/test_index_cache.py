@@ -292,7 +292,7 @@ def test_a_compaction_abandons_the_cache_that_is_being_written() -> None:
 
 
 def test_a_cache_with_changes_that_are_not_durable_is_abandoned() -> None:
-    """A start would believe in fences and deletions that the log lacks."""
+    """A start would otherwise rely on fences and deletions that the log lacks."""
     box = opened()
     fill(box, 3, 1, 2, 3)
     box.close()

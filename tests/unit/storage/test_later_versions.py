@@ -129,7 +129,7 @@ def test_the_list_of_files_shows_a_segment_of_a_later_version(tmp_path: Path) ->
 
 
 def test_an_index_cache_of_a_later_version_is_not_used(tmp_path: Path) -> None:
-    """It has nothing of its own, so the start goes on without it."""
+    """The cache has no data of its own, so the start continues without it."""
     directory = later.golden_directory(SEALED, tmp_path)
     later.index_cache(directory)
     disk = RealDisk(str(directory))

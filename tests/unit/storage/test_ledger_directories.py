@@ -51,7 +51,7 @@ def ignore(*_: object) -> None:
 
 
 async def test_an_error_closing_one_directory_does_not_keep_the_others_open() -> None:
-    """The others were left as after a crash."""
+    """The other directories were once left as after a crash."""
     box = DirectoriesOnDisks(3)
     box.open()
     closed: list[int] = []
@@ -87,7 +87,7 @@ def test_new_ledgers_are_distributed_in_proportion_to_free_space() -> None:
 
 
 async def test_directories_on_one_disk_count_its_space_once(tmp_path: Path) -> None:
-    """Clients were told that there is twice the space, and jobs took it for enough."""
+    """Clients once saw twice the real space, and jobs relied on it."""
     disks = [RealDisk(str(tmp_path / name)) for name in ("one", "two", "three")]
     async with running_bookie(tmp_path / "first", more=disks) as bookie:
         total_bytes = disks[0].total_bytes()
@@ -146,7 +146,7 @@ def test_a_full_directory_gets_no_new_ledger_and_the_other_accepts_adds() -> Non
 
 
 def test_a_dropped_ledger_is_recreated_in_its_directory() -> None:
-    """Its deletion is not durable: after a crash it would be in two."""
+    """The deletion is not durable yet: after a crash the ledger would be in two directories."""
     box = DirectoriesOnDisks(2)
     box.open()
     box.store.create_ledger(1, key_of(1))
@@ -178,7 +178,7 @@ def test_a_ledger_that_was_fenced_and_dropped_is_recreated_fenced() -> None:
 
 
 def test_a_ledger_found_in_two_directories_is_lost_until_it_is_dropped() -> None:
-    """Somebody copied files, so it is unknown which of them is right."""
+    """Somebody copied files, so it is unknown which directory is right."""
     box = DirectoriesOnDisks(2)
     box.open()
     for ledger_id in (1, 2):
@@ -213,7 +213,7 @@ def lose_last_group_but_one(box: DirectoriesOnDisks, number: int) -> None:
 
 @pytest.mark.parametrize("outdated", [0, 1])
 def test_a_directory_that_lost_a_deletion_does_not_decide_what_a_ledger_has(outdated: int) -> None:
-    """The other one is whole, so the ledger was created again there, after the deletion."""
+    """The other directory is complete: the ledger was recreated there after the deletion."""
     box = DirectoriesOnDisks(2)
     box.open()
     old, new = box.stores[outdated], box.stores[1 - outdated]
@@ -357,7 +357,7 @@ def test_the_first_error_is_the_result_of_calls_to_several_directories() -> None
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_a_batch_for_two_directories_is_answered_in_parts(order: tuple[int, int]) -> None:
-    """Each part has its own entries, and a part that does not fit is refused alone."""
+    """Each directory has its own part, and a part that does not fit is refused alone."""
     box = DirectoriesOnDisks(2)
     box.open()
     for ledger_id in (1, 2):
@@ -402,7 +402,7 @@ def test_a_batch_for_two_directories_is_answered_in_parts(order: tuple[int, int]
 def test_a_directory_of_a_later_version_does_not_harm_the_others(
     later: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The version that can read it starts the bookie with all of them."""
+    """A bookie of the later version starts with all directories."""
     box = DirectoriesOnDisks(2)
     box.open()
     box.store.create_ledger(1, key_of(1))
@@ -546,7 +546,7 @@ async def test_a_start_refuses_when_a_known_directory_is_left_out(
 async def test_a_ledger_is_unknown_while_a_directory_is_not_mounted(
     tmp_path: Path, metadata: MetadataStore
 ) -> None:
-    """It may hold any ledger, so what the other directory lacks is unknown, not absent."""
+    """The missing directory may hold any ledger, so nothing is reported as absent."""
     async with start(tmp_path, metadata, "one", "two") as bookie:
         here, away = await fill(bookie)
     for how in ("missing", "empty"):
@@ -581,7 +581,7 @@ async def test_a_ledger_is_unknown_while_a_directory_is_not_mounted(
 async def test_the_ledgers_of_a_failed_directory_are_marked_for_replication(
     tmp_path: Path, metadata: MetadataStore
 ) -> None:
-    """Its ledgers are marked, so that they are copied to other bookies; the others are not."""
+    """Ledgers of the failed directory are copied to other bookies, and the others are not."""
     async with start(tmp_path, metadata, "one", "two") as bookie:
         here, away = await fill(bookie)
     for ledger_id in (1, 2, 3):
@@ -658,7 +658,7 @@ async def test_the_other_directory_serves_after_one_disk_fails(
 async def test_deferred_adds_are_forced_in_their_own_directory(
     tmp_path: Path, metadata: MetadataStore
 ) -> None:
-    """A force must not say yes because another directory is well."""
+    """A force must not succeed merely because another directory works."""
     async with start(tmp_path, metadata, "one", "two") as bookie, peer_of(bookie) as peer:
         here, broken = await fill(bookie)
 

@@ -60,6 +60,6 @@ def test_a_disk_of_unknown_size_gets_the_smallest_segments(
 
 
 def test_the_largest_segment_holds_the_runs_of_entries_of_1_kb() -> None:
-    """Otherwise it would be rolled before it is full."""
+    """With a lower limit, a segment would be rolled before it is full."""
     frame_bytes = 1024 + 64
     assert SEGMENT_BYTES_MOST // frame_bytes <= StorageConfig().max_runs_per_segment

@@ -60,7 +60,10 @@ def test_the_extent_begins_at_an_entry_and_ends_before_a_missing_one() -> None:
 
 
 def test_the_extent_includes_all_frames_of_the_last_run() -> None:
-    """Its end was taken for where it begins: a compaction makes one run of all."""
+    """The start of the last run was once taken for its end.
+
+    A compaction makes one run of all entries.
+    """
     rows = rows_of((3, 3, [100, 50, 70], 4096))
     assert bounds(read_ahead_extent(SEGMENT, rows, 220, None)) == (4096, 4316, 5)
     assert bounds(read_ahead_extent(SEGMENT, rows, 220, 4)) == (4096, 4316, 5)

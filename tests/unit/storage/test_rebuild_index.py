@@ -33,8 +33,10 @@ CRASH_SEEDS = 4
 
 @pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
 def test_a_rebuilt_index_equals_the_original(part: str) -> None:
-    """The footer is what it was, byte for byte, and the store finds everything. (Of a ledger's LAC
-    a lower bound is known, where the summary is gone.)"""
+    """The footer is equal byte for byte, and the store finds every entry.
+
+    Without the summary, only a lower bound of a ledger's LAC is known.
+    """
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -70,7 +72,7 @@ def test_a_rebuilt_index_equals_the_original(part: str) -> None:
 
 @pytest.mark.parametrize("part", ["rows", "trailer"])
 def test_deleted_ledgers_do_not_come_back_with_the_index(part: str) -> None:
-    """Their frames are in the groups still."""
+    """The groups still contain the frames of the deleted ledgers."""
     disk = sim_disk()
     box = StoreOnDisk(disk)
     box.open()
@@ -146,7 +148,7 @@ def test_a_damaged_index_is_not_rebuilt_from_incomplete_groups() -> None:
 
 
 def test_rebuilding_an_index_does_not_hide_damaged_entries() -> None:
-    """A new index does not make a bad block good."""
+    """A rebuilt index does not make a damaged block valid."""
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -199,7 +201,7 @@ def boastful(seal: SealInput) -> Sealed:
 
 
 def test_a_crash_while_an_index_is_rebuilt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each operation is tried. No mixture of the new and the old index can pass for either."""
+    """The test crashes at each operation. No mixture of both indexes may pass as valid."""
     points: set[int] = set()
     begun = sim_disk()
     with monkeypatch.context() as patch:

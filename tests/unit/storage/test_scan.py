@@ -63,7 +63,7 @@ def numbered(blocks: int) -> bytes:
 def test_an_unreadable_block_does_not_affect_other_blocks(
     offset: int, size: int, error: int
 ) -> None:
-    """It reads as bytes that are not those of the disk, and not zeros."""
+    """An unreadable block is filled with bytes that differ from those on disk and from zeros."""
     data = numbered(5) + b"end"
     reader = TolerantReader(Bytes(data, 1, 3, error=error))
     found = bytes(reader.read(offset, size) or b"")
@@ -80,7 +80,7 @@ def test_an_unreadable_block_does_not_affect_other_blocks(
 
 
 def test_errors_of_the_whole_disk_are_not_tolerated() -> None:
-    """Too many blocks, or an error that is not about the bytes."""
+    """Too many unreadable blocks, or an error of another kind, fail the read."""
     data = numbered(UNREADABLE_BLOCKS_MAX + 1)
     reader = TolerantReader(Bytes(data, *range(UNREADABLE_BLOCKS_MAX)))
     reader.read(0, len(data))
@@ -166,7 +166,7 @@ def test_a_damaged_group_does_not_affect_other_groups() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_completely_written_damaged_groups_at_the_end_are_counted_as_lost(count: int) -> None:
-    """All but the last of them were synced. The last one is counted if its front is complete."""
+    """All but the last group were synced. The last one counts if its front is complete."""
     box, file, groups = log()
     numbers = [one.header.number for one in groups]
     there = changed(file, *(one.header.offset + 100 for one in groups[-count:]))
@@ -176,7 +176,7 @@ def test_completely_written_damaged_groups_at_the_end_are_counted_as_lost(count:
 
 
 def test_a_last_group_with_an_incomplete_front_is_torn_and_not_lost() -> None:
-    """Its sector is zeros, so nobody was told that it was durable."""
+    """A sector of the front is zeros, so the group was never acknowledged."""
     box, file, groups = log()
     last = groups[-1].header
     data = bytearray(file.read(0, file.size()) or b"")
@@ -228,7 +228,10 @@ def test_groups_of_another_directory_or_segment_are_ignored() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 300])
 def test_a_segment_with_any_remains_of_a_group_is_not_empty(place: int) -> None:
-    """It would be removed. A header of zeros was never synced, and groups follow it closely."""
+    """An empty segment would be removed.
+
+    A header of zeros was never synced, and groups follow it closely.
+    """
     box, file, groups = log()
     at = groups[0].header.offset
     group = bytes(file.read(at, groups[0].header.end - at) or b"")

@@ -137,7 +137,7 @@ def test_only_the_trailer_is_read_of_segments_in_the_cache(clean: bool) -> None:
 def test_a_start_begins_again_once_if_a_footer_turns_out_to_be_damaged(
     cached: bool, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its trailer was believed: all begins anew, once, and its groups are read instead."""
+    """The trailer was accepted first. The start begins again once and reads the groups instead."""
     looks: list[bool] = []
     attempt = LogRecovery._look_once
 

@@ -113,7 +113,7 @@ def test_buffers_may_be_cut_anywhere() -> None:
 
 
 def test_the_newest_of_several_copies_is_served() -> None:
-    """Recovery writes an entry again with other metadata."""
+    """Recovery writes an entry again, with other metadata."""
     box = opened()
 
     def write(entry_id: int, lac: int) -> bytes:

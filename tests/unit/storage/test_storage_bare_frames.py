@@ -169,7 +169,7 @@ def test_segments_of_an_earlier_version_are_read_and_compacted_again(from_groups
 def test_a_start_restores_a_compacted_segment_from_cache_footer_or_groups(
     cached: bool, from_groups: bool
 ) -> None:
-    """The kind of frames is in the trailer, which the index cache has, and in each group."""
+    """The kind of frames is recorded in the trailer, in the index cache and in each group."""
     box = opened()
     in_turn(box, lambda entry: bytes(100))
     [number] = compacted(box)
@@ -243,7 +243,7 @@ def test_a_segment_dump_returns_the_entries_of_bare_frames() -> None:
 
 
 def test_the_output_of_a_compaction_has_the_keys_of_all_copied_ledgers() -> None:
-    """Bare frames do not have them."""
+    """Bare frames do not contain the keys."""
     box = opened()
     mixed(box, segments=4)  # The keys were logged in the first.
     for gone in ((1, 2), (3,)):  # The output is compacted again.
@@ -266,7 +266,7 @@ def test_the_output_of_a_compaction_has_the_keys_of_all_copied_ledgers() -> None
 
 @pytest.mark.parametrize("place", [1, 4 + 7, 4 + 15, 60])
 def test_damage_in_any_part_of_a_bare_frame_is_detected(place: int) -> None:
-    """This includes damage in the length, the ids or what follows."""
+    """Damage in the length, the ids and the payload is detected."""
     box = opened()
     in_turn(box, lambda entry: bytes(100))
     [number] = compacted(box)

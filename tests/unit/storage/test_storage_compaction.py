@@ -208,7 +208,7 @@ def test_ledgers_deleted_or_recreated_during_a_compaction_stay_correct() -> None
 
 
 def test_the_space_of_a_ledger_recreated_during_a_compaction_is_counted_once() -> None:
-    """What the output has of its former life is dead, and comes back with a later compaction."""
+    """Entries from before the deletion are dead in the output. A later compaction frees them."""
     box = opened()
     mixed(box, segments=3)
     box.drop([1, 2])
@@ -295,7 +295,7 @@ def test_a_damaged_segment_is_kept_and_others_are_compacted(where: str) -> None:
 def test_an_unreadable_dead_segment_is_read_again_only_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of it was read again whenever a ledger was deleted, and every few seconds."""
+    """The segment was once read at every deletion and every few seconds."""
     box = opened()
     mixed(box, segments=2)
     number = sealed(box)[0]
@@ -403,7 +403,7 @@ def test_compactions_follow_their_intervals_and_ratios(switched_off: bool) -> No
 
 
 def test_minor_compactions_run_with_major_compactions_disabled() -> None:
-    """A major ratio of 0 switched the minor kind off as well."""
+    """A major ratio of 0 once disabled minor compactions as well."""
     config = replace(
         SMALL,
         compact_minor_ratio=0.3,
@@ -513,7 +513,7 @@ def test_the_log_gets_the_reserve_when_not_even_a_deletion_can_be_logged() -> No
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "another deletion", "a refusal"])
 def test_a_deletion_that_cannot_be_logged_is_retried(meanwhile: str) -> None:
-    """A refusal that could not be logged either took the place of the deletion."""
+    """A refusal that could not be logged once replaced the pending deletion."""
     box = with_a_full_log()
     box.fence(1)
     box.drop([1])
@@ -758,7 +758,7 @@ def test_suspended_compaction_waits_until_it_is_resumed() -> None:
 
 
 def test_minor_and_major_compaction_can_be_suspended_separately() -> None:
-    """Half alive is below the major ratio, and not below the minor one."""
+    """Segments that are half live are below the major ratio and above the minor one."""
     config = replace(EAGER, compact_minor_ratio=0.2, compact_major_ratio=0.9)
     box = opened(config)
     mixed(box, segments=4)
@@ -792,7 +792,7 @@ def test_a_suspension_does_not_outlive_the_process() -> None:
 
 
 def test_a_full_disk_does_not_lift_a_suspension() -> None:
-    """It could compact within the reserve."""
+    """The store could otherwise compact with the space of its reserve."""
     box = opened(replace(EAGER, min_free_bytes=20_000))
     mixed(box, segments=6)
     compact(box)
@@ -823,7 +823,7 @@ def test_an_invalid_suspension_note_is_ignored() -> None:
 
 
 def test_a_ledger_with_the_id_minus_one_is_compacted_like_any_other() -> None:
-    """Bookies took them once."""
+    """Earlier bookies accepted this id."""
     box = opened(EAGER)
     box.append(entries(-1, 0, 3))
     fill_segments(box, 1, 2)
@@ -860,7 +860,7 @@ def test_compaction_stops_once_the_log_has_failed() -> None:
 
 
 def test_space_for_a_compaction_is_reserved_only_if_one_may_run() -> None:
-    """All ledgers are deleted, and something else fills the disk: what is free then counts."""
+    """All ledgers are deleted, and other files fill the disk: only the free space counts."""
     least, free = 1_000_000, 10_000_000
     box = opened(replace(EAGER, min_free_bytes=least, writable_free_bytes=least))
     mixed(box, segments=2)

@@ -83,7 +83,7 @@ def test_more_ledgers_than_a_quarantine_record_can_name_are_repaired(
     told: set[int] = set()
     while lacking := lacks(box.store):
         assert len(lacking) <= most
-        assert not told & set(lacking), "they are healed"
+        assert not told & set(lacking), "the damaged entries are repaired"
         told |= set(lacking)
         box.heal(lacking)
         box.later()
@@ -245,7 +245,7 @@ def test_a_lack_of_file_descriptors_is_not_reported_as_damage() -> None:
 
 
 def test_a_read_without_a_file_descriptor_reports_no_damage() -> None:
-    """It was a DamagedError, as if the disk had returned wrong bytes."""
+    """The error was once a DamagedError, as if the disk had returned wrong bytes."""
     box = filled()
     [number, *_] = sealed(box)
     segment = box.segment(number)
@@ -384,7 +384,7 @@ def test_a_scrub_reads_all_of_a_sealed_segment_from_the_device() -> None:
 
 
 def test_a_scrub_step_reads_little_from_an_unreadable_segment() -> None:
-    """Every read may take seconds then, and the log waits for the thread."""
+    """Each failing read may take seconds, and the log waits for the thread."""
     box = filled()
     [number, *_] = sealed(box)
     box.disk.fail_reads(segment_name(number))

@@ -104,7 +104,7 @@ def test_runs_in_a_segment_with_lost_groups_do_not_restore_a_deleted_ledger() ->
 
 
 def test_a_lost_group_that_is_readable_again_does_not_restore_a_deleted_ledger() -> None:
-    """A group that cannot be read at one start, and can be at the next."""
+    """One start cannot read the group, and the next one can."""
     box = StoreOnDisk(sim_disk())
     box.open()
     number = speaks_in_runs_only(box)
@@ -128,7 +128,7 @@ def test_a_lost_group_that_is_readable_again_does_not_restore_a_deleted_ledger()
 
 
 def test_a_segment_whose_index_is_damaged_does_not_restore_a_deleted_ledger() -> None:
-    """Its groups have entries of the ledger, its index never had them."""
+    """The groups have entries of the ledger that the index never named."""
     box = StoreOnDisk(sim_disk())
     box.open()
     number = speaks_in_runs_only(box)
@@ -260,7 +260,7 @@ def test_a_ledger_fenced_and_deleted_stays_refused_for_a_week() -> None:
 
 
 def test_expired_refusals_are_forgotten() -> None:
-    """Each took memory until the ledger was asked for, and the metric counted it."""
+    """Each once used memory until its ledger was requested, and the metric counted it."""
     box = opened()
     for ledger_id in (1, 2, 3):
         box.append(entries(ledger_id, 0, 1))
@@ -390,7 +390,7 @@ def live_twice(box: StoreOnDisk, *, cached: bool, fenced: bool) -> None:
 def test_a_recreated_ledger_has_no_fence_or_lac_from_before_its_deletion(
     cached: bool, fenced: bool
 ) -> None:
-    """Neither the fence, which would end its writer, nor the LAC, which readers would believe."""
+    """An old fence would end its writer, and readers would trust an old LAC."""
     box = opened()
     live_twice(box, cached=cached, fenced=fenced)
     for restart in range(2):
@@ -405,7 +405,7 @@ def test_a_recreated_ledger_has_no_fence_or_lac_from_before_its_deletion(
 
 
 def test_a_relogged_deletion_does_not_remove_a_ledger_recreated_in_its_first_segment() -> None:
-    """A crash may leave that segment beside the new record: the ledger is in no other one."""
+    """A crash may leave that segment beside the new record. The ledger is in no other segment."""
     catalogue = Catalogue()
 
     def log(kind: RecordKind, value: bytes, number: int) -> None:
@@ -431,7 +431,7 @@ def test_a_relogged_deletion_does_not_remove_a_ledger_recreated_in_its_first_seg
 
 
 def test_a_refusal_outlives_the_segments_that_mention_the_ledger() -> None:
-    """For a week, whatever is removed, and not for longer."""
+    """The refusal lasts exactly a week, whatever segments are removed."""
     assert timedelta(milliseconds=TOMBSTONE_TTL_MS) == timedelta(days=7)
     box = opened()
     box.append(entries(1, 0, 2))
@@ -489,7 +489,7 @@ def test_the_last_of_several_deletions_decides_how_long_a_ledger_is_refused() ->
 
 
 def test_no_segment_is_removed_before_pending_deletions_are_logged() -> None:
-    """A crash would bring the ledger back, and its fence in one of the segments must come too."""
+    """A crash would restore the ledger without its fence, which is in one of the segments."""
     box = opened()
     fill_segments(box, 1, 2)
     box.idle()
@@ -553,7 +553,7 @@ def test_a_started_removal_waits_for_pending_deletions_to_be_logged() -> None:
 
 
 def test_a_deletion_relogged_twice_does_not_remove_later_entries() -> None:
-    """It concerns what was before its first record, and not what was before its second one."""
+    """The deletion applies to entries before its first record, not before its second one."""
     box = opened()
     box.append(entries(1, 0, 3))
     box.append(entries(2, 0, 3))
@@ -575,7 +575,7 @@ def test_a_deletion_relogged_twice_does_not_remove_later_entries() -> None:
 
 
 def test_a_removal_whose_records_span_segments_loses_none_in_a_crash() -> None:
-    """More state records than one batch takes, with a roll between them."""
+    """The state records need several batches, with a new segment between them."""
     config = replace(SMALL, segment_bytes=600_000, reserve_bytes=600_000)
     packet = bytes(4000)
     for operation in range(1, 40):
@@ -635,7 +635,7 @@ def test_a_removal_logged_in_a_torn_group_has_no_effect() -> None:
 def test_all_deletions_that_found_no_space_are_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of several calls that found no space is tried again, not only the last."""
+    """Each of several calls is retried, not only the last one."""
     box = opened()
     box.append([(DEAD, 0, b"x"), (KEPT, 0, b"y")])
     box.pump()

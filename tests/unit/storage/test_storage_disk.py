@@ -85,7 +85,7 @@ def test_short_reads_are_joined(file: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_read_without_waiting_returns_cached_data(file: Any) -> None:
-    """Just written: in the page cache, wherever the file system can tell."""
+    """Data that was just written is in the page cache, if the file system can tell."""
     file.write([b"abcdefgh"], 0)
     assert bytes(file.read(2, 3, wait=False)) == b"cde"
     assert bytes(file.read(6, 30, wait=False)) == b"gh"

@@ -70,7 +70,7 @@ def test_queued_copies_repair_nothing_until_they_are_durable() -> None:
 
 
 def test_a_newer_copy_in_the_same_segment_repairs_damage() -> None:
-    """The page rotted while the segment was still written."""
+    """The page was damaged while the segment was still being written."""
     box = filled(segments=1)
     box.append([(80, n, b"z" * 900) for n in range(12)])
     box.idle()
@@ -96,7 +96,7 @@ def test_a_newer_copy_in_the_same_segment_repairs_damage() -> None:
 
 
 def test_a_rewrite_keeps_newer_copies_of_ledgers_it_leaves_out() -> None:
-    """A ledger whose only entry there was damaged: its newer copy is not lost with the rewrite."""
+    """The ledger's only entry in the segment was damaged. Its newer copy survives the rewrite."""
     box = filled(segments=1)
     box.append([(90, 0, b"only" * 200)])
     while box.store.usage()[-1].state != "sealed" and len(sealed(box)) < 2:

@@ -147,7 +147,7 @@ def lose_group(box: StoreOnDisk, number: int, at: int) -> None:
 
 @pytest.mark.parametrize("used", [False, True])
 def test_a_last_group_with_bytes_written_after_it_is_damaged_and_not_torn(*, used: bool) -> None:
-    """The log syncs a group before it writes behind it, so the group may be acknowledged."""
+    """The log syncs a group before it writes after it, so the group may be acknowledged."""
     box = opened(EAGER)
     for number in range(3):
         box.append(entries(1, 20 * number, 20, 200))
@@ -187,7 +187,7 @@ def lose_header(box: StoreOnDisk, number: int) -> None:
     ("header", "lost"), [(False, 0), (False, 1), (False, 3), (True, 0), (True, 1), (True, 3)]
 )
 def test_lost_groups_at_the_start_of_a_later_segment_are_counted(header: bool, lost: int) -> None:
-    """Without its header, the segment before it shows the number that its first group had."""
+    """Without the header, the previous segment shows the number of the first group."""
     box = opened()
     fill_segments(box, 1, 1)
     append_alone(box, 2, 0, 8)
@@ -295,7 +295,7 @@ def test_no_lac_is_taken_from_a_block_with_a_wrong_checksum() -> None:
 @pytest.mark.parametrize("sizes", [[50], [50, 50, 50], [50, 60, 7], [9, 300, 300, 4_500]])
 @pytest.mark.parametrize("others", [0, 20])
 def test_the_lac_of_each_ledger_is_known_after_a_crash(sizes: list[int], others: int) -> None:
-    """It is in the last entry of the ledger, whatever the sizes of its entries."""
+    """The LAC is in the last entry of the ledger, whatever the sizes of its entries."""
     box = opened()
     box.append([
         *((7, number, bytes(size)) for number, size in enumerate(sizes)),

@@ -61,7 +61,7 @@ def check_newest(box: StoreOnDisk) -> None:
 def test_a_compaction_keeps_the_newest_copy(
     old: range | list[int], new: range | list[int], together: bool
 ) -> None:
-    """It kept the copy in the longest run, and so brought back what a repair had replaced."""
+    """A compaction once kept the copy in the longest run, which undid a repair."""
     box = opened()
     add(box, old, "old")
     if not together:

@@ -63,7 +63,7 @@ def test_concurrent_reads_share_the_rate_while_adds_wait() -> None:
 
 
 def test_entries_written_since_the_last_check_count_as_adds() -> None:
-    """For a moment between two checks, nothing waits."""
+    """The queue may be empty for a moment between two checks."""
 
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         await budget.spend(100 * KB)

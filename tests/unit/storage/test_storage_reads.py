@@ -73,7 +73,7 @@ def test_a_sliced_read_returns_the_same_entries_as_a_single_read(budget: int) ->
 
 
 def test_a_cold_read_fetches_nothing_twice() -> None:
-    """After each wait it once began again: one fetch, and many checks."""
+    """The read once began again after each wait, with one fetch and many checks."""
     box, recorder = sealed(1.0, 200, 20_000)
     checked: list[int] = []
     frames = box.store._reader._frames
@@ -194,7 +194,7 @@ def test_a_gathered_read_returns_the_same_entries_as_separate_reads(
 
 @pytest.mark.parametrize("ledgers", [10, FAR])
 def test_scattered_runs_are_not_read_on_the_event_loop(ledgers: int) -> None:
-    """Cached, and asked for on the event loop: one by one it took 40 us an entry there."""
+    """Reading cached entries singly took 40 us each on the event loop."""
     box, _ = sealed(0.0, 200 * ledgers, 900, ledgers=ledgers)
     with pytest.raises(WouldBlock):
         box.store.read(3, 0, 100, 1 << 30)
@@ -204,7 +204,7 @@ def test_scattered_runs_are_not_read_on_the_event_loop(ledgers: int) -> None:
 
 
 def test_damage_in_entries_of_other_ledgers_does_not_affect_a_read() -> None:
-    """Entries of others that lie between are read, and need not be whole."""
+    """Entries of other ledgers in between are read too, and may be damaged."""
     box, recorder = sealed(1.0, 2_000, 6_000, ledgers=10)
     run(box.store.read_blocking(3, 0, 1, 1 << 30))
     waits = box.store._reader.upcoming(box.store._catalogue.ledgers[3], 30, 1, 1 << 20, 4)
@@ -445,7 +445,7 @@ def test_ranges_are_complete_even_if_segments_are_sealed_and_compacted_meanwhile
 def test_ranges_are_complete_even_if_a_segment_is_sealed_after_newer_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There was no space for its footer. The reader had passed it, and did not check again."""
+    """There was no space for its footer. The reader had passed it and did not check again."""
     write_footer = sealer.write_footer
     postponed: list[Any] = []
 
@@ -522,7 +522,7 @@ def test_read_ahead_stays_within_its_bound_and_runs_one_step_at_a_time(
 
 
 def test_reading_a_ledger_again_reads_ahead_again() -> None:
-    """It was once not read ahead in the segment that it had been read to the end of."""
+    """The segment that a reader had read to its end was once not read ahead again."""
     box, recorder = sealed(1.0, 240, 50_000)
     asked = []
     for _ in range(2):
@@ -557,7 +557,7 @@ def test_random_reads_trigger_no_read_ahead() -> None:
 
 
 def test_a_large_first_read_starts_read_ahead_at_once() -> None:
-    """Two pieces were waited for first: a sixth of the time that a ledger of 42 MB takes."""
+    """Read-ahead once started after two reads, a sixth of the time of a ledger of 42 MB."""
     box, recorder = sealed(1.0, 240, 50_000)
     read_on(box, 0, 15)  # 750,000 bytes
     [(offset, size)] = recorder.aheads
@@ -671,7 +671,7 @@ def read_through(box: StoreOnDisk, recorder: Recorder) -> None:
 def test_a_reader_does_not_wait_at_the_start_of_the_next_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither for the index of the next one, nor for its first entries."""
+    """The index and the first entries of the next segment are read ahead."""
     box, recorder = three_segments()
     files = ColdFiles(monkeypatch)
     read_through(box, recorder)
@@ -717,7 +717,7 @@ def test_shared_next_segments_are_not_read_ahead(
 def test_a_ledger_with_its_oldest_entries_in_the_newest_segment_is_read_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A compaction leaves it so. Only the segment with the next number was once checked."""
+    """A compaction leads to this state. Only the segment with the next number was once checked."""
     eager = replace(
         LARGE, segment_bytes=6 << 20, max_queued_bytes=8 << 20,
         compact_minor_interval_s=0.0, compact_major_interval_s=0.0,
@@ -806,7 +806,7 @@ def test_a_segment_removed_during_read_ahead_is_closed_afterwards() -> None:
 
 
 def test_a_sealed_segment_is_indexed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ledgers are read, added to, dropped and made again between any two of them."""
+    """Between two slices, ledgers are read, added to, dropped and recreated."""
     monkeypatch.setattr(sealer, "LEDGERS_PER_SLICE", 3)
     box, _ = opened()
     segment = current(box)
@@ -867,7 +867,7 @@ def test_a_stop_between_two_slices_loses_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_written_batches_are_freed_without_the_garbage_collector() -> None:
-    """Runs and their batch named each other: a ring that only the collector could break."""
+    """Runs and their batch once formed a reference cycle that only the collector could break."""
     import gc
     import weakref
 

@@ -430,7 +430,7 @@ def test_one_wrong_bit_beside_zeros_in_an_entry_is_damage_and_two_look_torn(bits
 
 @pytest.mark.parametrize("ledgers", [1, 60])
 def test_a_wrong_bit_in_the_front_of_the_last_group_is_damage(ledgers: int) -> None:
-    """It is unknown which entries it had, so none may be called absent.
+    """The entries of the group are unknown, so none may be reported absent.
 
     With runs of one entry, the table is longer than a sector.
     """
@@ -505,7 +505,7 @@ def test_the_newest_segment_cannot_vanish_unnoticed() -> None:
 
 
 def test_the_segment_of_a_clean_stop_cannot_vanish_unnoticed() -> None:
-    """Not even if all preallocated files, which prove that it was begun, are gone as well."""
+    """This holds even if all preallocated files, which prove that it was begun, are gone too."""
     box = opened()
     fill_segments(box, 1, 2)
     box.idle()
@@ -593,7 +593,7 @@ def test_a_log_of_a_later_version_is_refused_untouched() -> None:
     ],
 )  # fmt: skip
 def test_unreadable_small_files_do_not_prevent_a_start(name: str) -> None:
-    """An example is a bad sector. The contents are only hints, or can be found out again."""
+    """The files contain only hints, or data that can be determined again."""
     box = opened()
     fill_segments(box, 1, 2)
     box.store.suspend_compaction(minor=True, major=True, by="me")

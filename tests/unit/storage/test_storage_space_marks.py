@@ -94,7 +94,7 @@ def test_the_reason_names_the_missing_segment_if_there_is_enough_space() -> None
 
 @pytest.mark.parametrize("swing", [1, 10_000, 60_000])
 def test_free_space_around_the_marks_changes_the_state_once_per_dwell_time(swing: int) -> None:
-    """Looked at ten times a second for five minutes."""
+    """The store checks its space ten times a second for five minutes."""
     box = opened(CONFIG)
     changes: list[bool] = []
     box.store.on_writable_changed = changes.append

@@ -316,7 +316,7 @@ def test_an_add_that_finds_no_space_leaves_pending_records_for_the_next_add() ->
 
 
 def test_a_refused_batch_is_unchanged() -> None:
-    """Otherwise the waiting records would be logged again with it, wherever it goes next."""
+    """Otherwise the pending records would be logged again with the next use of the batch."""
     box = opened()
     disk = disk_of(box)
     disk.capacity_bytes -= disk.free_bytes()
@@ -358,7 +358,7 @@ def test_a_prepared_file_has_no_data_of_an_earlier_file_with_its_name() -> None:
 
 @pytest.mark.parametrize("new", [False, True])
 def test_a_file_that_could_not_be_prepared_is_empty_or_removed(new: bool) -> None:
-    """One that existed stays: without it, a later file would prove that a segment was lost."""
+    """An existing file stays: without it, a later file would suggest a lost segment."""
     disk = sim_disk()
     disk.make_directory("log")
     if not new:
@@ -394,7 +394,7 @@ def test_a_file_that_cannot_be_emptied_is_closed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_records_that_found_no_space_are_retried() -> None:
-    """A fence, and deletions: without their record no segment may be removed."""
+    """Without the record of a deletion, no segment may be removed."""
     box = opened()
     fill_segments(box, 1, 2)
     box.idle()
@@ -607,7 +607,7 @@ def test_a_failed_group_fails_all_queued_and_later_appends(operation: str) -> No
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_callback_that_raises_does_not_keep_others_from_running(fails: bool) -> None:
-    """All batches and barriers after it waited for ever, and a failed disk was not reported."""
+    """Later batches and barriers once waited for ever, and a failed disk was not reported."""
     box = opened()
     failures: list[StorageError] = []
     box.store.on_failure = failures.append

@@ -27,7 +27,7 @@ def given_back(monkeypatch: pytest.MonkeyPatch) -> list[Given]:
     told: list[Given] = []
 
     def uncache(file: SimFile, offset: int, size: int) -> None:
-        assert not file._check().pending, "what is not synced cannot be given back"
+        assert not file._check().pending, "pages that are not synced cannot be released"
         told.append((file._name, offset, size))
 
     monkeypatch.setattr(system_cache, "PIECE_BYTES", PIECE)

@@ -206,7 +206,7 @@ async def test_an_error_is_raised_to_the_caller_that_waits_for_the_read() -> Non
 
 @pytest.mark.parametrize("draining", [False, True])
 async def test_a_job_that_fails_unexpectedly_does_not_delay_the_others(draining: bool) -> None:
-    """They ran only when another job was queued, and not at all at a stop."""
+    """The other jobs once ran only when another job was queued, and not at all at a stop."""
     loop = asyncio.get_running_loop()
     reported: list[object] = []
     loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))

@@ -170,7 +170,7 @@ def it_loses_nothing(
 def test_a_failed_directory_sync_after_the_rename_fails_the_store(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Final, where before the rename the first two only mean that it is tried again."""
+    """Before the rename, a failure is only retried. After it, the failure is final."""
     box = opened(EAGER)
     shared(box)
     disk = disk_of(box)
