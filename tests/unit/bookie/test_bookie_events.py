@@ -212,7 +212,7 @@ async def test_failed_damage_reports_are_logged(told: Told) -> None:
     bookie._damage_notes = Raising(MetadataUnavailableError("no note"))
     for _ in range(2):
         await bookie.report_damage()
-    # The same failure of the notes is told once.
+    # The same failure of the notes is logged once.
     assert told.names() == ["damage_not_noted", "damage_report_failed", "damage_report_failed"]
     told.take()
     bookie._damage_notes = notes

@@ -209,7 +209,7 @@ async def test_deferred_adds_are_answered_before_waiting_adds(peer: Peer) -> Non
     assert order == [*range(count, 2 * count), *range(count)]
 
 
-@pytest.mark.parametrize("count", [1, 50], ids=["single", "stretch"])
+@pytest.mark.parametrize("count", [1, 50], ids=["single", "run"])
 async def test_a_recovery_add_is_durable_when_it_is_answered_whatever_its_flags(
     peer: Peer, count: int
 ) -> None:

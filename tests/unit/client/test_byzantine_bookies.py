@@ -252,7 +252,7 @@ def test_an_invented_entry_after_the_end_is_not_accepted() -> None:
             reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
             assert reader.last_add_confirmed == 3
             seen = await client.open_ledger(LEDGER, password=PASSWORD)
-            assert seen.last_add_confirmed == 89  # without the option it is believed
+            assert seen.last_add_confirmed == 89  # without the option it is accepted
             with pytest.raises(NoSuchEntryError):
                 await seen.read_entry(89)
         cluster["b3"].says = forging(cluster, 5)

@@ -92,7 +92,7 @@ def early(store: LedgerStore, ledger_id: int, entry_id: int, count: int = 1) -> 
     return None if found is None else [bytes(entry) for entry in found]
 
 
-@pytest.mark.parametrize("damaged", [False, True], ids=["", "begun anew"])
+@pytest.mark.parametrize("damaged", [False, True], ids=["", "started again"])
 def test_early_reads_leave_no_file_open(
     damaged: bool,
     at_each_step: list[Callable[[LedgerStore], None]],

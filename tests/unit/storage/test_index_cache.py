@@ -56,7 +56,7 @@ def cache_of(box: StoreOnDisk) -> InodeContent:
     return found.copy()
 
 
-# -- when it is believed ----------------------------------------------------------------------
+# -- when it is trusted -----------------------------------------------------------------------
 
 
 def test_a_start_after_a_clean_stop_reads_no_footers() -> None:

@@ -704,7 +704,7 @@ def test_a_requested_compaction_does_not_wait_for_its_interval() -> None:
     assert box.store.stats().compactions_major
     box.drop([4])
     box.pump()
-    assert compact(box) == []  # The interval begins anew.
+    assert compact(box) == []  # The interval starts again.
     check(box)
 
 
