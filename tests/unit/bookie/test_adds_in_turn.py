@@ -97,8 +97,8 @@ NEIGHBOURS = [([(1, 2 * n), (1, 2 * n + 1), (2, n)], 40, "s") for n in range(100
 @settings(max_examples=60)
 @given(batches, st.sampled_from([1, 3]))
 @example(NEIGHBOURS, 1)
-def test_columns_and_runs_are_the_same_log_and_the_same_index(steps: Any, pumped: int) -> None:
-    """Ids go up, come again, come late, in batches of every kind; a segment takes a few of them."""
+def test_columns_and_runs_give_the_same_log_and_index(steps: Any, pumped: int) -> None:
+    """Ids ascend, repeat and arrive late, in batches of every kind, over several segments."""
     boxes = store_on(), store_on()
     for number, (rows, size, kind) in enumerate(steps):
         for box, as_runs in zip(boxes, (False, True)):
@@ -142,7 +142,7 @@ def test_a_sealed_segment_keeps_no_columns() -> None:
     assert seen(box)[2][0] == 119
 
 
-def test_ids_are_kept_from_the_first_on_that_does_not_follow() -> None:
+def test_ids_are_listed_only_if_they_are_not_consecutive() -> None:
     box = store_on()
     for ledger, entries in enumerate(([5, 6, 7], [5, 6, 9], [0, 1, 2]), 1):
         for entry in entries:
@@ -173,7 +173,7 @@ class Watched(array):  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("entry", [7, 9, 5, 2])
 @pytest.mark.parametrize("moment", ["before", "behind"])
-def test_runs_that_are_looked_at_while_an_entry_comes(entry: int, moment: str) -> None:
+def test_runs_read_while_an_entry_is_added_are_consistent(entry: int, moment: str) -> None:
     """Maintenance looks at runs while an entry arrives. It only sees runs that existed."""
     box = store_on()
     for known in (5, 6):
@@ -307,9 +307,7 @@ requests = st.lists(
 
 @settings(max_examples=60)
 @given(requests, st.lists(st.floats(0, 1), max_size=3))
-def test_chunks_are_what_their_frames_are_one_by_one(
-    sent: list[bytes], places: list[float]
-) -> None:
+def test_a_chunk_is_handled_like_its_single_frames(sent: list[bytes], places: list[float]) -> None:
     """A chunk may begin and end in the middle of a frame."""
     data = b"".join(sent)
     cuts = [0, *sorted(int(place * len(data)) for place in places), len(data)]
@@ -331,10 +329,10 @@ def test_chunks_are_what_their_frames_are_one_by_one(
 
 
 @pytest.mark.parametrize("ledgers", [(1, 2, 3, 5, 6, 7), (1,) * 6])
-def test_a_frame_that_began_in_another_chunk_goes_with_those_behind_it(
+def test_a_frame_begun_in_another_chunk_joins_the_batch_of_the_next(
     ledgers: tuple[int, ...],
 ) -> None:
-    """One batch a chunk, which costs what it costs however many frames it has."""
+    """Each chunk makes one batch, however many frames it has."""
 
     async def run() -> None:
         bookie = Bookie()
@@ -350,8 +348,8 @@ def test_a_frame_that_began_in_another_chunk_goes_with_those_behind_it(
     asyncio.run(run())
 
 
-def test_refusals_in_the_middle_of_a_chunk_over_many_ledgers() -> None:
-    """The others around them are stored, in one batch, and nothing of the refused ones is."""
+def test_refused_adds_in_a_chunk_do_not_affect_those_of_other_ledgers() -> None:
+    """The other adds are stored in one batch, and nothing of the refused ones is stored."""
 
     async def run() -> None:
         bookie = Bookie()
@@ -378,7 +376,7 @@ def test_refusals_in_the_middle_of_a_chunk_over_many_ledgers() -> None:
     asyncio.run(run())
 
 
-def test_a_wrong_key_is_refused_for_each_ledger_that_it_is_not_of() -> None:
+def test_a_wrong_key_is_refused_for_each_ledger_in_a_chunk() -> None:
     async def run() -> None:
         bookie = Bookie()
         wrong = [add(ledger, 5, key=b"x" * 20) for ledger in (1, 2, 9, 3, 5)]
@@ -393,7 +391,7 @@ def test_a_wrong_key_is_refused_for_each_ledger_that_it_is_not_of() -> None:
     asyncio.run(run())
 
 
-def test_answers_of_a_batch_that_failed_name_every_add() -> None:
+def test_a_failed_batch_answers_every_add() -> None:
     async def run() -> None:
         bookie = Bookie()
         cast(SimDisk, bookie.box.disk).fail_sync_once()
@@ -404,7 +402,7 @@ def test_answers_of_a_batch_that_failed_name_every_add() -> None:
     asyncio.run(run())
 
 
-def test_columns_of_a_batch_as_runs() -> None:
+def test_the_columns_of_a_batch_convert_to_runs() -> None:
     batch = singles_batch([(3, 7), (1, 0)], 20)
     assert batch.run_count == batch.entry_count == 2
     first, second = batch.runs

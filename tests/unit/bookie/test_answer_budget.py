@@ -41,10 +41,10 @@ async def hold(budget: AnswerBudget, account: Account, ended: asyncio.Event) -> 
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_a_wait_for_room_that_is_cancelled_reserves_nothing(
+async def test_a_cancelled_wait_for_memory_reserves_nothing(
     budget: AnswerBudget, steps: int
 ) -> None:
-    """Room that was granted just before the cancellation was never released."""
+    """Memory that was granted just before the cancellation was once never released."""
     first, second = Account(Sink()), Account(Sink())
     ended = asyncio.Event()
     holder = asyncio.create_task(hold(budget, first, ended))
@@ -63,7 +63,7 @@ async def test_a_wait_for_room_that_is_cancelled_reserves_nothing(
 
 
 async def test_a_request_that_fails_does_not_keep_others_waiting(budget: AnswerBudget) -> None:
-    """The requests after it were never started, those of other connections included."""
+    """Later requests, also those of other connections, were once never started."""
     mine, other = Account(Sink()), Account(Sink())
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(

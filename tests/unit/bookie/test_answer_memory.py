@@ -110,7 +110,7 @@ async def test_a_read_that_ends_with_an_unexpected_error_is_answered(
 async def test_pipelined_batch_reads_stay_within_the_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """11 KB of requests asked for a gigabyte, and got it."""
+    """11 KB of requests once produced a gigabyte of answers."""
     begun = spy_on_reads(monkeypatch)
     async with filled(tmp_path) as bookie, peer_of(bookie) as peer:
         answers = bookie.service.answers
@@ -173,10 +173,10 @@ async def test_a_fence_or_poll_of_a_closed_connection_reads_nothing(tmp_path: Pa
         assert bookie.service.counters.reads == reads
 
 
-async def test_the_bookie_has_a_limit_and_connections_take_turns(
+async def test_answers_have_a_total_limit_that_connections_share_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that take nothing fill what they may; others are served, and these are closed."""
+    """Clients that receive nothing use up the limit. They are closed, and others are served."""
     monkeypatch.setattr(answer_budget, "PRESSED_STALL_S", 0.2)
     async with filled(tmp_path) as bookie:
         answers = bookie.service.answers
@@ -196,7 +196,7 @@ async def test_the_bookie_has_a_limit_and_connections_take_turns(
         assert answers.peak_bytes <= LIMITS.max_answer_bytes + ALL_BYTES + 4096
 
 
-async def test_small_reads_do_not_wait_for_clients_that_take_nothing(tmp_path: Path) -> None:
+async def test_small_reads_do_not_wait_for_clients_that_receive_nothing(tmp_path: Path) -> None:
     """Neither do large reads of a client that has received its earlier answers."""
     async with filled(tmp_path) as bookie, peer_of(bookie) as known:
         answers = bookie.service.answers
@@ -216,8 +216,8 @@ async def test_small_reads_do_not_wait_for_clients_that_take_nothing(tmp_path: P
             assert answers.counters.stalled == 0
 
 
-async def test_adds_behind_reads_that_wait_are_taken(tmp_path: Path) -> None:
-    """On one connection, which has no room for answers."""
+async def test_adds_after_waiting_reads_are_accepted(tmp_path: Path) -> None:
+    """The connection has no budget left for answers to its reads."""
     async with filled(tmp_path) as bookie, deaf_peer(bookie) as sock:
         loop = asyncio.get_running_loop()
         before = bookie.service.counters.adds
@@ -226,7 +226,7 @@ async def test_adds_behind_reads_that_wait_are_taken(tmp_path: Path) -> None:
         assert bookie.service.answers.requests_waiting > 0
 
 
-async def test_an_answer_larger_than_every_bound_passes_alone(tmp_path: Path) -> None:
+async def test_an_answer_larger_than_every_limit_is_sent_alone(tmp_path: Path) -> None:
     tiny = replace(LIMITS, max_unsent_bytes=1, max_answer_bytes=1)
     async with filled(tmp_path, tiny) as bookie, peer_of(bookie) as peer:
         peer.send(ALL * 3 + frames.read_request(LEDGER, 5) * 3)
@@ -257,7 +257,7 @@ async def test_too_many_requests_stop_the_connection_from_being_read(
         assert frames.read_response(0, LEDGER, 3, entry(3)) in got
 
 
-async def test_a_client_that_takes_nothing_is_closed(tmp_path: Path) -> None:
+async def test_the_connection_of_a_client_that_receives_nothing_is_closed(tmp_path: Path) -> None:
     config = replace(LIMITS, unsent_timeout_s=0.3)
     async with filled(tmp_path, config) as bookie, deaf_peer(bookie) as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ALL)
@@ -267,7 +267,7 @@ async def test_a_client_that_takes_nothing_is_closed(tmp_path: Path) -> None:
         assert bookie.service.answers.counters.stalled == 1
 
 
-async def test_a_slow_client_that_takes_its_answers_is_kept(tmp_path: Path) -> None:
+async def test_the_connection_of_a_slow_client_is_kept(tmp_path: Path) -> None:
     config = replace(LIMITS, unsent_timeout_s=0.5)
     async with filled(tmp_path, config) as bookie, deaf_peer(bookie, 128 * 1024) as sock:
         loop = asyncio.get_running_loop()
@@ -293,7 +293,7 @@ async def test_one_connection_has_a_share_of_the_long_polls(
         await until(lambda: bookie.service.long_polls.count == 4)
 
 
-async def test_missing_entries_cost_no_room(tmp_path: Path) -> None:
+async def test_answers_about_missing_entries_need_no_budget(tmp_path: Path) -> None:
     async with filled(tmp_path) as bookie, peer_of(bookie) as peer:
         answer = await peer.ask(frames.read_request(LEDGER, 10**6))
         assert answer == frames.read_response(Code.NO_ENTRY, LEDGER, 10**6)

@@ -40,7 +40,7 @@ async def add(peer: Peer, entries: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1024,), (900, 1100, 17)], ids=["equal", "mixed"])
-async def test_a_batch_of_megabytes_comes_whole_between_other_answers(
+async def test_a_batch_of_megabytes_arrives_complete_between_other_answers(
     tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
     entries = [entry(entry_id, sizes) for entry_id in range(COUNT)]
@@ -111,7 +111,7 @@ async def peer(bookie: Bookie) -> AsyncIterator[Peer]:
         yield connected
 
 
-async def test_a_reader_that_waits_gets_all_that_comes_next(bookie: Bookie, peer: Peer) -> None:
+async def test_a_waiting_reader_receives_all_entries_added_next(bookie: Bookie, peer: Peer) -> None:
     async with peer_of(bookie) as tail:
         await add_at_once(peer, 0, 4)
         assert await tail.ask(batch_from(2)) == answer_of(2, 4)  # it is here
@@ -123,7 +123,7 @@ async def test_a_reader_that_waits_gets_all_that_comes_next(bookie: Bookie, peer
         assert bookie.service.long_polls.count == 0
 
 
-async def test_a_fence_ends_the_waiting_of_a_batch_read(bookie: Bookie, peer: Peer) -> None:
+async def test_a_fence_ends_a_waiting_batch_read(bookie: Bookie, peer: Peer) -> None:
     async with peer_of(bookie) as tail:
         await add_at_once(peer, 0, 0)
         tail.send(batch_from(1))
@@ -134,7 +134,7 @@ async def test_a_fence_ends_the_waiting_of_a_batch_read(bookie: Bookie, peer: Pe
         assert await tail.ask(batch_from(1)) == nothing_from(1)  # nothing will come
 
 
-async def test_a_waiting_reader_that_goes_away_is_forgotten(bookie: Bookie, peer: Peer) -> None:
+async def test_a_waiting_reader_that_disconnects_is_forgotten(bookie: Bookie, peer: Peer) -> None:
     await add_at_once(peer, 0, 0)
     async with peer_of(bookie) as tail:
         tail.send(batch_from(1))
@@ -142,7 +142,7 @@ async def test_a_waiting_reader_that_goes_away_is_forgotten(bookie: Bookie, peer
     await polls_wait(bookie, 0)
 
 
-async def test_nobody_waits_for_long(tmp_path: Path) -> None:
+async def test_a_batch_read_waits_only_within_its_limits(tmp_path: Path) -> None:
     limit = BookieConfig(max_long_polls=0)
     async with running_bookie(tmp_path / "a", BookieConfig()) as bookie, peer_of(bookie) as peer:
         assert await peer.ask(batch_from(0)) == frames.batch_read_response(

@@ -95,10 +95,10 @@ adds = st.lists(
 
 
 @given(adds, st.data())
-def test_every_mixture_of_ledgers_ids_and_sizes(
+def test_every_mixture_of_ledgers_ids_and_sizes_is_stored_correctly(
     steps: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    """Ledgers interleave, ids jump (striping), sizes change; chunks are cut anywhere."""
+    """Ledgers interleave, ids have gaps, sizes change, and chunks end anywhere."""
     upcoming = {1: 0, 2: 0, 3: 0}
     sent = []
     for ledger, jump, size in steps:
@@ -114,7 +114,7 @@ def test_every_mixture_of_ledgers_ids_and_sizes(
 
 
 @given(adds, st.data())
-def test_every_mixture_over_protocol_v3(
+def test_every_mixture_over_protocol_v3_is_stored_correctly(
     steps: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     """An add that arrived as a protobuf message is a v2 frame in the log."""
@@ -143,7 +143,7 @@ rows = st.lists(
 
 
 @given(rows, st.data())
-def test_what_is_refused_between_adds_of_other_ledgers(
+def test_refused_adds_between_those_of_other_ledgers_are_not_stored(
     steps: list[tuple[int, int, int, bool]], data: st.DataObject
 ) -> None:
     """Ledger 4 is fenced, 5 is not known yet, some come with a wrong key: each add is stored or
@@ -193,7 +193,7 @@ def test_what_is_refused_between_adds_of_other_ledgers(
         assert info.last_add_confirmed == (max(here) - 1 if here else -1)
 
 
-def test_keys_in_turn_cost_no_more_than_a_few_looks_a_frame() -> None:
+def test_alternating_keys_cost_only_a_few_comparisons_per_frame() -> None:
     """Each ledger has its own password. The number of comparisons must not grow quadratically."""
     keys = [bytes([97 + k % 7]) * 20 for k in range(2_000)]
     peer, store = connection([])
@@ -227,7 +227,7 @@ def test_keys_in_turn_cost_no_more_than_a_few_looks_a_frame() -> None:
 
 @pytest.mark.parametrize("size", [20, 30])
 @pytest.mark.parametrize("v3_frames", [False, True], ids=["v2", "v3"])
-def test_an_entry_that_fills_a_gap_is_no_part_of_the_run_around_it(
+def test_an_entry_that_fills_a_gap_is_not_part_of_the_surrounding_run(
     *, v3_frames: bool, size: int
 ) -> None:
     """Striped entries have gaps, which copies may fill later in the same chunk."""
@@ -244,7 +244,7 @@ def test_an_entry_that_fills_a_gap_is_no_part_of_the_run_around_it(
     assert entries_of(store) == sent
 
 
-def test_mixed_sizes_of_one_ledger_are_one_run() -> None:
+def test_entries_of_mixed_sizes_form_one_run() -> None:
     peer, store = connection([1])
     bodies = [entry(1, k, k * 7 % 90) for k in range(500)]
     peer.data_received(b"".join(frames.add_request(KEY, body) for body in bodies))
@@ -253,7 +253,7 @@ def test_mixed_sizes_of_one_ledger_are_one_run() -> None:
     assert entries_of(store) == [(1, k, body) for k, body in enumerate(bodies)]
 
 
-def test_mixed_sizes_cost_no_more_than_a_few_looks_a_frame(
+def test_mixed_sizes_cost_only_a_few_unpacked_heads_per_frame(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Columns used to be unpacked over the whole rest of the chunk at each change of size."""
@@ -272,7 +272,7 @@ def test_mixed_sizes_cost_no_more_than_a_few_looks_a_frame(
     assert unpacked <= 4 * 2_000
 
 
-def test_answers_leave_in_few_writes_and_large_ones_uncopied() -> None:
+def test_answers_are_sent_in_few_writes_and_large_ones_without_a_copy() -> None:
     """A thousand small answers were a thousand writes where they had more than 256 KB together."""
     peer, _ = connection([])
     sent: list[bytes] = []
@@ -290,9 +290,7 @@ def test_answers_leave_in_few_writes_and_large_ones_uncopied() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(400,), (400, 500)])
-async def test_what_comes_at_once_may_be_more_than_a_segment_holds(
-    tmp_path: Path, sizes: tuple[int, ...]
-) -> None:
+async def test_a_chunk_may_be_larger_than_a_segment(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     """A large chunk was once one batch, which was refused with IO_ERROR at each attempt.
 
     Found by seed 2772281675 of the simulator's workload `index`, where no recovery of that ledger
@@ -309,7 +307,9 @@ async def test_what_comes_at_once_may_be_more_than_a_segment_holds(
 
 
 @pytest.mark.parametrize("sizes", [(400,), (400, 500)])
-async def test_nor_is_it_one_batch_with_protocol_v3(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+async def test_a_chunk_of_protocol_v3_may_be_larger_than_a_segment(
+    tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
     config = replace(SMALL, segment_bytes=64 * 1024)
     codec = EntryCodec(7, DigestType.CRC32C, b"")
     packed = [codec.pack(n, -1, 0, bytes(sizes[n % len(sizes)])) for n in range(400)]
@@ -321,7 +321,7 @@ async def test_nor_is_it_one_batch_with_protocol_v3(tmp_path: Path, sizes: tuple
         assert [one.addResponse.entryId for one in answers] == list(range(len(requests)))
 
 
-def test_a_flood_of_nonsense_does_not_fill_the_log() -> None:
+def test_a_flood_of_invalid_requests_does_not_fill_the_log() -> None:
     """Every such connection wrote a line, so a stranger could fill the disk of the bookie."""
     now_s, events = 100.0, []
 

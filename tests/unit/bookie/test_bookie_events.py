@@ -100,7 +100,7 @@ async def test_each_reason_of_a_read_only_bookie_is_explained(told: Told) -> Non
     bookie._recovered = True
 
 
-async def test_orders_are_told(told: Told) -> None:
+async def test_following_and_withdrawing_an_order_are_logged(told: Told) -> None:
     bookie = told.bookie
     orders, bookie._orders = bookie._orders, Ordered()
     bookie._on_orders()
@@ -112,7 +112,7 @@ async def test_orders_are_told(told: Told) -> None:
     assert told.names() == ["not_draining", "writable"]
 
 
-async def test_a_file_system_that_does_not_answer_has_no_space(told: Told) -> None:
+async def test_an_unresponsive_file_system_is_left_out_of_the_space_report(told: Told) -> None:
     bookie = told.bookie
     [(path, total_bytes, free_bytes)] = bookie.spaces()
     assert path == bookie._disks[0].path
@@ -148,7 +148,7 @@ async def test_the_first_failure_ends_the_bookie(told: Told) -> None:
     assert told.take() == []
 
 
-async def test_a_registration_that_another_has_ends_the_bookie(told: Told) -> None:
+async def test_a_registration_taken_by_another_process_ends_the_bookie(told: Told) -> None:
     lost = KeyExistsError("another has its id")
     future: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
     future.set_result(lost)
@@ -172,7 +172,7 @@ async def test_a_port_that_cannot_be_used_is_explained(told: Told) -> None:
         (MetadataUnavailableError("no answer"), "over_replicated_skipped"),
     ],
 )
-async def test_a_pass_for_superfluous_copies_that_fails(
+async def test_a_failed_pass_for_superfluous_copies_is_logged(
     told: Told, error: Exception, event: str
 ) -> None:
     bookie, failing = told.bookie, Raising(error)
@@ -187,7 +187,7 @@ async def test_a_pass_for_superfluous_copies_that_fails(
     bookie._over_replicated = own
 
 
-async def test_garbage_collection_that_is_off_is_told_once(told: Told) -> None:
+async def test_disabled_garbage_collection_is_logged_once(told: Told) -> None:
     bookie = told.bookie
     own = bookie.collection
     bookie.collection = Raising(CollectionOffError("it is off"))
@@ -222,14 +222,14 @@ async def test_ledgers_that_the_store_lost_are_named_while_collection_is_off(tol
     bookie.collection = own
 
 
-async def test_damage_reports_that_fail_are_told(told: Told) -> None:
+async def test_failed_damage_reports_are_logged(told: Told) -> None:
     bookie = told.bookie
     own, notes = bookie.damage_reports, bookie._damage_notes
     bookie.damage_reports = Raising(MetadataUnavailableError("no answer"))
     bookie._damage_notes = Raising(MetadataUnavailableError("no note"))
     for _ in range(2):
         await bookie.report_damage()
-    # The same failure of the notes is told once.
+    # The same failure of the notes is logged once.
     assert told.names() == ["damage_not_noted", "damage_report_failed", "damage_report_failed"]
     told.take()
     bookie._damage_notes = notes
@@ -240,7 +240,7 @@ async def test_damage_reports_that_fail_are_told(told: Told) -> None:
     bookie.damage_reports, bookie._damage_notes = own, notes
 
 
-async def test_damage_that_is_found_and_healed_is_told(told: Told) -> None:
+async def test_found_and_repaired_damage_is_logged(told: Told) -> None:
     bookie = told.bookie
     seen: list[tuple[str, int]] = []
 
@@ -273,7 +273,7 @@ async def test_damage_that_is_found_and_healed_is_told(told: Told) -> None:
 async def test_an_unexpected_error_does_not_end_the_periodic_work(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Garbage was never collected again, and only one line of the log said so."""
+    """Garbage was once never collected again after one line in the log."""
     bookie, reported, calls = told.bookie, list[str](), list[int]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reported.append(context["message"]))

@@ -33,7 +33,7 @@ class Failing:
         (None, 0),
     ],
 )
-async def test_exit_status(why: QuireError | None, status: int) -> None:
+async def test_the_exit_status_depends_on_the_failure(why: QuireError | None, status: int) -> None:
     stopping = asyncio.Event()
     if why is None:
         stopping.set()
@@ -41,7 +41,7 @@ async def test_exit_status(why: QuireError | None, status: int) -> None:
     assert await _until_stopped(bookie, stopping, 1.0, log_event) == status  # type: ignore[arg-type]
 
 
-async def test_a_failed_disk_counts_even_where_the_stop_fails() -> None:
+async def test_a_failed_disk_decides_the_exit_status_even_if_the_stop_fails() -> None:
     error = StorageError("fdatasync failed")
     bookie = Failing(error, at_stop=error)
     status = await _until_stopped(bookie, asyncio.Event(), 1.0, log_event)  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- every start ------------------------------------------------------------------------------
 
 
-def test_the_file_is_lost_and_written_again(place: Place) -> None:
+def test_a_lost_cookie_file_is_refused_until_a_command_rewrites_it(place: Place) -> None:
     place.begun()
     before = place.version.read_bytes()
     place.version.unlink()
@@ -139,7 +139,7 @@ def test_the_file_is_lost_and_written_again(place: Place) -> None:
     place.start()
 
 
-def test_the_file_is_damaged_and_written_again(place: Place) -> None:
+def test_a_damaged_cookie_file_is_refused_until_a_command_rewrites_it(place: Place) -> None:
     place.begun()
     before = place.version.read_bytes()
     place.version.write_bytes(b"5\nbookieHost: 3")
@@ -151,7 +151,7 @@ def test_the_file_is_damaged_and_written_again(place: Place) -> None:
     assert "cookie show" in error.remedy
 
 
-def test_the_cluster_s_is_lost_and_written_again(place: Place) -> None:
+def test_a_cookie_lost_in_the_cluster_is_refused_until_a_command_rewrites_it(place: Place) -> None:
     place.begun()
     before = place.cluster()
     place.in_store(lambda store: store.delete_cookie(ID))
@@ -161,7 +161,9 @@ def test_the_cluster_s_is_lost_and_written_again(place: Place) -> None:
     place.start()
 
 
-def test_a_directory_that_was_mounted_elsewhere(place: Place, tmp_path: Path) -> None:
+def test_a_directory_mounted_at_another_path_is_refused_until_an_update(
+    place: Place, tmp_path: Path
+) -> None:
     place.begun()
     moved = tmp_path / "moved"
     place.path.rename(moved)
@@ -173,8 +175,8 @@ def test_a_directory_that_was_mounted_elsewhere(place: Place, tmp_path: Path) ->
     assert str(moved) in place.cluster().ledger_dirs
 
 
-def test_the_two_cookies_differ(place: Place) -> None:
-    """As Apache's `cookie_update` may have left them."""
+def test_differing_cookies_are_refused_until_a_command_updates_them(place: Place) -> None:
+    """Apache's `cookie_update` may leave such cookies."""
     place.begun()
     other = Cookie.of(ID, ["/journal"], ["/a", "/b"], place.cluster().instance_id, ["/index"])
     place.in_store(lambda store: store.write_cookie(ID, encode(other), 0))
@@ -188,7 +190,9 @@ def test_the_two_cookies_differ(place: Place) -> None:
     place.start()
 
 
-def test_another_cluster_is_never_made_this_one_by_a_slip(place: Place, tmp_path: Path) -> None:
+def test_no_command_moves_a_directory_to_another_cluster_by_mistake(
+    place: Place, tmp_path: Path
+) -> None:
     place.begun()
     mine = place.cluster().instance_id
     (tmp_path / "other").mkdir()
@@ -218,7 +222,7 @@ def test_a_cookie_without_an_instance_id(place: Place) -> None:
     place.start()
 
 
-def test_an_empty_directory_of_a_known_bookie(place: Place, tmp_path: Path) -> None:
+def test_an_empty_directory_of_a_known_bookie_is_refused(place: Place, tmp_path: Path) -> None:
     place.begun()
     empty = tmp_path / "empty"
     error = place.refused("its data is gone", f"quire bookie decommission {ID}", path=empty)
@@ -228,7 +232,7 @@ def test_an_empty_directory_of_a_known_bookie(place: Place, tmp_path: Path) -> N
     assert not (empty / "current").exists()
 
 
-async def test_an_empty_directory_of_a_bookie_that_lives_elsewhere() -> None:
+async def test_an_empty_directory_of_a_bookie_that_runs_elsewhere_is_refused() -> None:
     metadata = memory_metadata()
     await metadata.initialise()
     await check_identity(SimDisk(random.Random(1), "one"), metadata, ID, RANDOM)
@@ -238,7 +242,7 @@ async def test_an_empty_directory_of_a_bookie_that_lives_elsewhere() -> None:
     await registration.close()
 
 
-def test_the_directory_of_an_apache_bookie(place: Place) -> None:
+def test_the_directory_of_an_apache_bookie_is_refused(place: Place) -> None:
     place.path.mkdir()
     (place.path / "current").mkdir()
     for known in (False, True):
@@ -270,7 +274,7 @@ async def test_the_id_stays_when_the_port_changes(tmp_path: Path) -> None:
         assert await metadata.list_cookies() == [chosen]
 
 
-async def test_a_name_stays_when_it_is_not_given_again(tmp_path: Path) -> None:
+async def test_a_bookie_keeps_its_name_if_it_is_not_given_again(tmp_path: Path) -> None:
     metadata = memory_metadata()
     async with running_bookie(tmp_path / "a", metadata=metadata, bookie_id="rack2-a"):
         pass
@@ -284,7 +288,7 @@ async def test_a_name_stays_when_it_is_not_given_again(tmp_path: Path) -> None:
 # -- init -------------------------------------------------------------------------------------
 
 
-def test_init_makes_a_new_bookie_and_only_that(place: Place, tmp_path: Path) -> None:
+def test_init_creates_only_new_bookies(place: Place, tmp_path: Path) -> None:
     words = ("init", "--dir", str(place.path), "--bookie-id", "alpha")
     done = place.run(*words)
     assert (done.exit_code, done.stdout) == (0, "alpha\n")
@@ -302,7 +306,7 @@ def test_init_makes_a_new_bookie_and_only_that(place: Place, tmp_path: Path) -> 
     place.start("alpha")
 
 
-def test_init_leaves_other_directories_alone(place: Place) -> None:
+def test_init_refuses_a_directory_with_other_files(place: Place) -> None:
     place.path.mkdir()
     (place.path / "letter.txt").write_text("Dear reader")
     done = place.run("init", "--dir", str(place.path))
@@ -312,7 +316,7 @@ def test_init_leaves_other_directories_alone(place: Place) -> None:
     assert place.run("init", "--dir", str(place.path), "--bookie-id", "a b").exit_code == 2
 
 
-def test_init_of_an_id_that_was_decommissioned(place: Place) -> None:
+def test_init_withdraws_the_order_of_a_decommissioned_bookie_of_that_id(place: Place) -> None:
     """Requests to the former bookie do not apply to the new one."""
 
     async def order(store: MetadataStore) -> None:
@@ -358,7 +362,7 @@ def test_format_erases_and_the_cluster_still_refuses(place: Place) -> None:
     place.refused("its data is gone")
 
 
-def test_format_with_the_cookie_makes_room_for_a_new_bookie(place: Place) -> None:
+def test_format_with_the_cookie_allows_a_new_bookie(place: Place) -> None:
     place.begun()
     words = ("format", "--dir", str(place.path), "--delete-cookie", "--yes")
     assert place.run(*words, "--dry-run").exit_code == 0
@@ -444,7 +448,9 @@ async def test_a_bookie_that_is_registered_keeps_its_cookie() -> None:
 # -- cookies ----------------------------------------------------------------------------------
 
 
-def test_show_compares(place: Place, tmp_path: Path) -> None:
+def test_show_compares_the_cookie_of_a_directory_with_the_cluster(
+    place: Place, tmp_path: Path
+) -> None:
     place.begun()
     words = ("cookie", "show", "--dir", str(place.path))
     alone = place(*words)
@@ -467,7 +473,7 @@ def test_show_compares(place: Place, tmp_path: Path) -> None:
     assert place("cookie", "show").exit_code == 2
 
 
-def test_show_lists_all_of_a_cluster(place: Place) -> None:
+def test_show_lists_all_cookies_of_a_cluster(place: Place) -> None:
     for name in ("b:1", "a:1"):
         made = encode(Cookie.of(name, ["/j"], ["/l", "/m"], None, ["/i"]))
         place.in_store(lambda store, name=name, made=made: store.write_cookie(name, made, None))
@@ -479,7 +485,7 @@ def test_show_lists_all_of_a_cluster(place: Place) -> None:
     }  # fmt: skip
 
 
-def test_cookies_of_apache_s_bookies_are_made_and_replaced(place: Place, tmp_path: Path) -> None:
+def test_cookies_of_apache_bookies_are_created_and_updated(place: Place, tmp_path: Path) -> None:
     """The output of `generate` is valid for `create` and `update`, and equals that of Apache's
     tools.
     """
@@ -512,7 +518,9 @@ def test_cookies_of_apache_s_bookies_are_made_and_replaced(place: Place, tmp_pat
     assert is_bookie_id(place.cluster("h:1").bookie_id)
 
 
-def test_create_gives_no_directory_the_cookie_of_another(place: Place, tmp_path: Path) -> None:
+def test_create_refuses_to_give_a_directory_the_cookie_of_another_bookie(
+    place: Place, tmp_path: Path
+) -> None:
     place.begun()
     other = encode(Cookie.of("h:2", ["/l"], ["/l"], place.cluster().instance_id))
     place.in_store(lambda store: store.write_cookie("h:2", other, None))
@@ -556,7 +564,7 @@ def test_update_keeps_the_journal_directories_of_an_apache_bookie(
     assert "cookie update" not in error.remedy
 
 
-def test_update_of_an_apache_bookie_that_has_all_in_one_directory(
+def test_update_moves_both_directories_of_an_apache_bookie_that_share_one_path(
     place: Place, tmp_path: Path
 ) -> None:
     """Its journal directory is the data directory, so both have moved."""
@@ -573,7 +581,7 @@ def test_update_of_an_apache_bookie_that_has_all_in_one_directory(
 def test_update_repairs_the_journal_and_index_directories_of_quire_s_own_cookie(
     place: Place,
 ) -> None:
-    """A bookie of Quire has none, and does not start with them."""
+    """A bookie of Quire has no such directories, and does not start with them in its cookie."""
     place.begun()
     before = place.version.read_bytes()
     data = [str(place.path)]
@@ -584,10 +592,10 @@ def test_update_repairs_the_journal_and_index_directories_of_quire_s_own_cookie(
     place.start()
 
 
-def test_a_damaged_list_of_directories_is_replaced_as_the_error_says(
+def test_the_remedy_in_the_error_replaces_a_damaged_list_of_directories(
     place: Place, tmp_path: Path
 ) -> None:
-    """`update --dir` reads the list, too, so it is no help."""
+    """`update --dir` reads the list too, so it cannot be the remedy."""
     place.begun()
     before = place.version.read_bytes()
     damaged = before.replace(b'"1\\t', b'"2\\t')
@@ -626,7 +634,9 @@ def test_the_errors_of_create_name_commands_that_replace_a_cookie(
     place.start()
 
 
-def test_update_of_several_directories(place: Place, tmp_path: Path) -> None:
+def test_update_requires_and_writes_all_directories_of_a_cookie(
+    place: Place, tmp_path: Path
+) -> None:
     """All directories in the cookie must be named, and all get the same cookie."""
     paths = [tmp_path / "one", tmp_path / "two"]
     instance = place.in_store(lambda store: store.instance_id())
@@ -650,7 +660,7 @@ def test_update_of_several_directories(place: Place, tmp_path: Path) -> None:
     assert (mixed.exit_code, "belongs to bookie x:1" in mixed.stderr) == (1, True)
 
 
-def test_delete_spares_a_bookie_that_was_created_again_during_the_question(
+def test_delete_keeps_the_cookie_of_a_bookie_recreated_during_the_prompt(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new cookie has the same bytes and the same version."""

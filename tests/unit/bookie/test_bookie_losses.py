@@ -83,7 +83,7 @@ class Asked:
 
 
 @pytest.mark.parametrize("how", ["not known", "fenced by a recovery", "its fence is there"])
-async def test_it_does_not_say_that_there_is_no_last_entry(how: str) -> None:
+async def test_a_bookie_with_a_loss_does_not_deny_a_last_entry(how: str) -> None:
     box = with_a_ledger()
     if how == "its fence is there":
         box.fence(LEDGER)
@@ -114,8 +114,8 @@ async def test_no_writer_gets_past_a_fence_that_may_be_lost() -> None:
 
 
 @pytest.mark.parametrize("left", ["nothing", "its fence", "its explicit LAC"])
-async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
-    """Its key stood in what is lost."""
+async def test_copies_restore_a_ledger_whatever_was_left_of_it(left: str) -> None:
+    """The key of the ledger was in the lost part of the log."""
     box = with_a_ledger()
     if left == "its fence":
         box.fence(LEDGER)
@@ -147,9 +147,7 @@ async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
 
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED])
 @pytest.mark.parametrize("left", ["its fence", "its explicit LAC"])
-async def test_a_key_comes_back_although_nothing_is_copied_here(
-    left: str, state: LedgerState
-) -> None:
+async def test_a_lost_key_is_restored_without_copied_entries(left: str, state: LedgerState) -> None:
     """The simulator found this (`log files` 1989353200): nothing else was missing, so no copy with
     the key ever arrived, and the bookie refused the ledger for good after the loss was repaired.
     """
@@ -242,7 +240,7 @@ async def test_the_writer_of_a_closed_ledger_that_names_the_bookie_is_refused(co
         service.store = box.store
 
 
-async def test_a_ledger_in_recovery_may_have_entries_here_although_it_names_others() -> None:
+async def test_a_ledger_in_recovery_may_have_entries_on_bookies_it_does_not_name() -> None:
     """The ensemble of a recovery is private until it closes the ledger.
 
     The exploration found this: the recovery closed the ledger with one copy less than the ack

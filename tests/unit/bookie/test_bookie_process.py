@@ -153,7 +153,7 @@ async def test_only_a_single_directory_is_created(tmp_path: Path) -> None:
         reader.close()
 
 
-async def test_every_reader_is_closed(
+async def test_the_reader_of_every_directory_is_closed(
     tmp_path: Path, signals: dict[int, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readers: list[Any] = []
@@ -200,7 +200,7 @@ class Starting:
                 raise
 
 
-async def test_a_start_can_be_given_up() -> None:
+async def test_a_start_can_be_stopped() -> None:
     stopping = asyncio.Event()
     bookie: Any = Starting()
     starting = asyncio.ensure_future(_started(bookie, stopping))
@@ -215,7 +215,9 @@ async def test_a_start_can_be_given_up() -> None:
         await _started(failing, asyncio.Event())
 
 
-async def test_what_runs_beside_a_bookie_is_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_that_runs_beside_a_bookie_is_restarted_after_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(main, "BESIDE_BACKOFF", Backoff(0.001, 0.001))
     called: list[str] = []
     events: list[tuple[str, object]] = []
@@ -241,7 +243,7 @@ async def test_what_runs_beside_a_bookie_is_called_again(monkeypatch: pytest.Mon
         await _beside(wrong, "b", kept)
 
 
-async def test_a_stop_that_takes_too_long_is_told() -> None:
+async def test_a_stop_that_takes_too_long_is_logged() -> None:
     events: list[tuple[str, dict[str, object]]] = []
 
     class Hanging:

@@ -31,7 +31,7 @@ from tests.support.waiting import until
 TIMEOUT_S = 30.0
 
 
-async def test_a_bookie_whose_id_another_has_taken_cannot_go_on(tmp_path: Path) -> None:
+async def test_a_bookie_stops_if_another_process_has_taken_its_id(tmp_path: Path) -> None:
     """Two processes under one id would each answer for the other's data."""
     first = memory_metadata()
     mine = MemoryStore(first.cluster, session_timeout_ms=200)
@@ -51,7 +51,7 @@ async def test_a_bookie_whose_id_another_has_taken_cannot_go_on(tmp_path: Path) 
     await first.close()
 
 
-async def test_a_bookie_that_lost_its_session_is_back(tmp_path: Path) -> None:
+async def test_a_bookie_registers_again_after_losing_its_session(tmp_path: Path) -> None:
     metadata = memory_metadata()
     async with running_bookie(tmp_path / "bookie", metadata=metadata) as bookie:
         before = await metadata.bookies()
@@ -65,7 +65,7 @@ async def test_a_bookie_that_lost_its_session_is_back(tmp_path: Path) -> None:
     await metadata.close()
 
 
-async def test_a_bookie_says_again_that_it_is_read_only(
+async def test_a_bookie_repeats_a_lost_announcement_that_it_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that was lost left it registered as writable for good (found by the simulator)."""
@@ -95,7 +95,9 @@ async def test_a_bookie_says_again_that_it_is_read_only(
     await mine.close()
 
 
-async def test_the_registration_says_why_a_bookie_accepts_no_adds(tmp_path: Path) -> None:
+async def test_the_registration_gives_the_reason_why_a_bookie_accepts_no_adds(
+    tmp_path: Path,
+) -> None:
     metadata = memory_metadata()
     path = str(tmp_path / "bookie")
     async with running_bookie(tmp_path / "bookie", metadata=metadata) as bookie:
@@ -136,7 +138,7 @@ async def test_the_registration_says_why_a_bookie_accepts_no_adds(tmp_path: Path
     await metadata.close()
 
 
-def test_reasons_that_cannot_be_decoded_are_none() -> None:
+def test_reasons_that_cannot_be_decoded_are_ignored() -> None:
     assert from_properties({}) is None
     for text in ("", "7", "{}x", '[{"why": "full"}]', "[7]"):
         assert from_properties({PROPERTY: text}) is None, text
@@ -154,8 +156,8 @@ class _ConnectsAtOnce(MemoryStore):
         return registration
 
 
-async def test_a_bookie_listens_before_clients_learn_of_it(tmp_path: Path) -> None:
-    """A client that connected at once was refused."""
+async def test_a_bookie_listens_before_it_registers(tmp_path: Path) -> None:
+    """A client that connected at once was once refused."""
     metadata = memory_metadata()
     mine = _ConnectsAtOnce(metadata.cluster)
     async with running_bookie(tmp_path / "bookie", metadata=mine) as bookie:

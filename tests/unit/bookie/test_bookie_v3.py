@@ -79,7 +79,7 @@ async def replay(peer: Peer, name: str) -> tuple[bytes, bytes]:
 # -- recorded from bookies in a special state -------------------------------------------------
 
 
-async def test_a_read_only_bookie(bookie: Bookie, peer: Peer) -> None:
+async def test_a_read_only_bookie_answers_like_that_of_apache(bookie: Bookie, peer: Peer) -> None:
     await peer.ask(add(1, 2000, 0, -1))
     await peer.ask(add(2, 2000, 1, 0))
     await peer.ask(add(3, 3002, 0))
@@ -97,7 +97,9 @@ async def test_a_read_only_bookie(bookie: Bookie, peer: Peer) -> None:
                 assert ours.hex() == theirs.hex(), name
 
 
-async def test_a_bookie_that_lost_something(bookie: Bookie, peer: Peer) -> None:
+async def test_a_bookie_with_a_loss_answers_like_that_of_apache_in_limbo(
+    bookie: Bookie, peer: Peer
+) -> None:
     """Our answers may differ from Apache's limbo by more entries, but never by a denial."""
     for name in ("live_db_add0", "live_db_add1"):
         theirs, ours = await replay(peer, name)
@@ -127,7 +129,7 @@ async def test_a_bookie_that_lost_something(bookie: Bookie, peer: Peer) -> None:
     assert bookie.store.ledgers[1].fenced
 
 
-async def test_a_key_that_was_lost_to_damage_does_not_make_theirs_wrong(
+async def test_a_client_key_is_not_refused_if_the_stored_key_was_lost(
     bookie: Bookie, peer: Peer
 ) -> None:
     """One such bookie kept every client from recovering the ledger (found by the simulator)."""
@@ -142,7 +144,7 @@ async def test_a_key_that_was_lost_to_damage_does_not_make_theirs_wrong(
 
 
 async def test_the_newest_copy_of_an_entry_is_read(peer: Peer) -> None:
-    """Read as Apache's DbLedgerStorage does, which does not answer requests for lists."""
+    """The read behaves like that of Apache's DbLedgerStorage, which answers no list requests."""
     for name in ("live_db_add0", "live_db_add1", "live_db_dup", "live_db_dup_read"):
         theirs, ours = await replay(peer, name)
         assert ours.hex() == theirs.hex(), name
@@ -178,7 +180,7 @@ async def test_both_protocols_share_a_ledger(bookie: Bookie, peer: Peer) -> None
         assert found.readResponse.maxLAC == 0
 
 
-async def test_a_deferred_add_is_answered_ahead_of_the_sync_and_forced_later(peer: Peer) -> None:
+async def test_a_deferred_add_is_answered_before_the_sync_and_forced_later(peer: Peer) -> None:
     """Answers of deferred adds do not wait, so they come first; the force comes last."""
     peer.send(
         add(1, 7, 0)
@@ -190,7 +192,7 @@ async def test_a_deferred_add_is_answered_ahead_of_the_sync_and_forced_later(pee
     assert order == [2, 3, 1, 4]
 
 
-async def test_refused_deferred_adds(bookie: Bookie, peer: Peer) -> None:
+async def test_a_read_only_bookie_refuses_deferred_adds(bookie: Bookie, peer: Peer) -> None:
     bookie.service.writable = False
     peer.send(b"".join(add(txn, 8, txn, deferred_sync=True) for txn in range(10)))
     for txn in range(10):
@@ -198,7 +200,7 @@ async def test_refused_deferred_adds(bookie: Bookie, peer: Peer) -> None:
         assert (answer.header.txnId, code(answer)) == (txn, Code.READ_ONLY)
 
 
-async def test_a_stretch_of_deferred_adds_overtakes_those_that_wait(peer: Peer) -> None:
+async def test_deferred_adds_are_answered_before_waiting_adds(peer: Peer) -> None:
     count = 50
     synced = [add(txn, 16, txn) for txn in range(count)]
     deferred = [add(count + txn, 16, count + txn, deferred_sync=True) for txn in range(count)]
@@ -207,7 +209,7 @@ async def test_a_stretch_of_deferred_adds_overtakes_those_that_wait(peer: Peer) 
     assert order == [*range(count, 2 * count), *range(count)]
 
 
-@pytest.mark.parametrize("count", [1, 50], ids=["single", "stretch"])
+@pytest.mark.parametrize("count", [1, 50], ids=["single", "run"])
 async def test_a_recovery_add_is_durable_when_it_is_answered_whatever_its_flags(
     peer: Peer, count: int
 ) -> None:
@@ -219,7 +221,9 @@ async def test_a_recovery_add_is_durable_when_it_is_answered_whatever_its_flags(
     assert order == [count, *range(count)]
 
 
-async def test_a_force_after_a_failed_disk_says_so(bookie: Bookie, peer: Peer) -> None:
+async def test_a_force_after_a_disk_failure_is_answered_with_an_error(
+    bookie: Bookie, peer: Peer
+) -> None:
     await peer.ask(add(1, 9, 0, deferred_sync=True))
     bookie.store._disk_failed(OSError("gone"))
     async with asyncio.timeout(20):
@@ -231,7 +235,7 @@ async def test_a_force_after_a_failed_disk_says_so(bookie: Bookie, peer: Peer) -
 
 
 @pytest.mark.parametrize("key", [b"", b"short", KEY + b"x"])
-async def test_a_key_of_another_length_is_no_ones_key(peer: Peer, key: bytes) -> None:
+async def test_a_key_of_wrong_length_is_refused(peer: Peer, key: bytes) -> None:
     body = entry(10, 0)
     assert code(await ask(peer, v3.add_request(1, key, body, 10, 0))) == Code.UNAUTHORIZED
     packet = EntryCodec(10, DigestType.CRC32C, b"").pack_lac(0)
@@ -242,7 +246,7 @@ async def test_a_key_of_another_length_is_no_ones_key(peer: Peer, key: bytes) ->
 
 
 @pytest.mark.parametrize("size", [0, 15, 16, 23])
-async def test_a_body_too_short_to_be_an_entry(peer: Peer, size: int) -> None:
+async def test_a_body_too_short_to_be_an_entry_is_refused(peer: Peer, size: int) -> None:
     answer = await ask(peer, v3.add_request(1, KEY, entry(11, 0)[:size], 11, 0))
     assert code(answer) == Code.BAD_REQUEST
 
@@ -296,7 +300,7 @@ async def test_an_explicit_lac_is_kept_over_a_restart(tmp_path: Path) -> None:
         assert found.readResponse.maxLAC == 2
 
 
-async def test_a_lac_packet_that_is_none(peer: Peer) -> None:
+async def test_an_invalid_lac_packet_is_refused(peer: Peer) -> None:
     assert code(await ask(peer, v3.write_lac_request(1, 14, 0, KEY, b"short"))) == Code.BAD_REQUEST
 
 
@@ -330,8 +334,10 @@ async def test_an_add_that_moves_the_lac_wakes_the_reader(bookie: Bookie, peer: 
         assert not again.readResponse.HasField("lacUpdateTimestamp")
 
 
-async def test_a_lac_that_the_reader_knows_does_not_wake_it(bookie: Bookie, peer: Peer) -> None:
-    """The reader learned it from another bookie. An answer would make it ask in a circle."""
+async def test_a_lac_that_the_reader_already_knows_does_not_wake_it(
+    bookie: Bookie, peer: Peer
+) -> None:
+    """The reader learned the LAC from another bookie. An answer would make it poll in a loop."""
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 30, 0))
         tail.send(v3.long_poll_request(1, 30, 1, 30_000))
@@ -364,7 +370,7 @@ async def test_an_explicit_lac_wakes_the_reader(bookie: Bookie, peer: Peer) -> N
         assert not plain.readResponse.HasField("explicitLac")
 
 
-async def test_who_waits_for_the_last_entry_gets_the_one_that_wakes_it(
+async def test_a_reader_waiting_for_the_last_entry_receives_the_one_that_wakes_it(
     bookie: Bookie, peer: Peer
 ) -> None:
     """The entry carries the LAC and proves it."""
@@ -377,7 +383,9 @@ async def test_who_waits_for_the_last_entry_gets_the_one_that_wakes_it(
         assert woken.readResponse.body == entry(29, 1, lac=0)
 
 
-async def test_what_is_here_but_not_known_to_be_acknowledged_is_not_given(peer: Peer) -> None:
+async def test_a_long_poll_returns_no_entry_that_is_not_known_to_be_acknowledged(
+    peer: Peer,
+) -> None:
     await peer.ask(add(1, 22, 0))
     answer = await ask(peer, v3.long_poll_request(2, 22, -1, 20))
     assert code(answer) == Code.OK
@@ -386,8 +394,8 @@ async def test_what_is_here_but_not_known_to_be_acknowledged_is_not_given(peer: 
     assert not answer.readResponse.HasField("body")
 
 
-async def test_an_entry_that_another_bookie_has(peer: Peer) -> None:
-    """Striped: the LAC moved past an entry that is not here."""
+async def test_a_long_poll_returns_only_the_lac_if_another_bookie_has_the_entry(peer: Peer) -> None:
+    """In a striped ledger, the LAC moved past an entry that this bookie does not store."""
     await peer.ask(add(1, 23, 1, lac=0))
     answer = await ask(peer, v3.long_poll_request(2, 23, -1, 30_000))
     assert code(answer) == Code.OK
@@ -395,7 +403,7 @@ async def test_an_entry_that_another_bookie_has(peer: Peer) -> None:
     assert answer.readResponse.maxLAC == 0
 
 
-async def test_a_fence_ends_the_waiting(bookie: Bookie, peer: Peer) -> None:
+async def test_a_fence_ends_a_long_poll(bookie: Bookie, peer: Peer) -> None:
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 24, 0))
         tail.send(v3.long_poll_request(1, 24, -1, 30_000))
@@ -405,7 +413,7 @@ async def test_a_fence_ends_the_waiting(bookie: Bookie, peer: Peer) -> None:
         assert woken.readResponse.entryId == -1
 
 
-async def test_a_deleted_ledger_ends_the_waiting(bookie: Bookie, peer: Peer) -> None:
+async def test_the_deletion_of_its_ledger_ends_a_long_poll(bookie: Bookie, peer: Peer) -> None:
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 25, 0))
         tail.send(v3.long_poll_request(1, 25, -1, 30_000))
@@ -415,7 +423,9 @@ async def test_a_deleted_ledger_ends_the_waiting(bookie: Bookie, peer: Peer) -> 
         assert code(woken) == Code.NO_LEDGER
 
 
-async def test_a_reader_that_goes_away_is_forgotten(bookie: Bookie, peer: Peer) -> None:
+async def test_the_long_polls_of_a_closed_connection_are_forgotten(
+    bookie: Bookie, peer: Peer
+) -> None:
     await peer.ask(add(1, 26, 0))
     async with peer_of(bookie) as tail:
         for txn in range(10):
@@ -425,7 +435,7 @@ async def test_a_reader_that_goes_away_is_forgotten(bookie: Bookie, peer: Peer) 
     assert 26 not in bookie.service.long_polls
 
 
-async def test_a_stopping_bookie_answers_who_waits(tmp_path: Path) -> None:
+async def test_a_stopping_bookie_answers_its_long_polls(tmp_path: Path) -> None:
     async with (
         running_bookie(tmp_path / "bookie") as bookie,
         peer_of(bookie) as peer,
@@ -439,7 +449,7 @@ async def test_a_stopping_bookie_answers_who_waits(tmp_path: Path) -> None:
         assert woken.readResponse.entryId == -1
 
 
-async def test_too_many_waiting_readers(tmp_path: Path) -> None:
+async def test_long_polls_over_the_limit_are_refused(tmp_path: Path) -> None:
     limit = BookieConfig(max_long_polls=3, segment_bytes=SMALL.segment_bytes, min_free_bytes=0)
     async with running_bookie(tmp_path / "bookie", limit) as bookie, peer_of(bookie) as peer:
         await peer.ask(add(1, 28, 0))
@@ -452,7 +462,7 @@ async def test_too_many_waiting_readers(tmp_path: Path) -> None:
 # -- the rest ---------------------------------------------------------------------------------
 
 
-async def test_operations_that_v3_does_not_have(peer: Peer) -> None:
+async def test_operations_that_v3_does_not_have_are_refused(peer: Peer) -> None:
     for operation in (3, 4, 12):
         header = b"\x0a\x06\x08\x03\x10" + bytes((operation,)) + b"\x18\x05"
         answer = await ask(peer, frames.LENGTH.pack(len(header)) + header)
@@ -474,7 +484,7 @@ async def test_another_version_is_refused_for_every_operation(peer: Peer) -> Non
 
 
 async def test_a_fence_needs_its_whole_key_in_its_own_frame(bookie: Bookie, peer: Peer) -> None:
-    """The key used to be read on into the next frame."""
+    """The parser once read the key on into the next frame."""
     async with peer_of(bookie) as v2:
         short = frames.read_request(30, -1, frames.Flag.DO_FENCING, KEY)[4:-10]
         v2.send(frames.LENGTH.pack(len(short)) + short + frames.read_request(30, 0))
@@ -499,7 +509,7 @@ async def test_an_entry_larger_than_a_segment_is_refused_with_an_event(tmp_path:
     )
 
 
-async def test_a_bookie_on_a_full_disk_never_says_that_it_is_writable(tmp_path: Path) -> None:
+async def test_a_bookie_on_a_full_disk_never_registers_as_writable(tmp_path: Path) -> None:
     """A bookie once registered as writable, and moved to the read-only bookies after a disk check.
 
     Clients chose it meanwhile, and Apache's clients lost its address when it moved.

@@ -101,7 +101,7 @@ async def scene() -> AsyncIterator[Scene]:
     await made.metadata.close()
 
 
-async def test_a_store_that_goes_on_is_trusted_also_after_a_restart(scene: Scene) -> None:
+async def test_a_store_that_moves_forward_is_trusted_across_restarts(scene: Scene) -> None:
     guard = scene.start()
     await guard.check()  # nothing is known yet, as after an upgrade
     for _ in range(3):
@@ -154,7 +154,7 @@ async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: S
         await guard.check()
 
 
-async def test_an_acceptance_that_is_restored_counts_for_its_own_refusal_only(scene: Scene) -> None:
+async def test_a_restored_acceptance_counts_only_for_its_own_refusal(scene: Scene) -> None:
     guard = scene.start()
     await guard.raise_mark()
     backup = scene.backup()
@@ -185,7 +185,7 @@ async def test_another_history_of_the_same_length_is_refused(scene: Scene) -> No
         await guard.check()
 
 
-async def test_a_bookie_that_died_before_it_remembered_its_mark_goes_on(scene: Scene) -> None:
+async def test_a_bookie_that_died_before_it_stored_its_mark_continues(scene: Scene) -> None:
     guard = scene.start()
     await guard.raise_mark()
     older = scene.kept
@@ -197,7 +197,7 @@ async def test_a_bookie_that_died_before_it_remembered_its_mark_goes_on(scene: S
     assert decode_mark(scene.kept).count == 3
 
 
-async def test_a_mark_whose_answer_was_lost_is_no_reason_for_doubt(scene: Scene) -> None:
+async def test_a_mark_whose_answer_was_lost_causes_no_refusal(scene: Scene) -> None:
     guard = scene.start()
     await guard.raise_mark()
 
@@ -213,7 +213,7 @@ async def test_a_mark_whose_answer_was_lost_is_no_reason_for_doubt(scene: Scene)
     assert guard.not_raised == ""
 
 
-async def test_a_damaged_mark_is_not_taken_for_none(scene: Scene) -> None:
+async def test_a_damaged_mark_is_not_treated_as_missing(scene: Scene) -> None:
     guard = scene.start()
     await guard.raise_mark()
     guard = scene.start(damaged="current/METADATA: its checksum does not match")
@@ -225,7 +225,7 @@ async def test_a_damaged_mark_is_not_taken_for_none(scene: Scene) -> None:
     await scene.start().check()
 
 
-async def test_the_switch_of_the_cluster_and_that_of_the_bookie(scene: Scene) -> None:
+async def test_collection_can_be_switched_off_for_the_cluster_or_a_bookie(scene: Scene) -> None:
     guard = scene.start()
     assert await switch_off(scene.metadata, Switch(1, "host.1", "restore"))
     assert not await switch_off(scene.metadata, Switch(2, "host.2"))
@@ -246,7 +246,7 @@ async def test_the_switch_of_the_cluster_and_that_of_the_bookie(scene: Scene) ->
         await scene.start(enabled=False).check()
 
 
-def test_the_file_is_read_back_and_no_bit_of_it_may_change() -> None:
+def test_the_file_of_the_mark_round_trips_and_every_changed_bit_is_found() -> None:
     data = encode_mark(CollectionMark(12, "ab" * 16))
     assert decode_mark(data) == CollectionMark(12, "ab" * 16)
     for at in range(len(data)):
@@ -257,7 +257,7 @@ def test_the_file_is_read_back_and_no_bit_of_it_may_change() -> None:
                 decode_mark(bytes(changed))
 
 
-def test_the_values_of_the_nodes() -> None:
+def test_the_values_of_the_collection_nodes_round_trip() -> None:
     one = BookieMark(
         CollectionMark(3, "x"), CollectionRefusal(CollectionMark(9, "y"), 1234, accepted=True)
     )
@@ -344,7 +344,7 @@ async def test_five_newer_ledgers_survive_a_restore_on_a_full_disk(
         await until(lambda: set(bookie.store.ledger_ids()) == set(old))
 
 
-async def test_a_bookie_remembers_its_mark_in_each_directory(tmp_path: Path) -> None:
+async def test_a_bookie_stores_its_mark_in_each_directory(tmp_path: Path) -> None:
     metadata = memory_metadata()
     disks = [tmp_path / name for name in "abc"]
     async with running_bookie(
@@ -443,7 +443,7 @@ async def test_a_mark_that_cannot_be_read_is_a_refusal_that_can_be_accepted(
     await check_not_back(scene.metadata)
 
 
-async def test_the_unreadable_mark_of_a_bookie_that_is_gone_can_be_accepted(scene: Scene) -> None:
+async def test_the_unreadable_mark_of_a_removed_bookie_can_be_accepted(scene: Scene) -> None:
     await scene.start().raise_mark()
     await scene.metadata.tree.commit(Put(mark_path(scene.metadata.uri, ME), b"?"))
     assert await accept(scene.metadata, ME)

@@ -60,7 +60,7 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_silent_connections_lock_nobody_out(tmp_path: Path) -> None:
+async def test_silent_connections_do_not_lock_out_others(tmp_path: Path) -> None:
     config = replace(SMALL, max_connections=10)
     async with running_bookie(tmp_path, config) as bookie, peer_of(bookie) as honest:
         await prove(honest)
@@ -74,7 +74,7 @@ async def test_silent_connections_lock_nobody_out(tmp_path: Path) -> None:
             assert limits.counters.refused == 0
 
 
-async def test_idle_connections_give_way_when_there_is_no_other_place(tmp_path: Path) -> None:
+async def test_idle_connections_are_closed_when_no_slot_is_free(tmp_path: Path) -> None:
     config = replace(SMALL, max_connections=3, idle_timeout_s=0.05)
     async with running_bookie(tmp_path, config) as bookie, AsyncExitStack() as stack:
         a, b, c = peers = [await stack.enter_async_context(peer_of(bookie)) for _ in range(3)]
@@ -89,7 +89,7 @@ async def test_idle_connections_give_way_when_there_is_no_other_place(tmp_path: 
         await prove(b)
 
 
-async def test_a_bookie_without_a_place_says_so(tmp_path: Path) -> None:
+async def test_a_bookie_without_a_free_slot_refuses_with_the_reason(tmp_path: Path) -> None:
     config = replace(SMALL, max_connections=2, idle_timeout_s=60.0)
     told: list[str] = []
 
@@ -135,7 +135,7 @@ async def test_a_connection_without_a_request_is_closed_in_time(
         assert bookie.service.limits.counters.silent == 1
 
 
-async def test_a_writer_survives_that_its_idle_connections_give_way(
+async def test_a_writer_survives_the_closing_of_its_idle_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are closed to admit others, and the client connects again for the next append."""
@@ -165,7 +165,7 @@ BOUND = replace(SMALL, max_partial_bytes=1024 * KIB)
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_unfinished_requests_have_a_bound(tmp_path: Path) -> None:
+async def test_the_memory_of_unfinished_requests_is_limited(tmp_path: Path) -> None:
     async with running_bookie(tmp_path, BOUND) as bookie, peer_of(bookie) as honest:
         await prove(honest)
         limits = bookie.service.limits
@@ -181,7 +181,7 @@ async def test_unfinished_requests_have_a_bound(tmp_path: Path) -> None:
         assert limits.partial_bytes == 0
 
 
-async def test_honest_large_requests_beyond_the_bound_come_to_their_end(tmp_path: Path) -> None:
+async def test_honest_large_requests_over_the_limit_are_completed(tmp_path: Path) -> None:
     """None is old enough to be closed: they are read one after the other."""
     async with running_bookie(tmp_path, BOUND) as bookie, silent_peers(bookie, 6) as peers:
         for number, peer in enumerate(peers):
@@ -195,10 +195,10 @@ async def test_honest_large_requests_beyond_the_bound_come_to_their_end(tmp_path
         assert bookie.service.limits.partial_bytes == 0
 
 
-async def test_a_request_beyond_the_bound_arrives_if_it_is_alone(
+async def test_a_single_request_over_the_limit_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was once closed each time that it came, at once or when it was a second old."""
+    """Its connection was once closed each time, at once or after a second."""
     config = replace(SMALL, max_partial_bytes=100 * KIB)
     async with running_bookie(tmp_path, config) as bookie, peer_of(bookie) as peer:
         peer.send(LARGE[: 300 * KIB])
@@ -211,7 +211,7 @@ async def test_a_request_beyond_the_bound_arrives_if_it_is_alone(
         assert bookie.service.limits.counters.partial_cut == 0
 
 
-async def test_an_unfinished_request_has_its_time(tmp_path: Path) -> None:
+async def test_an_unfinished_request_is_cut_off_after_its_time_limit(tmp_path: Path) -> None:
     config = replace(SMALL, partial_frame_timeout_s=0.2)
     async with running_bookie(tmp_path, config) as bookie:
         async with peer_of(bookie) as honest, peer_of(bookie) as slow:
@@ -231,7 +231,7 @@ async def test_small_unfinished_requests_are_not_counted(tmp_path: Path) -> None
         assert await peer.ask(LARGE[FREE_PARTIAL_BYTES - 1 :]) == frames.add_response(0, 7, 0)
 
 
-async def test_a_bookie_takes_no_larger_frames_than_it_says(tmp_path: Path) -> None:
+async def test_a_bookie_refuses_frames_over_its_configured_size(tmp_path: Path) -> None:
     config = replace(SMALL, max_frame_bytes=100 * KIB)
     async with running_bookie(tmp_path, config) as bookie, peer_of(bookie) as peer:
         assert await peer.ask(add(0, 90 * KIB)) == frames.add_response(0, 7, 0)
@@ -254,7 +254,7 @@ class Holder:
         self.cut = True
 
 
-def test_one_large_request_may_cost_many_small_ones_their_connections() -> None:
+def test_a_large_request_may_close_the_connections_of_many_small_ones() -> None:
     """Only the oldest was closed once, so the sum could grow beyond the limit."""
     config = replace(SMALL, max_partial_bytes=100 * KIB)
     limits = ConnectionLimits(config, lambda: 0.5, lambda event, **fields: None)
@@ -268,7 +268,7 @@ def test_one_large_request_may_cost_many_small_ones_their_connections() -> None:
 
 
 @pytest.mark.parametrize("began_s", [0.5, 90.0])
-def test_a_lone_request_is_read_however_large_it_is(began_s: float) -> None:
+def test_a_single_request_is_read_however_large_it_is(began_s: float) -> None:
     """An entry of a legal size could not be written with a small `max_partial_bytes`."""
     config = replace(SMALL, max_partial_bytes=100 * KIB)
     limits = ConnectionLimits(config, lambda: 100.0, lambda event, **fields: None)
@@ -304,7 +304,7 @@ def test_a_request_that_the_bookie_has_paused_is_not_late() -> None:
     assert held.cut
 
 
-def test_a_connection_that_ends_gives_its_memory_back() -> None:
+def test_a_connection_that_ends_releases_its_memory() -> None:
     config = replace(SMALL, max_partial_bytes=100 * KIB)
     limits = ConnectionLimits(config, lambda: 0.5, lambda event, **fields: None)
     for number in range(50):

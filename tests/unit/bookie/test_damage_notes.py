@@ -75,7 +75,7 @@ async def there() -> Scene:
     return made
 
 
-async def test_damage_is_noted_and_stays_after_it_was_repaired(there: Scene) -> None:
+async def test_damage_is_noted_and_the_note_stays_after_the_repair(there: Scene) -> None:
     notes = there.notes()
     await notes.follow()
     assert await there.found() == ()
@@ -99,7 +99,7 @@ async def test_damage_is_noted_and_stays_after_it_was_repaired(there: Scene) -> 
     assert await there.found() == (restored,)
 
 
-async def test_damage_that_was_repaired_before_the_note_was_written(there: Scene) -> None:
+async def test_damage_repaired_before_its_note_was_written_is_noted(there: Scene) -> None:
     notes = there.notes()
     notes.see(PLACE, there.damage(3, _7=((5, 9),)))
     there.clock.ms += 1_000
@@ -108,7 +108,7 @@ async def test_damage_that_was_repaired_before_the_note_was_written(there: Scene
     assert (one.entries, one.repaired_ms) == (5, there.clock.now_ms())
 
 
-async def test_a_note_is_known_after_a_restart(there: Scene) -> None:
+async def test_a_damage_note_is_known_after_a_restart(there: Scene) -> None:
     there.store.damaged[PLACE] = [there.damage(3, _7=((5, 9),))]
     await there.notes().follow()
     (before,) = await there.found()
@@ -126,7 +126,7 @@ async def test_a_directory_that_was_not_read_keeps_its_notes(there: Scene) -> No
     there.store.damaged = {OTHER: []}
     await there.notes().follow()
     (one,) = await there.found()
-    assert one.repaired_ms is None, "nobody knows what it has"
+    assert one.repaired_ms is None, "the contents of the directory are unknown"
     await there.notes(OTHER).follow()
     assert await there.found() == (), "the bookie no longer has this directory"
     assert await read_damage(there.metadata, ME) is None
@@ -146,7 +146,7 @@ async def test_the_note_ends_a_day_after_the_repair(there: Scene) -> None:
     assert await read_damage(there.metadata, ME) is None
 
 
-async def test_damage_in_the_same_file_once_more_is_a_new_note(there: Scene) -> None:
+async def test_renewed_damage_in_the_same_file_gets_a_new_note(there: Scene) -> None:
     notes = there.notes()
     notes.see(PLACE, there.damage(3, _7=((5, 9),)))
     await notes.follow()
@@ -171,7 +171,7 @@ async def test_missing_files_of_the_log_are_noted(there: Scene) -> None:
     assert await there.found() == (replace(lost, repaired_ms=there.clock.now_ms()),)
 
 
-async def test_notes_are_bounded_and_what_is_missing_comes_first(there: Scene) -> None:
+async def test_damage_notes_are_limited_and_missing_files_come_first(there: Scene) -> None:
     notes = there.notes()
     for number in range(NOTES_MAX):
         there.clock.ms += 1
@@ -183,7 +183,7 @@ async def test_notes_are_bounded_and_what_is_missing_comes_first(there: Scene) -
     assert len(found) == NOTES_MAX
     assert (found[0].file, found[0].repaired_ms) == (segment_name(99), None)
     assert (found[0].ledgers, found[0].named) == (LEDGERS_NAMED_MAX + 5, tuple(range(8)))
-    assert segment_name(0) not in {one.file for one in found}, "the oldest is left out"
+    assert segment_name(0) not in {one.file for one in found}, "the oldest note is left out"
 
 
 async def test_nothing_is_written_if_nothing_has_changed(there: Scene) -> None:
@@ -197,7 +197,7 @@ async def test_nothing_is_written_if_nothing_has_changed(there: Scene) -> None:
     assert found.version == 0
 
 
-async def test_a_store_that_is_away_loses_no_note(
+async def test_an_unavailable_store_loses_no_note(
     there: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = there.notes()
@@ -225,7 +225,7 @@ async def test_notes_of_a_later_version_are_left_alone(there: Scene) -> None:
     assert await there.found() == ()
 
 
-async def test_a_bookie_that_is_removed_has_no_notes(there: Scene) -> None:
+async def test_a_removed_bookie_has_no_notes(there: Scene) -> None:
     there.store.lost = {PLACE}
     await there.notes().follow()
     await forget_bookie(there.metadata, ME)

@@ -107,7 +107,7 @@ class Scene:
         return Underreplicated.decode((await self.metadata.tree.read(path)).value).replicas
 
 
-async def test_a_ledger_is_marked_once_and_again_while_it_lacks_entries() -> None:
+async def test_a_ledger_is_marked_once_and_again_if_its_mark_disappears() -> None:
     there = Scene()
     reports = await there.begin()
     assert await reports.report(there.log) == 0
@@ -132,7 +132,7 @@ async def test_a_ledger_is_marked_once_and_again_while_it_lacks_entries() -> Non
     assert await reports.report(there.log) == 1
 
 
-async def test_nothing_is_marked_that_is_gone_or_not_ours() -> None:
+async def test_deleted_ledgers_and_those_of_other_bookies_are_not_marked() -> None:
     there = Scene()
     reports = await there.begin()
     await there.ledger(1, (OTHER,))
@@ -143,7 +143,7 @@ async def test_nothing_is_marked_that_is_gone_or_not_ours() -> None:
     assert [await there.marked(n) for n in (1, 2, 3, 4)] == [(), (), (ME,), ()]
 
 
-async def test_another_cluster_is_told_nothing() -> None:
+async def test_nothing_is_reported_to_another_cluster() -> None:
     there = Scene()
     reports = await there.begin()
     await there.ledger(1, (ME,))
@@ -154,7 +154,7 @@ async def test_another_cluster_is_told_nothing() -> None:
     assert await there.marked(1) == ()
 
 
-async def test_a_pass_is_bounded_and_the_next_goes_on() -> None:
+async def test_a_pass_is_limited_and_the_next_one_continues() -> None:
     there = Scene()
     reports = await there.begin()
     count = LEDGERS_PER_PASS + 30
@@ -166,7 +166,7 @@ async def test_a_pass_is_bounded_and_the_next_goes_on() -> None:
     assert await reports.report(there.log) == 0
 
 
-async def test_what_a_store_did_not_take_is_tried_again() -> None:
+async def test_a_failed_report_is_retried() -> None:
     there = Scene()
     reports = await there.begin()
     await there.ledger(1, (ME,))
@@ -185,7 +185,7 @@ async def test_what_a_store_did_not_take_is_tried_again() -> None:
     assert await reports.report(there.log) == 1
 
 
-async def test_where_nobody_knows_what_was_lost_every_ledger_of_the_bookie_is_marked() -> None:
+async def test_every_ledger_of_the_bookie_is_marked_if_the_losses_are_unknown() -> None:
     there = Scene()
     reports = await there.begin()
     count = LEDGERS_PER_PASS + 10
@@ -200,10 +200,10 @@ async def test_where_nobody_knows_what_was_lost_every_ledger_of_the_bookie_is_ma
     assert await reports.report(there.log) == 0
 
 
-async def test_a_cluster_is_looked_through_without_holding_its_ledgers(
+async def test_listing_a_cluster_does_not_hold_all_its_ledgers_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A pass ends anywhere in a range of ids, and what fails is looked at again by the next."""
+    """A pass may end anywhere in a range of ids, and the next one retries what failed."""
     monkeypatch.setattr(memory, "LIST_RANGE_LEDGERS", 70)
     there = Scene()
     reports = await there.begin()
@@ -229,7 +229,7 @@ async def test_a_cluster_is_looked_through_without_holding_its_ledgers(
     assert len(asked) < count + LEDGERS_PER_PASS
 
 
-async def test_what_was_never_told_goes_before_what_is_told_again() -> None:
+async def test_new_reports_come_before_repeated_ones() -> None:
     there = Scene()
     reports = await there.begin()
     for ledger_id in range(LEDGERS_PER_PASS + 20):
@@ -245,7 +245,7 @@ async def test_what_was_never_told_goes_before_what_is_told_again() -> None:
     assert not reports._told_s
 
 
-async def test_nobody_is_forgotten_behind_who_was_told_again() -> None:
+async def test_a_ledger_whose_mark_was_removed_is_reported_again_when_it_is_due() -> None:
     there = Scene()
     reports = await there.begin()
     for ledger_id in (1, 2):
@@ -261,7 +261,7 @@ async def test_nobody_is_forgotten_behind_who_was_told_again() -> None:
     assert await there.marked(2) == (ME,)
 
 
-def test_which_entries_a_bookie_should_have() -> None:
+def test_a_bookie_should_have_only_entries_of_segments_that_name_it() -> None:
     segments = (Segment(0, (OTHER,)), Segment(10, (ME,)), Segment(20, (OTHER,)))
     metadata = LedgerMetadata(1, 1, 1, segments)
     assert names(metadata, ME, [(0, 3), (19, 19)])
@@ -285,7 +285,7 @@ def damaged_metadata(there: Scene, monkeypatch: pytest.MonkeyPatch, *bad: int) -
     monkeypatch.setattr(there.metadata, "read_ledger", reading)
 
 
-async def test_metadata_that_makes_no_sense_holds_up_no_other(
+async def test_invalid_metadata_of_one_ledger_does_not_delay_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     there = Scene()
@@ -309,7 +309,7 @@ async def test_metadata_that_makes_no_sense_holds_up_no_other(
     assert reports.unreadable == 12
 
 
-async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
+async def test_a_loss_does_not_end_while_metadata_is_invalid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     there = Scene()
@@ -329,7 +329,9 @@ async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
     assert reports.losses_repaired == 1
 
 
-async def test_unreadable_metadata_does_not_shorten_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_metadata_does_not_shorten_the_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A ledger with unreadable metadata has no mark that could be gone."""
     there = Scene()
     reports = await there.begin()
@@ -383,7 +385,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 async def test_a_loss_ends_soon_after_the_marks_are_gone(complete: set[int]) -> None:
-    """The bookie stayed read-only for nine more minutes, until its next round."""
+    """The bookie once stayed read-only for nine more minutes, until its next round."""
     there = Scene()
     reports = await there.begin()
     for ledger_id in (1, 2):
@@ -402,7 +404,7 @@ async def test_a_loss_ends_soon_after_the_marks_are_gone(complete: set[int]) -> 
     assert (reports.wanting, reports.losses_repaired) == (0, 1)
 
 
-async def test_a_mark_that_is_removed_too_early_is_repeated_soon_and_not_at_once(
+async def test_a_mark_removed_too_early_is_repeated_after_a_short_pause(
     complete: set[int],
 ) -> None:
     there = Scene()
@@ -418,7 +420,7 @@ async def test_a_mark_that_is_removed_too_early_is_repeated_soon_and_not_at_once
         there.clock.ms += int(SOON_S * 500)
 
 
-async def test_while_a_recovery_may_run_a_loss_does_not_end() -> None:
+async def test_a_loss_does_not_end_while_a_recovery_may_run() -> None:
     there = Scene()
     reports = await there.begin()
     await there.ledger(1, (OTHER,))
@@ -434,7 +436,7 @@ async def test_while_a_recovery_may_run_a_loss_does_not_end() -> None:
     assert (reports.wanting, reports.losses_repaired) == (0, 1)
 
 
-async def test_while_the_log_has_no_space_for_a_refusal_a_loss_does_not_end() -> None:
+async def test_a_loss_does_not_end_while_the_log_has_no_space_for_a_refusal() -> None:
     """After a crash the ledger could be written again, and its lost fence would be unknown."""
     there = Scene()
     reports = await there.begin()
@@ -519,7 +521,7 @@ async def is_here(metadata: LedgerMetadata, *here: tuple[int, int], lacks: Any =
     return await work
 
 
-async def test_what_a_whole_ledger_is() -> None:
+async def test_a_ledger_is_complete_if_all_its_entries_for_the_bookie_are_present() -> None:
     one = closed((ME, OTHER), last=9)
     assert await is_here(one, (0, 9))
     assert not await is_here(one, (0, 8))
@@ -535,7 +537,7 @@ async def test_what_a_whole_ledger_is() -> None:
     assert not await is_here(closed((OTHER,), (ME,), (OTHER,), last=25), (10, 18))
 
 
-async def test_what_a_whole_ledger_is_that_is_striped() -> None:
+async def test_a_striped_ledger_is_complete_if_all_entries_of_its_stripe_are_present() -> None:
     striped = closed(("a", ME, "b"), last=8, write=2)  # 0, 1, 3, 4, 6, 7 are its own
     assert await is_here(striped, (0, 1), (3, 4), (6, 7))
     assert await is_here(striped, (0, 8))
@@ -543,7 +545,7 @@ async def test_what_a_whole_ledger_is_that_is_striped() -> None:
     assert not await is_here(striped, (0, 4), (6, 6))
 
 
-async def test_what_a_whole_ledger_is_that_is_open() -> None:
+async def test_an_open_ledger_is_complete_if_all_its_closed_segments_are_present() -> None:
     now = replace(closed((ME,), (OTHER,), last=-1), state=LedgerState.OPEN)
     assert await is_here(now, (0, 9))
     assert not await is_here(now, (0, 8))
@@ -552,7 +554,7 @@ async def test_what_a_whole_ledger_is_that_is_open() -> None:
     assert not await is_here(last, (10, 30))
 
 
-async def test_damage_of_a_ledger_that_only_others_have_ends_without_a_copy() -> None:
+async def test_damage_in_a_ledger_of_other_bookies_ends_without_a_copy() -> None:
     """The ledger is closed and its metadata does not name this bookie, so nobody repairs or reads
     it here.
 

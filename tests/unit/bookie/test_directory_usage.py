@@ -7,7 +7,7 @@ import math
 from quire.bookie.metrics import _directory_usage
 
 
-def test_directories_whose_paths_give_one_name_are_told_apart_by_the_label() -> None:
+def test_directories_with_the_same_metric_name_are_distinguished_by_label() -> None:
     spaces = [("/a-b", 200, 50), ("/a_b", 100, 100), ("/c", 0, 0)]
     first, second = _directory_usage(spaces)
     assert first.name == "bookie_ledger_dir__a_b_usage"

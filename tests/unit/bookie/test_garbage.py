@@ -133,7 +133,7 @@ async def test_deleted_ledgers_are_dropped_and_others_stay() -> None:
     assert store.dropped == [5, LAST]
 
 
-async def test_an_empty_bookie_asks_nothing() -> None:
+async def test_an_empty_bookie_does_not_read_the_metadata_store() -> None:
     assert await collect(Store(), Metadata([], error=lambda: MetadataError("never asked"))) == []
 
 
@@ -148,9 +148,7 @@ async def test_another_clusters_store_deletes_nothing() -> None:
     "error", [MetadataUnavailableError, ClusterNotInitialisedError, MetadataError]
 )
 @pytest.mark.parametrize("listed", [0, 1])
-async def test_a_list_that_breaks_off_deletes_nothing(
-    error: type[MetadataError], listed: int
-) -> None:
+async def test_an_interrupted_list_deletes_nothing(error: type[MetadataError], listed: int) -> None:
     store = Store(1, 2)
     metadata = Metadata([LedgerRange(0, 99, [])][:listed], error=lambda: error("gone"))
     with pytest.raises(error):
@@ -168,14 +166,14 @@ async def test_a_list_that_breaks_off_deletes_nothing(
     ],
     ids=["nothing", "ends early", "begins late", "a hole"],
 )
-async def test_a_list_that_is_not_whole_deletes_nothing(ranges: list[LedgerRange]) -> None:
+async def test_an_incomplete_list_deletes_nothing(ranges: list[LedgerRange]) -> None:
     store = Store(1, 2, 11, 200)
     with pytest.raises(MetadataError):
         await collect(store, Metadata(ranges))
     assert store.dropped == []
 
 
-async def test_each_ledger_is_asked_for_again_before_it_is_dropped() -> None:
+async def test_each_ledger_is_looked_up_again_before_it_is_dropped() -> None:
     store = Store(1, 2)
     metadata = Metadata([LedgerRange(0, LAST, [])], alive={2})
     assert await collect(store, metadata) == [1]
@@ -191,7 +189,7 @@ async def test_each_ledger_is_asked_for_again_before_it_is_dropped() -> None:
     [UnreadableMetadataError("damaged", ledger_id=2), MetadataDeniedError("denied")],
     ids=["unreadable", "denied"],
 )
-async def test_a_ledger_whose_metadata_cannot_be_read_is_not_dropped(error: QuireError) -> None:
+async def test_a_ledger_with_unreadable_metadata_is_not_dropped(error: QuireError) -> None:
     """It counts as existing, and the pass goes on."""
     store = Store(1, 2, 3)
     metadata = Metadata([LedgerRange(0, LAST, [])], unreadable={2: error})
@@ -246,7 +244,7 @@ async def test_a_bookie_without_an_instance_id_deletes_nothing() -> None:
 
 
 @pytest.mark.parametrize("when", ["reads", "checks"])
-async def test_what_is_added_after_a_ledger_was_missing_is_not_dropped(
+async def test_entries_added_after_a_ledger_was_found_missing_are_not_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """The id of the ledger is used again while the pass still looks for others."""
@@ -290,7 +288,7 @@ async def test_what_is_added_after_a_ledger_was_missing_is_not_dropped(
         assert 5 not in bookie.store.ledgers
 
 
-async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
+async def test_a_mass_deletion_needs_two_passes() -> None:
     events: list[str] = []
 
     def log(event: str, **fields: object) -> None:
@@ -319,7 +317,7 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
     assert await one_pass() == [0, 1, 2, 3, 4, 6, 7, 8, 9]  # a few go at once
 
 
-async def test_mass_that_was_back_meanwhile_waits_anew() -> None:
+async def test_ledgers_that_reappeared_wait_again_before_a_mass_deletion() -> None:
     now_s = 0.0
     store, mass_deletion = (
         Store(*range(2 * MASS_LEDGERS_MIN)),
@@ -339,7 +337,7 @@ async def test_mass_that_was_back_meanwhile_waits_anew() -> None:
     assert await one_pass() == list(range(100, 2 * MASS_LEDGERS_MIN))
 
 
-async def test_two_passes_side_by_side_are_not_two(tmp_path: Path) -> None:
+async def test_concurrent_passes_do_not_count_as_two(tmp_path: Path) -> None:
     events: list[str] = []
     async with running_bookie(tmp_path, log=lambda event, **fields: events.append(event)) as bookie:
         for ledger_id in range(2 * MASS_LEDGERS_MIN):
@@ -349,10 +347,10 @@ async def test_two_passes_side_by_side_are_not_two(tmp_path: Path) -> None:
         assert len(bookie.store.ledger_ids()) == 2 * MASS_LEDGERS_MIN
 
 
-async def test_a_bookie_that_was_read_only_before_its_disk_filled_looks_more_often(
+async def test_a_bookie_read_only_before_its_disk_filled_collects_more_often(
     tmp_path: Path,
 ) -> None:
-    """If it was read-only because of a loss, for instance, it reports no change."""
+    """A bookie that was already read-only, for instance because of a loss, reports no change."""
     config = replace(SMALL, min_free_bytes=1, check_space_s=0.01, gc_full_interval_s=0.01)
     assert config.gc_interval_s >= 600
     metadata = memory_metadata()
@@ -366,7 +364,7 @@ async def test_a_bookie_that_was_read_only_before_its_disk_filled_looks_more_oft
         await until(lambda: 5 not in bookie.store.ledgers)
 
 
-async def test_mass_that_is_back_with_the_next_pass_stays() -> None:
+async def test_ledgers_that_reappear_at_the_next_pass_reset_a_mass_deletion() -> None:
     store, mass_deletion = Store(*range(2 * MASS_LEDGERS_MIN)), MassDeletionCheck(0.0, lambda: 0.0)
     metadata = Metadata([LedgerRange(0, LAST, [])])
     assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), mass_deletion) == []  # type: ignore[arg-type]
@@ -430,7 +428,7 @@ async def test_a_range_that_has_not_changed_is_not_listed_again() -> None:
     assert await one_pass() == ([5], [0])
 
 
-async def test_a_pass_that_failed_remembers_nothing() -> None:
+async def test_a_failed_pass_remembers_no_unchanged_ranges() -> None:
     store, metadata, unchanged = Store(1, 11), Stamped(1, 11), UnchangedRanges()
 
     async def one_pass() -> list[int]:
@@ -446,7 +444,9 @@ async def test_a_pass_that_failed_remembers_nothing() -> None:
     assert metadata.listed == [0, 1, 0, 1]
 
 
-async def test_every_so_many_passes_list_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_ranges_are_listed_again_after_a_number_of_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(garbage, "FULL_LIST_PASSES", 3)
     store, metadata, unchanged = Store(1, 11), Stamped(1, 11), UnchangedRanges()
     counts = []

@@ -58,8 +58,8 @@ def digests(place: Place) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_one_of_two_directories_is_enough(place: Place, what: str) -> None:
-    """Even the other directory is as it was, so that the start can be tried again and again."""
+def test_one_directory_of_a_later_version_prevents_the_start(place: Place, what: str) -> None:
+    """The other directory is unchanged, so the start can be repeated."""
     change, found = CHANGES[what]
     mark = place.root / "two" / MARK_NAME
     if not mark.exists():  # a bookie writes it a moment after its start
@@ -77,7 +77,7 @@ def test_one_of_two_directories_is_enough(place: Place, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["cookie layout", "identity", "segment"])
-def test_such_a_directory_is_not_lost(place: Place, what: str) -> None:
+def test_a_directory_of_a_later_version_does_not_count_as_lost(place: Place, what: str) -> None:
     change, found = CHANGES[what]
     change(place.root / "two")
     (place.root / "three").mkdir()
@@ -94,7 +94,7 @@ def test_such_a_directory_is_not_lost(place: Place, what: str) -> None:
         assert place.state() == before
 
 
-def test_an_operator_may_still_erase_it(place: Place) -> None:
+def test_an_operator_can_erase_a_directory_of_a_later_version_by_force(place: Place) -> None:
     """Only with --force: without it, the command says what the directory is."""
     from click.testing import CliRunner
 
@@ -121,7 +121,7 @@ async def _cookie_of_the_future(store: MetadataStore) -> None:
     await store.write_cookie("b", found.value.replace(b"5\n", b"7\n", 1), found.version)
 
 
-def test_the_cookie_in_the_cluster(place: Place) -> None:
+def test_a_cluster_cookie_of_a_later_version_prevents_the_start(place: Place) -> None:
     place.in_store(_cookie_of_the_future)
     before = digests(place)
     with pytest.raises(LaterCookieError, match="layout 7"):
@@ -129,7 +129,7 @@ def test_the_cookie_in_the_cluster(place: Place) -> None:
     assert digests(place) == before
 
 
-def test_the_record_of_the_directories(place: Place) -> None:
+def test_a_directory_record_of_a_later_version_prevents_the_start(place: Place) -> None:
     path = directories.directories_path(place.uri, "b")
     place.in_store(partial(_change, path, b'"given_up"', b'"format": 2, "given_up"'))
     before = digests(place)
@@ -143,7 +143,7 @@ async def _give(store: MetadataStore) -> None:
     await orders.give_order(store, "b", order, None)
 
 
-def test_an_order(place: Place) -> None:
+def test_an_order_of_a_later_version_prevents_the_start(place: Place) -> None:
     place.in_store(_give)
     path = orders.order_path(place.uri, "b")
     place.in_store(partial(_change, path, b'"drain"', b'"freeze"'))
@@ -157,7 +157,7 @@ async def _marked(store: MetadataStore) -> None:
         await collection.write_mark(store, "b", mark, None)
 
 
-def test_a_mark_of_the_collection(place: Place) -> None:
+def test_a_collection_mark_of_a_later_version_is_refused(place: Place) -> None:
     """It is neither accepted nor taken for a store that went back in time."""
     place.in_store(_marked)
     path = collection.mark_path(place.uri, "b")

@@ -81,7 +81,7 @@ class Scene:
         self.logs.at = {PATH: LogPosition(newest_file, end_group)}
 
 
-async def test_a_report_stores_where_the_log_ends() -> None:
+async def test_a_report_stores_the_end_of_the_log() -> None:
     s = Scene()
     reports = await s.begun()
     assert await reports.report()  # There is nothing to report.
@@ -98,7 +98,7 @@ async def test_a_report_stores_where_the_log_ends() -> None:
     assert s.events == []
 
 
-async def test_a_new_segment_is_due_at_once_and_all_else_at_its_time() -> None:
+async def test_a_report_is_due_at_once_for_a_new_segment_and_else_after_its_interval() -> None:
     s = Scene()
     reports = await s.begun()
     assert not reports._due(reports._moved())
@@ -125,7 +125,7 @@ async def test_marks_of_other_directories_are_kept() -> None:
 @pytest.mark.parametrize(
     "mark", [replace(MARK, incarnation=4), replace(MARK, nonce="cc"), LogMark(3, lost="is gone")]
 )
-async def test_a_process_that_was_replaced_reports_nothing_more(mark: LogMark) -> None:
+async def test_a_replaced_process_reports_nothing_more(mark: LogMark) -> None:
     s = Scene()
     reports = await s.begun()
     await s.other(**{OWN: mark})
@@ -139,7 +139,7 @@ async def test_a_process_that_was_replaced_reports_nothing_more(mark: LogMark) -
     assert s.events == ["log_position_not_mine"]
 
 
-async def test_a_store_that_fails_is_told_once_and_asked_again(
+async def test_a_failing_store_is_logged_once_and_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     s = Scene()
@@ -161,7 +161,7 @@ async def test_a_store_that_fails_is_told_once_and_asked_again(
 
 
 @pytest.mark.parametrize("written", [False, True])
-async def test_a_report_that_is_cancelled_does_not_count(
+async def test_a_cancelled_report_does_not_count(
     monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     """The last report of a bookie that stopped meanwhile found that nothing had moved."""
@@ -209,7 +209,7 @@ async def test_a_record_that_keeps_changing_is_a_failure(monkeypatch: pytest.Mon
     assert (await s.stored()).marks[OWN] == MARK
 
 
-async def test_the_last_report_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_report_waits_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     s = Scene()
     reports = await s.begun()
     s.grow(7, 25)
@@ -227,7 +227,7 @@ async def test_the_last_report_waits_for_a_bounded_time(monkeypatch: pytest.Monk
     assert s.events == ["log_position_not_reported"]
 
 
-async def test_a_start_at_the_same_time_as_another_is_refused() -> None:
+async def test_a_start_concurrent_with_another_is_refused() -> None:
     s = Scene()
     reports = await s.begun()
     s.logs.state = "writable"

@@ -18,7 +18,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("lac", [2, 3])
-async def test_an_add_that_repeats_a_lac_is_no_news(lac: int) -> None:
+async def test_an_add_that_repeats_a_lac_wakes_no_reader(lac: int) -> None:
     """Otherwise each add of a writer that does not advance would answer all its readers."""
     polls, same, behind, other = LongPolls(10), Reader(), Reader(), Reader()
     polls.wait(7, 3, 60.0, same)

@@ -49,7 +49,7 @@ def lose(place: Place, name: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("new", ["two", "three"])
-def test_what_was_in_it_is_unknown_and_not_absent(place: Place, new: str) -> None:
+def test_the_ledgers_of_a_lost_directory_are_unknown_and_not_absent(place: Place, new: str) -> None:
     gone, here = lose(place, "two")
     (place.root / new).mkdir()
     words = ("b", "two", *(["three"] if new == "three" else []))
@@ -68,8 +68,8 @@ def test_what_was_in_it_is_unknown_and_not_absent(place: Place, new: str) -> Non
         assert place.codes("one", new) == lossy(here, gone)
 
 
-def test_the_only_directory(place: Place) -> None:
-    """A bookie that lost everything comes back as one that lost everything."""
+def test_a_bookie_can_replace_its_only_directory(place: Place) -> None:
+    """A bookie that lost its only directory answers that everything is unknown."""
     segments = (Segment(0, ("c",)),)
 
     async def begin(store: MetadataStore) -> None:
@@ -93,7 +93,7 @@ async def _delete(ledger_id: int, store: MetadataStore) -> None:
     await store.delete_ledger(ledger_id)
 
 
-def test_a_directory_that_is_well_is_left_alone(place: Place) -> None:
+def test_an_intact_directory_is_not_replaced(place: Place) -> None:
     (place.root / "three").mkdir()
     for words in (("b", "two"), ("b", "two", "three")):
         place.refused("replace", *words, says="holds a log that can be read", status=1)
@@ -101,8 +101,8 @@ def test_a_directory_that_is_well_is_left_alone(place: Place) -> None:
     place.refused("replace", "b", "two", says="it is not lost", status=1)
 
 
-def test_a_directory_that_cannot_be_read(place: Place) -> None:
-    """Another takes its place; it is not written over."""
+def test_an_unreadable_directory_is_replaced_by_another_and_not_overwritten(place: Place) -> None:
+    """Another directory takes its place, and the unreadable one is not overwritten."""
     (place.root / "two" / "current" / "DIRECTORY").write_text("rot")
     (place.root / "three").mkdir()
     place.refused("replace", "b", "two", says="data that cannot be read", status=1)
@@ -113,7 +113,7 @@ def test_a_directory_that_cannot_be_read(place: Place) -> None:
         place.codes("one", "three", "two")
 
 
-def test_mistakes(place: Place, tmp_path: Path) -> None:
+def test_mistaken_arguments_of_replace_are_refused(place: Place, tmp_path: Path) -> None:
     lose(place, "two")
     place.refused("replace", "b", "three", says=f"the directory {place.path('three')}; it has")
     place.refused(
@@ -135,7 +135,9 @@ def test_mistakes(place: Place, tmp_path: Path) -> None:
     place.refused("replace", "b", "two", says="none of the other directories of bookie b")
 
 
-def test_another_bookie_s_directory_is_no_empty_one(place: Place, tmp_path: Path) -> None:
+def test_the_directory_of_another_bookie_does_not_count_as_empty(
+    place: Place, tmp_path: Path
+) -> None:
     lose(place, "two")
     (place.root / "two" / "current").mkdir(parents=True)
     instance = place.in_store(lambda store: store.instance_id())
@@ -169,7 +171,9 @@ class CutDisk(RealDisk):
 @pytest.mark.parametrize(
     ("new", "changes"), [("two", 0), ("two", 1), ("two", 2), ("three", 1), ("three", 3)]
 )
-def test_cut_off_at_every_step(place: Place, new: str, changes: int) -> None:
+def test_a_replacement_interrupted_at_any_step_can_be_continued(
+    place: Place, new: str, changes: int
+) -> None:
     """The lost ledger is never denied, and the same command continues from there."""
     gone, here = lose(place, "two")
     (place.root / new).mkdir()
@@ -204,7 +208,7 @@ async def _spoil(store: MetadataStore) -> None:
     await store.write_cookie("b", OLD_COOKIE, (await store.read_cookie("b")).version)
 
 
-def test_a_start_with_a_cluster_cookie_that_cannot_be_decoded(place: Place) -> None:
+def test_a_start_with_an_undecodable_cluster_cookie_is_refused_with_a_remedy(place: Place) -> None:
     """The error names the bookie and the cluster, and its remedy works."""
     place.in_store(_spoil)
     create = ("bookie", "cookie", "create", "b", "--dir", place.path("one"), "--metadata")
@@ -221,7 +225,9 @@ def test_a_start_with_a_cluster_cookie_that_cannot_be_decoded(place: Place) -> N
 
 
 @pytest.mark.parametrize("words", [("replace", "b", "two"), ("remove", "b", "two")])
-def test_a_cluster_cookie_that_cannot_be_decoded(place: Place, words: tuple[str, ...]) -> None:
+def test_replace_and_remove_refuse_an_undecodable_cluster_cookie(
+    place: Place, words: tuple[str, ...]
+) -> None:
     """The error names the bookie and the cluster, and its remedy works."""
     gone, here = lose(place, "two")
     (place.root / "two").mkdir()
@@ -237,7 +243,7 @@ def test_a_cluster_cookie_that_cannot_be_decoded(place: Place, words: tuple[str,
     assert place.codes("one", "two") == lossy(here, gone)
 
 
-def test_a_cluster_cookie_of_an_apache_bookie(place: Place) -> None:
+def test_replace_refuses_the_cluster_cookie_of_an_apache_bookie(place: Place) -> None:
     """The remedy does not lead an Apache bookie to lose its journal directories.
 
     Its command works for a bookie of Quire.
@@ -265,7 +271,7 @@ def test_a_cluster_cookie_of_an_apache_bookie(place: Place) -> None:
 # -- remove -----------------------------------------------------------------------------------
 
 
-def test_a_directory_goes_when_nothing_needs_it(place: Place) -> None:
+def test_a_directory_can_be_removed_once_no_ledger_needs_it(place: Place) -> None:
     gone, here = lose(place, "two")
     refusal = place.refused("remove", "b", "two", says=f"is not in its other directories: {gone};")
     assert "decommission b --keep-cookie" in refusal
@@ -280,7 +286,7 @@ def test_a_directory_goes_when_nothing_needs_it(place: Place) -> None:
     assert place.codes("one") == {here: Code.OK, gone: Code.NO_LEDGER, 77: Code.NO_LEDGER}
 
 
-def test_nothing_goes_while_another_cannot_be_read(place: Place) -> None:
+def test_no_directory_is_removed_while_another_is_unreadable(place: Place) -> None:
     (place.root / "two" / "current" / "DIRECTORY").write_text("rot")
     place.refused("remove", "b", "one", says="none of the other directories")
 
@@ -288,8 +294,8 @@ def test_nothing_goes_while_another_cannot_be_read(place: Place) -> None:
 # -- the order of writes, and what may be a successor --------------------------------------------
 
 
-async def test_the_cluster_has_the_cookie_last_when_a_directory_is_removed() -> None:
-    """A start compares each directory with the cluster, so those that stay come first."""
+async def test_removing_a_directory_updates_the_cluster_cookie_last() -> None:
+    """A start compares each directory with the cluster, so the remaining ones are updated first."""
     metadata = memory_metadata()
     await metadata.initialise()
     disks = [SimDisk(random.Random(number), f"d{number}") for number in range(3)]
@@ -331,8 +337,8 @@ async def test_a_lost_bookie_is_marked_before_it_has_a_cookie() -> None:
     assert marks == ["is empty, but ledgers name bookie b"]
 
 
-def test_a_directory_of_another_cluster_is_no_successor() -> None:
-    """Its bookie may have the same id there."""
+def test_a_directory_of_another_cluster_is_refused_as_a_replacement() -> None:
+    """The other cluster may have a bookie with the same id."""
     holder = KnownBookie("b", "here", ("/one",), 0)
     for bookie, cluster, fits in (("b", "here", True), ("b", "there", False), ("c", "here", False)):
         found = DirectoryContent(cookie=cookie_of(bookie, ["/new"], cluster))

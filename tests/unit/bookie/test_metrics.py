@@ -43,7 +43,7 @@ def parsed(*metrics: Metric) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
 
 
 @given(st.lists(st.tuples(seconds, st.integers(1, 1_000)), max_size=30))
-def test_a_histogram_counts_what_was_observed(observed: list[tuple[float, int]]) -> None:
+def test_a_histogram_counts_the_observed_values(observed: list[tuple[float, int]]) -> None:
     one = Histogram()
     for value, count in observed:
         one.observe(value, count)
@@ -62,7 +62,7 @@ def test_a_histogram_counts_what_was_observed(observed: list[tuple[float, int]])
 
 
 @given(st.lists(seconds, min_size=1, max_size=50))
-def test_a_quantile_lies_in_the_bucket_of_what_it_stands_for(observed: list[float]) -> None:
+def test_a_quantile_is_in_the_bucket_of_its_exact_value(observed: list[float]) -> None:
     one = Histogram()
     for value in observed:
         one.observe(value)
@@ -74,7 +74,7 @@ def test_a_quantile_lies_in_the_bucket_of_what_it_stands_for(observed: list[floa
         assert min(lower, BOUNDS_S[-1]) - 1e-9 <= found <= upper + 1e-9
 
 
-def test_quantiles_speak_of_the_last_minutes() -> None:
+def test_quantiles_cover_the_last_minutes() -> None:
     one = Histogram()
     one.observe(5.0, 100)
     assert one.quantiles(0.0)[0] > 1
@@ -86,7 +86,7 @@ def test_quantiles_speak_of_the_last_minutes() -> None:
     assert math.isnan(one.quantiles(12 * WINDOW_S)[0])
 
 
-def test_a_summary_is_apaches() -> None:
+def test_a_summary_has_the_format_of_apache() -> None:
     good, bad = Histogram(), Histogram()
     good.observe(0.002, 3)
     found = parsed(summary_ms("bookie_X", "Some.", good, bad, 0.0))
@@ -98,7 +98,7 @@ def test_a_summary_is_apaches() -> None:
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.floats())
-def test_any_label_and_any_number_can_be_told(label: str, help_text: str, value: float) -> None:
+def test_any_label_and_any_number_can_be_exposed(label: str, help_text: str, value: float) -> None:
     label = label.replace("\r", "")  # the parser takes it for the end of a line
     help_text = "".join(c for c in help_text if c.isprintable())
     found = parsed(labelled("x", "gauge", help_text, "directory", [(label, value)]))
@@ -112,7 +112,7 @@ def test_any_label_and_any_number_can_be_told(label: str, help_text: str, value:
         assert told == pytest.approx(value, rel=1e-14)  # times have ten digits before the point
 
 
-def test_a_label_that_is_no_text_is_shown_all_the_same() -> None:
+def test_a_label_that_is_not_valid_text_is_exposed() -> None:
     """The path of a directory may hold any bytes."""
     text = exposition([labelled("x", "gauge", "X.", "directory", [("/d/\udcff", 1)])])
     assert text.encode()
@@ -120,14 +120,14 @@ def test_a_label_that_is_no_text_is_shown_all_the_same() -> None:
     assert family.samples[0].labels == {"directory": r"/d/\udcff"}
 
 
-def test_kinds_and_help_are_told() -> None:
+def test_the_kind_and_help_of_metrics_are_exposed() -> None:
     text = exposition([counter("a_total", "One\nline.", 3), gauge("b", "Two.", 1.5, rack="r")])
     assert "# HELP a_total One\\nline.\n# TYPE a_total counter\na_total 3\n" in text
     assert '# TYPE b gauge\nb{rack="r"} 1.5\n' in text
     assert Metric("c", "gauge", "", (Sample(1, {}),)).samples[0].suffix == ""
 
 
-def test_everything_that_is_counted_is_told_with_words() -> None:
+def test_every_counter_has_a_metric_with_a_description() -> None:
     assert {one.name for one in fields(Counters)} == set(COUNTED)
     numbers = {one.name for one in fields(StorageStats) if one.type in ("int", "float", "bool")}
     assert numbers == {*SINCE_START, *NOW}

@@ -34,7 +34,7 @@ def batch(first: int, max_bytes: int) -> bytes:
 async def test_a_read_without_a_descriptor_is_an_error_and_no_damage(
     tmp_path: Path, max_bytes: int
 ) -> None:
-    """A large batch read closed the connection, and a read on a thread reported damage."""
+    """A large batch read once closed the connection, and a read on a thread reported damage."""
     events: list[tuple[str, dict[str, Any]]] = []
     metadata = memory_metadata()
     async with (

@@ -94,7 +94,7 @@ def cookie(place: Place, verb: str, *words: str) -> Result:
     return CliRunner().invoke(cli, ["bookie", "cookie", verb, *words, "--metadata", place.uri])
 
 
-def test_the_old_disk_at_the_same_path(place: Place) -> None:
+def test_a_replaced_disk_is_refused_at_the_same_path(place: Place) -> None:
     gone, here = homes(place)
     old, new = replaced(place)
     assert place.codes("one", "two") == lossy(here, gone)
@@ -125,7 +125,7 @@ def test_the_old_disk_at_the_same_path(place: Place) -> None:
     refused(place, "one", "two", says=says)
 
 
-def test_the_old_disk_beside_the_new_one(place: Place) -> None:
+def test_a_replaced_disk_is_refused_beside_the_new_one(place: Place) -> None:
     old, new = replaced(place, "three")
     place.codes("one", "three")
     swap(place, "old", "two")
@@ -148,7 +148,7 @@ def test_the_old_disk_beside_the_new_one(place: Place) -> None:
     assert [one.directory_id for one in known(place).given_up] == [new]
 
 
-def test_one_that_was_taken_away(place: Place) -> None:
+def test_a_removed_directory_is_refused(place: Place) -> None:
     for ledger_id in (1, 2):
         place.in_store(partial(_delete, ledger_id))
     old = id_of(place, "two")
@@ -167,8 +167,8 @@ async def _delete(ledger_id: int, store: MetadataStore) -> None:
     await store.delete_ledger(ledger_id)
 
 
-def test_the_only_directory(place: Place) -> None:
-    """Nothing on the machine shows it then, but the cluster does."""
+def test_a_replaced_only_directory_is_refused(place: Place) -> None:
+    """Nothing on the machine shows the replacement, but the cluster does."""
     for ledger_id in (1, 2):
         place.in_store(partial(_delete, ledger_id))
     assert place.run("remove", "b", "two").exit_code == 0
@@ -181,7 +181,7 @@ def test_the_only_directory(place: Place) -> None:
     refused(place, "one", says=(id_of(place, "one"), f"{id_of(place, 'old')} took its place"))
 
 
-def test_a_new_bookie_of_the_same_id(place: Place) -> None:
+def test_the_directory_of_a_former_bookie_of_the_same_id_is_refused(place: Place) -> None:
     """The new bookie does not have its predecessor's ledgers, although the cookies are equal.
 
     It does not deny the predecessor's entries.
@@ -213,7 +213,7 @@ def test_other_directories_that_are_old_count_as_lost(place: Place) -> None:
     assert left == {id_of(place, "two"): three, new: three}
 
 
-def test_an_empty_one_that_was_replaced_too_may_be_taken_again(place: Place) -> None:
+def test_a_replacement_that_was_replaced_while_empty_may_be_used_again(place: Place) -> None:
     gone, here = homes(place)
     _, first = replaced(place)
     swap(place, "two", "first")
@@ -227,7 +227,9 @@ def test_an_empty_one_that_was_replaced_too_may_be_taken_again(place: Place) -> 
     assert known(place).left(first) is None
 
 
-def test_a_bookie_of_an_earlier_version(place: Place) -> None:
+def test_the_directory_ids_of_a_bookie_of_an_earlier_version_are_recorded_at_its_start(
+    place: Place,
+) -> None:
     """Its directory ids are unknown until its next start, which records the readable ones."""
     ids = {place.path(one): id_of(place, one) for one in ("one", "two")}
     assert known(place).ids == ids
@@ -246,7 +248,7 @@ def test_a_bookie_of_an_earlier_version(place: Place) -> None:
     refused(place, "one", "two", says=(old, f"but the bookie has directory {new} there"))
 
 
-def test_two_disks_change_places_and_none_is_twice(place: Place) -> None:
+def test_two_disks_can_be_exchanged_and_are_counted_once(place: Place) -> None:
     swap(place, "one", "two")
     assert place.codes("one", "two") == {1: Code.OK, 2: Code.OK, 77: Code.NO_LEDGER}
     assert known(place).ids[place.path("one")] == id_of(place, "one")
@@ -266,7 +268,7 @@ def test_two_disks_change_places_and_none_is_twice(place: Place) -> None:
     assert place.codes("one", "two")[77] == Code.NO_LEDGER
 
 
-def test_one_is_added_where_another_was_begun_and_erased(place: Place) -> None:
+def test_a_directory_can_be_added_where_an_erased_one_was_begun(place: Place) -> None:
     """A third directory is missing, so not everything is known. The current directory is the new
     one.
     """
@@ -285,7 +287,7 @@ def test_one_is_added_where_another_was_begun_and_erased(place: Place) -> None:
     assert place.codes("one", "two", "three")[77] == Code.NO_LEDGER
 
 
-def test_a_check_of_the_disk_says_so(place: Place) -> None:
+def test_a_check_of_the_disk_reports_an_old_directory(place: Place) -> None:
     def check(*words: str) -> Result:
         command = ["bookie", "disk", "check", place.path("two"), "--json", *words]
         return CliRunner().invoke(cli, command, env={"QUIRE_METADATA": ""})
@@ -307,7 +309,7 @@ def test_a_check_of_the_disk_says_so(place: Place) -> None:
     assert (done.exit_code, "the cluster did not say" in done.stderr) == (0, True)
 
 
-def test_an_id_is_kept_for_the_newest_of_those_given_up(tmp_path: Path) -> None:
+def test_the_ids_of_the_newest_former_directories_are_kept(tmp_path: Path) -> None:
     found = BookieDirectories({"/a": "0"})
     for number in range(GIVEN_UP_MAX + 10):
         name = str(number + 1)

@@ -84,7 +84,7 @@ def test_a_decommissioned_bookie_ends_once_its_cookie_is_gone() -> None:
     following(scene)
 
 
-def test_a_decommissioning_that_is_withdrawn_before_the_end_can_be_ordered_again() -> None:
+def test_a_withdrawn_decommissioning_can_be_ordered_again() -> None:
     """After the first one the bookie must be writable, and must follow the second one."""
 
     async def scene(there: Bookie) -> None:

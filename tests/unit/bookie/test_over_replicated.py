@@ -102,7 +102,7 @@ async def test_a_copy_is_dropped_by_the_second_pass_that_finds_it_unchanged(ther
 
 
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
-async def test_copies_that_are_needed_stay(there: Scene, state: LedgerState) -> None:
+async def test_needed_copies_are_kept(there: Scene, state: LedgerState) -> None:
     """The ledger is not closed, one of its segments names this bookie, it does not exist, or it
     cannot be read."""
     await there.has(1, ledger((OTHER,), state=state))
@@ -154,8 +154,8 @@ async def test_a_ledger_that_was_changed_since_the_last_pass_waits_again(there: 
     assert await there.collect() == [1]
 
 
-async def test_a_ledger_that_another_process_works_on_is_left_alone(there: Scene) -> None:
-    """Its lock is not touched."""
+async def test_a_ledger_locked_by_another_process_is_left_alone(there: Scene) -> None:
+    """The lock of the other process is not touched."""
     await there.has(1, ledger((OTHER,)))
     tree, path = there.metadata.tree, there.lock_of(1)
     await tree.make_path(path.rpartition("/")[0])
@@ -170,10 +170,10 @@ async def test_a_ledger_that_another_process_works_on_is_left_alone(there: Scene
 
 
 @pytest.mark.parametrize("what", ["added", "changed", "deleted", "conflict", "recreated", "large"])
-async def test_what_changes_under_the_lock_keeps_the_copy(
+async def test_a_change_of_the_ledger_under_the_lock_keeps_the_copy(
     there: Scene, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is given back."""
+    """The lock is released."""
     await there.has(1, ledger((OTHER,)))
     assert await there.collect() == []
     metadata = there.metadata
@@ -256,7 +256,7 @@ async def test_many_ledgers_are_examined_in_parts(
 
 
 @pytest.mark.parametrize("made", [True, False])
-async def test_a_lock_whose_creation_was_not_answered_is_given_back_by_the_next_pass(
+async def test_a_lock_whose_creation_was_not_answered_is_released_by_the_next_pass(
     there: Scene, *, made: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await there.has(1, ledger((OTHER,)))
@@ -281,7 +281,7 @@ async def test_a_lock_whose_creation_was_not_answered_is_given_back_by_the_next_
     assert await there.collect() == [1]
 
 
-async def test_a_lock_that_is_gone_or_that_another_has_now_is_not_given_back(there: Scene) -> None:
+async def test_a_lock_that_is_gone_or_owned_by_another_is_not_released(there: Scene) -> None:
     await there.has(1, ledger((OTHER,)))
     path = there.lock_of(1)
     there.copies._held[path] = b"mine"

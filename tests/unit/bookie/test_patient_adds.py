@@ -37,7 +37,7 @@ def copies(box: StoreOnDisk, first: int, count: int = 1, size: int = 100) -> Non
     box.append(entries(9, first, count, size), patient=True)
 
 
-def test_a_copy_waits_for_an_add_and_they_are_synced_as_one_group_in_order() -> None:
+def test_a_copy_waits_for_an_add_and_both_are_synced_in_one_group() -> None:
     box = with_a_writer()
     groups = box.store.stats().groups
     copies(box, 0)
@@ -53,7 +53,7 @@ def test_a_copy_waits_for_an_add_and_they_are_synced_as_one_group_in_order() -> 
     assert box.store.stats().groups == groups + 1
 
 
-def test_a_copy_that_nobody_joins_is_written_when_its_time_is_up_and_the_next_at_once() -> None:
+def test_a_copy_without_an_add_is_written_after_its_delay_and_the_next_at_once() -> None:
     box = with_a_writer()
     copies(box, 0)
     box.pump()
@@ -127,7 +127,7 @@ def test_many_explicit_lacs_do_not_wait() -> None:
     assert 1 < len(told) <= PATIENT_BYTES_MAX // BLOCK_BYTES
 
 
-def test_what_must_be_durable_behind_a_copy_takes_it_along() -> None:
+def test_a_fence_or_barrier_after_a_copy_writes_the_copy_too() -> None:
     box = with_a_writer()
     copies(box, 0)
     box.fence(9)
@@ -143,7 +143,7 @@ def test_what_must_be_durable_behind_a_copy_takes_it_along() -> None:
     assert box.acknowledged == box.written
 
 
-def test_a_stop_writes_the_copies_that_wait() -> None:
+def test_a_stop_writes_the_waiting_copies() -> None:
     box = with_a_writer()
     copies(box, 0, 3)
     box.close()
@@ -152,7 +152,7 @@ def test_a_stop_writes_the_copies_that_wait() -> None:
     assert len(box.read(9, 0, 3)) == 3
 
 
-def test_copies_that_wait_hear_of_a_failure() -> None:
+def test_waiting_copies_are_notified_of_a_failure() -> None:
     box = opened()
     box.append(entries(8, 0, 1))
     copies(box, 0)
@@ -163,7 +163,7 @@ def test_copies_that_wait_hear_of_a_failure() -> None:
     assert box.store.queued_bytes == 0
 
 
-def test_copies_that_wait_keep_their_place_where_the_segment_is_rolled() -> None:
+def test_waiting_copies_keep_their_order_when_the_segment_is_rolled() -> None:
     box = with_a_writer()
     for turn in range(200):
         copies(box, turn, size=150)
@@ -248,7 +248,7 @@ async def test_only_a_chunk_with_a_recovery_may_use_the_reserve_of_a_full_disk(
                 number += 2
 
 
-async def test_what_is_cut_for_several_directories_stays_patient(tmp_path: Path) -> None:
+async def test_copies_divided_among_several_directories_still_wait(tmp_path: Path) -> None:
     more = [RealDisk(str(tmp_path / "two"))]
     async with (
         running_bookie(tmp_path / "one", more=more) as bookie,

@@ -24,7 +24,7 @@ class Scene:
         self.failures.add(DamagedError(f"entry {entry} is damaged in {file}", file=file))
 
 
-def test_a_damaged_file_has_one_line_a_minute() -> None:
+def test_a_damaged_file_is_logged_once_a_minute() -> None:
     there = Scene()
     for entry in range(1_000):
         there.read("log/1.seg", entry)
@@ -49,7 +49,7 @@ def test_other_failures_are_all_logged() -> None:
     assert len(there.lines) == 6
 
 
-def test_reads_without_a_file_descriptor_have_one_line_a_minute() -> None:
+def test_reads_without_a_file_descriptor_are_logged_once_a_minute() -> None:
     there = Scene()
     for number in range(100):
         error = StorageError(f"log/{number}.seg cannot be opened")
@@ -58,7 +58,7 @@ def test_reads_without_a_file_descriptor_have_one_line_a_minute() -> None:
     assert there.lines == [{"error": "log/0.seg cannot be opened"}]
 
 
-def test_the_number_of_files_is_bounded(monkeypatch: Any) -> None:
+def test_the_number_of_remembered_files_is_limited(monkeypatch: Any) -> None:
     monkeypatch.setattr(read_failures, "FILES_MAX", 2)
     there = Scene()
     for file in "abc":

@@ -66,8 +66,8 @@ async def forget(store: MetadataStore) -> None:
 # -- restored copies ----------------------------------------------------------------------------
 
 
-def test_one_of_several_directories(place: Place) -> None:
-    """The older copy and the other directories are served; all else is unknown."""
+def test_an_older_copy_of_one_directory_is_served_and_absence_is_unknown(place: Place) -> None:
+    """The older copy and the other directories are served. All other entries are unknown."""
     back_up(place, "two", "backup")
     assert place.codes("one", "two") == WHOLE
     assert check(place, "two") == (0, "")
@@ -85,7 +85,7 @@ def test_one_of_several_directories(place: Place) -> None:
     assert check(place, "two")[1] == ""
 
 
-def test_what_a_bookie_says_of_it(place: Place) -> None:
+def test_a_directory_that_went_back_is_reported_in_metrics_and_state(place: Place) -> None:
     back_up(place, "two", "backup")
     place.codes("one", "two")
     restore(place, "two", "backup")
@@ -105,7 +105,7 @@ def test_what_a_bookie_says_of_it(place: Place) -> None:
     assert state == "read-only: a part of its data is lost"
 
 
-def test_an_add_after_the_copy(place: Place) -> None:
+def test_an_add_after_the_copy_is_noticed_by_the_log_position(place: Place) -> None:
     """Within one incarnation, the position of the log shows it."""
     back_up(place, "one", "first")
     back_up(place, "two", "second")
@@ -127,7 +127,7 @@ def test_an_add_after_the_copy(place: Place) -> None:
     assert place.codes("one", "two")[77] == Code.UNKNOWN_LEDGER_STATE
 
 
-def test_the_newest_segments_are_deleted(place: Place) -> None:
+def test_deleted_newest_segments_are_noticed(place: Place) -> None:
     newest = 0
     for name in ("one", "two"):
         segments = sorted(Path(place.path(name), "log").glob("*.seg"))
@@ -142,7 +142,7 @@ def test_the_newest_segments_are_deleted(place: Place) -> None:
     assert place.codes("one", "two")[77] == Code.UNKNOWN_LEDGER_STATE
 
 
-def test_two_copies_that_were_both_started(place: Place) -> None:
+def test_two_copies_that_were_both_started_are_noticed(place: Place) -> None:
     """The copy was started, and then the original comes back: it lacks what the copy took."""
     back_up(place, "two", "copy")
     place.codes("one", "two")
@@ -156,7 +156,7 @@ def test_two_copies_that_were_both_started(place: Place) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "damaged"])
-def test_the_incarnation_is_lost(place: Place, damage: str) -> None:
+def test_a_lost_or_damaged_incarnation_makes_absence_unknown(place: Place, damage: str) -> None:
     file = Path(place.path("two"), INCARNATION_NAME)
     if damage == "gone":
         file.unlink()
@@ -167,7 +167,7 @@ def test_the_incarnation_is_lost(place: Place, damage: str) -> None:
     assert place.codes("one", "two")[77] == Code.UNKNOWN_LEDGER_STATE
 
 
-def test_a_bookie_of_an_earlier_version(place: Place) -> None:
+def test_the_first_start_after_an_upgrade_creates_incarnations_and_marks(place: Place) -> None:
     """It has no incarnations, and the cluster has no marks. Its first start creates both."""
     place.in_store(forget)
     for name in ("one", "two"):
@@ -178,7 +178,7 @@ def test_a_bookie_of_an_earlier_version(place: Place) -> None:
         assert read_incarnation(RealDisk(place.path(name))) is not None
 
 
-def test_a_cluster_that_knows_less(place: Place) -> None:
+def test_a_cluster_restored_from_an_older_backup_makes_nothing_unknown(place: Place) -> None:
     """Its metadata was restored from an older backup: the directories are ahead, and whole."""
     older = Path(place.root / "cluster.db").read_bytes()
     for _ in range(2):
@@ -188,8 +188,8 @@ def test_a_cluster_that_knows_less(place: Place) -> None:
         assert place.codes("one", "two") == WHOLE
 
 
-def test_a_ledger_that_lives_in_another_directory_by_now(place: Place) -> None:
-    """Its deletion is what the older copy lacks. The copy of the whole directory counts."""
+def test_a_ledger_that_moved_to_another_directory_is_served_from_there(place: Place) -> None:
+    """The older copy lacks the deletion of the ledger. The complete directory counts."""
     ledger_id = next(one for one in (1, 2) if one in ledgers_in(place, "two"))
     back_up(place, "two", "backup")
 
@@ -231,7 +231,7 @@ def delete_cookie(place: Place, *more: str) -> Result:
     return run("bookie", "cookie", "delete", "b", "--yes", "--metadata", place.uri, *more)
 
 
-def test_a_cookie_that_is_deleted_by_force(place: Place) -> None:
+def test_ledgers_are_unknown_after_a_cookie_is_deleted_by_force(place: Place) -> None:
     assert delete_cookie(place).exit_code == 2  # ledgers name it
     assert delete_cookie(place, "--force").exit_code == 0
     empty(place)
@@ -242,7 +242,7 @@ def test_a_cookie_that_is_deleted_by_force(place: Place) -> None:
     assert len(known.value.given_up) == 2
 
 
-def test_a_directory_that_is_formatted_by_force(place: Place) -> None:
+def test_ledgers_are_unknown_after_a_directory_is_formatted_by_force(place: Place) -> None:
     command = ["bookie", "format", "--yes", "--delete-cookie", "--metadata", place.uri]
     command += ["--dir", place.path("one"), "--dir", place.path("two")]
     assert run(*command).exit_code == 2
@@ -250,8 +250,8 @@ def test_a_directory_that_is_formatted_by_force(place: Place) -> None:
     assert place.codes("one", "two") == UNKNOWN
 
 
-def test_a_bookie_that_is_made_again(place: Place) -> None:
-    """`quire bookie init` makes no new one of it either."""
+def test_ledgers_are_unknown_after_a_bookie_is_created_again(place: Place) -> None:
+    """`quire bookie init` does not make it a new bookie either."""
     assert delete_cookie(place, "--force").exit_code == 0
     empty(place)
     made = run("bookie", "init", "--dir", place.path("one"), "--bookie-id", "b",
@@ -260,7 +260,7 @@ def test_a_bookie_that_is_made_again(place: Place) -> None:
     assert place.codes("one") == UNKNOWN
 
 
-def test_a_bookie_that_no_ledger_names(place: Place) -> None:
+def test_a_bookie_that_no_ledger_names_starts_as_a_new_one(place: Place) -> None:
     async def delete(store: MetadataStore) -> None:
         for ledger_id in (1, 2):
             await store.delete_ledger(ledger_id)
@@ -272,8 +272,10 @@ def test_a_bookie_that_no_ledger_names(place: Place) -> None:
     assert set(place.codes("one", "two").values()) == {Code.NO_LEDGER}
 
 
-def test_a_bookie_of_an_earlier_version_whose_cookie_is_deleted(place: Place) -> None:
-    """It has no record, but ledgers name it."""
+def test_ledgers_are_unknown_after_the_cookie_of_an_earlier_version_is_deleted(
+    place: Place,
+) -> None:
+    """The bookie has no record in the cluster, but ledgers name it."""
     assert delete_cookie(place, "--force").exit_code == 0
     place.in_store(forget)
     empty(place)
@@ -281,7 +283,7 @@ def test_a_bookie_of_an_earlier_version_whose_cookie_is_deleted(place: Place) ->
         assert place.codes("one") == UNKNOWN
 
 
-def test_a_start_that_ends_before_the_cookie_is_written(place: Place) -> None:
+def test_a_start_interrupted_before_the_cookie_is_written_continues_as_lost(place: Place) -> None:
     """The next start continues with the directory as a lost one."""
     assert delete_cookie(place, "--force").exit_code == 0
     empty(place)
@@ -299,7 +301,7 @@ def test_a_start_that_ends_before_the_cookie_is_written(place: Place) -> None:
 # -- marks --------------------------------------------------------------------------------------
 
 
-def test_what_is_held_against_a_directory() -> None:
+def test_the_reasons_against_an_older_directory_are_described() -> None:
     mark = LogMark(3, "aa", 7, 20)
     assert "3 times" in why_behind(mark, None)
     assert "started 2 times" in why_behind(mark, Incarnation(2, "aa"))
@@ -315,7 +317,7 @@ def test_what_is_held_against_a_directory() -> None:
     assert "before group 19" in expected.held_against(LogPosition(7, 19))
 
 
-def test_marks_are_kept_and_those_that_come_back_are_lost() -> None:
+def test_marks_of_former_directories_are_kept_and_returning_ones_are_lost() -> None:
     made = BookieDirectories({"/a": "0a"}, marks={"0a": LogMark(3, "aa", 7, 20)})
     assert BookieDirectories.decode(made.encode()) == made
     left = made.without("/a", (), "0b", 5).having({"/a": "0b"})
@@ -328,7 +330,7 @@ def test_marks_are_kept_and_those_that_come_back_are_lost() -> None:
     assert not old.marks
 
 
-def test_an_incarnation_that_does_not_check(tmp_path: Path) -> None:
+def test_an_incarnation_with_a_wrong_checksum_is_refused(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     (tmp_path / "current").mkdir()
     assert read_incarnation(disk) is None

@@ -84,7 +84,7 @@ class Gate(ThreadWorker):
 async def test_rule_33_every_answer_to_a_fencing_read_waits_for_the_fence_to_be_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative one, too: of a ledger that the bookie does not know."""
+    """A negative answer for a ledger that the bookie does not know waits, too."""
     gate = threading.Event()
     gate.set()
     monkeypatch.setattr(Gate, "open", gate)
@@ -173,7 +173,7 @@ async def test_rule_31_a_bookie_whose_data_is_gone_does_not_start() -> None:
     await check_identity(disk(), metadata, "b:1", rng)
 
 
-async def test_rule_31_nor_one_whose_directory_is_of_another() -> None:
+async def test_rule_31_a_bookie_does_not_start_on_the_directory_of_another() -> None:
     metadata = memory_metadata()
     await metadata.initialise()
     rng = random.Random(2).randbytes
@@ -227,7 +227,7 @@ class Made:
         raise NoSuchLedgerError(f"no ledger {ledger_id}")
 
 
-async def test_rule_30_a_ledger_that_is_made_during_a_pass_is_not_looked_at() -> None:
+async def test_rule_30_a_ledger_created_during_a_pass_is_not_examined() -> None:
     made = Made()
     dropped = await collect_garbage(
         made,

@@ -118,7 +118,7 @@ def known(**info: Any) -> StubStore:
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_an_add_is_taken_where_nothing_speaks_against_it(flags: int) -> None:
+def test_an_add_is_accepted_if_there_is_no_reason_to_refuse_it(flags: int) -> None:
     """An unknown ledger is created, and one that was dropped comes back only for a copy."""
     for store in (known(), StubStore()):
         new = not store.ledgers
@@ -151,7 +151,7 @@ def test_an_add_is_refused_whatever_its_flags(
 
 @pytest.mark.parametrize("flags", FLAGS)
 def test_a_fence_keeps_the_writer_out_and_lets_recovery_in(flags: int) -> None:
-    """So does a fence that may be lost, and the memory of a ledger that was fenced and deleted."""
+    """A fence that may be lost has the same effect, and so has the refusal of a deleted ledger."""
     recovery = bool(flags & RECOVERY_ADD)
     assert service(known(fenced=True)).may_add(LEDGER, KEY, flags) == (
         Code.OK if recovery else Code.FENCED
@@ -168,7 +168,7 @@ def test_a_fence_keeps_the_writer_out_and_lets_recovery_in(flags: int) -> None:
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_a_bookie_that_is_full_takes_only_what_must_be_here(flags: int) -> None:
+def test_a_full_bookie_accepts_only_high_priority_adds(flags: int) -> None:
     """Recovery marks these adds as of high priority. Other copies go to other bookies."""
     urgent = bool(flags & HIGH_PRIORITY)
     assert service(known(), writable=False).may_add(LEDGER, KEY, flags) == (
@@ -182,7 +182,7 @@ def test_a_bookie_that_is_full_takes_only_what_must_be_here(flags: int) -> None:
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_a_key_that_was_lost_comes_from_a_copy_and_not_from_a_writer(flags: int) -> None:
+def test_a_lost_key_is_restored_by_a_copy_and_not_by_a_writer(flags: int) -> None:
     store = known(master_key=b"")
     code = service(store).may_add(LEDGER, KEY, flags)
     if flags & RECOVERY_ADD:
@@ -192,7 +192,7 @@ def test_a_key_that_was_lost_comes_from_a_copy_and_not_from_a_writer(flags: int)
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_ids_and_keys_that_no_ledger_has_create_none(flags: int) -> None:
+def test_invalid_ids_and_keys_create_no_ledger(flags: int) -> None:
     store = StubStore()
     assert service(store).may_add(-1, KEY, flags) == Code.BAD_REQUEST
     for key in (b"", KEY + b"x", KEY[1:]):
@@ -215,7 +215,7 @@ def test_ids_and_keys_that_no_ledger_has_create_none(flags: int) -> None:
     ],
     ids=["loading", "failed", "lost", "wrong key", "key lost", "deleted"],
 )
-def test_a_fence_that_is_refused_fences_nothing(
+def test_a_refused_fence_changes_nothing(
     store: Callable[[], StubStore], state: dict[str, bool], code: Code
 ) -> None:
     there, answers = store(), []
@@ -232,7 +232,7 @@ def known_but_lost() -> StubStore:
 
 @pytest.mark.parametrize("writable", [True, False])
 def test_a_fence_is_answered_once_it_is_durable(*, writable: bool) -> None:
-    """Also on a full bookie, and for a ledger that is not here yet."""
+    """This also holds on a full bookie, and for a ledger that the bookie does not have yet."""
     for store in (known(), StubStore()):
         new = not store.ledgers
         answers: list[int] = []
@@ -274,7 +274,7 @@ def test_a_change_that_is_not_durable_is_answered_with_its_error(
     ],
     ids=["loading", "failed", "lost", "full", "wrong key", "key lost", "deleted"],
 )
-def test_an_explicit_lac_that_is_refused_changes_nothing(
+def test_a_refused_explicit_lac_changes_nothing(
     store: Callable[[], StubStore], state: dict[str, bool], code: Code
 ) -> None:
     there, answers = store(), []
@@ -284,7 +284,7 @@ def test_an_explicit_lac_that_is_refused_changes_nothing(
     assert made.last_add_confirmed(LEDGER) == -1
 
 
-def test_an_explicit_lac_moves_the_lac_forward_only_and_also_of_a_fenced_ledger() -> None:
+def test_an_explicit_lac_moves_the_lac_only_forward_even_of_a_fenced_ledger() -> None:
     store, answers = known(fenced=True, last_add_confirmed=5), []
     made = service(store)
     for lac, expected in ((3, 5), (5, 5), (6, 6), (2, 6)):
@@ -321,10 +321,10 @@ class Read(PendingRead):
         ({"lost": True, "unknown": True}, {"loading": True}, Code.TOO_MANY_REQUESTS),
     ],
 )
-async def test_absence_is_said_only_if_it_is_certain(
+async def test_absence_is_reported_only_if_it_is_certain(
     error: type[Exception], store: dict[str, bool], state: dict[str, bool], code: Code | None
 ) -> None:
-    """Also for the last entry of a ledger, for one that is not here, and for a list of entries."""
+    """This also holds for the last entry, for unknown ledgers, and for lists of entries."""
     certain = Code.NO_LEDGER if error is NoLedger else Code.NO_ENTRY
     expected = certain if code is None else code
     there = StubStore({LEDGER: Info()}, raises=error(), **store)  # type: ignore[arg-type]
@@ -344,7 +344,7 @@ async def test_absence_is_said_only_if_it_is_certain(
     assert (counters.reads_missing, counters.reads_failed) == ((3, 0) if missing else (0, 3))
 
 
-async def test_damage_is_no_absence() -> None:
+async def test_damage_is_not_reported_as_absence() -> None:
     there = known()
     there.raises = StorageError("a block does not match its checksum")
     made = service(there)
@@ -355,7 +355,7 @@ async def test_damage_is_no_absence() -> None:
     assert await made.entry_ranges(LEDGER) == (Code.OK, [(0, 4)])
 
 
-def test_an_entry_id_below_zero_is_a_mistake_unless_it_is_the_last_entry() -> None:
+def test_a_negative_entry_id_is_refused_unless_it_means_the_last_entry() -> None:
     made = service(known())
     assert made._look_up(Read(-7)) == b"%d" % Code.BAD_REQUEST
     assert made._look_up(Read(LAST_ENTRY)) == b"%d" % Code.NO_ENTRY

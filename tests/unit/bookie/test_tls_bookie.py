@@ -138,7 +138,7 @@ async def alive(bookie: Bookie) -> None:
         assert await peer.ask(READ) == NO_LEDGER
 
 
-def test_both_protocols_inside_tls(run: Run, authority: Authority, own: Files) -> None:
+def test_both_protocols_work_inside_tls(run: Run, authority: Authority, own: Files) -> None:
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as peer:
             assert await peer.ask(READ_V3) != b""  # clear text is served before
@@ -163,7 +163,7 @@ def test_without_tls_the_connection_stays_usable(run: Run) -> None:
     run(scenario, SMALL)
 
 
-def test_what_was_asked_before_is_answered_inside(
+def test_requests_sent_before_start_tls_are_answered_inside_tls(
     run: Run, authority: Authority, own: Files
 ) -> None:
     """An add that is not synced yet when START_TLS comes: its answer may not stand in clear text
@@ -200,10 +200,10 @@ def test_what_was_asked_before_is_answered_inside(
     ids=["a byte", "v2", "again", "eight times", "v3", "a handshake"],
 )  # fmt: skip
 @pytest.mark.parametrize("cut", [0, 3, len(REQUEST) - 1], ids=["whole", "in length", "in frame"])
-def test_bytes_behind_start_tls_end_the_connection(
+def test_bytes_after_start_tls_end_the_connection(
     run: Run, own: Files, behind: bytes, cut: int
 ) -> None:
-    """They are neither served nor taken for encrypted data."""
+    """The bytes are neither served nor treated as encrypted data."""
 
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as peer:
@@ -220,7 +220,9 @@ def test_bytes_behind_start_tls_end_the_connection(
 
 
 @pytest.mark.parametrize("garbage", [READ, b"\xff" * 512, b"GET / HTTP/1.1\r\n\r\n"])
-def test_something_else_than_a_handshake(run: Run, own: Files, garbage: bytes) -> None:
+def test_a_connection_without_a_valid_handshake_is_closed(
+    run: Run, own: Files, garbage: bytes
+) -> None:
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as peer:
             assert await peer.ask(REQUEST) == GRANTED
@@ -249,7 +251,9 @@ def test_a_handshake_has_a_time_limit(run: Run, own: Files, sent: bytes) -> None
     run(scenario, offering(own, handshake_timeout_s=0.2))
 
 
-def test_handshakes_wait_for_their_turn(run: Run, authority: Authority, own: Files) -> None:
+def test_handshakes_over_the_limit_wait_for_a_free_slot(
+    run: Run, authority: Authority, own: Files
+) -> None:
     """With one slot and a client that does not finish, the next one waits and then succeeds."""
 
     async def scenario(bookie: Bookie) -> None:
@@ -314,14 +318,18 @@ def test_clear_text_can_be_refused(run: Run, authority: Authority, own: Files) -
             )
             assert await peer.ask(frames.batch_read_request(5, 0, 1, 10, 1000)) == b""
         assert 5 not in bookie.store.ledgers
-        assert bookie.service.counters.requests_refused == 2 + 2 + 1, "not START_TLS and AUTH"
+        assert bookie.service.counters.requests_refused == 2 + 2 + 1, (
+            "START_TLS and AUTH are not counted"
+        )
         assert bookie.service.counters.adds == 0
 
     run(scenario, offering(own, tls_required=True))
 
 
 @pytest.mark.parametrize("wanted", ["required", "optional"])
-def test_roles(run: Run, authority: Authority, own: Files, wanted: str) -> None:
+def test_clients_are_authorized_by_the_roles_in_their_certificates(
+    run: Run, authority: Authority, own: Files, wanted: str
+) -> None:
     writer = authority.issue("writer", unit="0:writer,reader;1:east")
     reader = authority.issue("reader", unit="0:reader")
     nobody = authority.issue("nobody")
@@ -347,7 +355,9 @@ def test_roles(run: Run, authority: Authority, own: Files, wanted: str) -> None:
     run(scenario, config)
 
 
-def test_a_missing_client_certificate(run: Run, authority: Authority, own: Files) -> None:
+def test_a_client_without_a_required_certificate_is_refused(
+    run: Run, authority: Authority, own: Files
+) -> None:
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as peer:
             assert await peer.ask(REQUEST) == GRANTED
@@ -358,7 +368,7 @@ def test_a_missing_client_certificate(run: Run, authority: Authority, own: Files
     run(scenario, offering(own, ca=authority.ca, client_certificates="required"))
 
 
-def test_it_registers_that_it_offers_tls(tmp_path: Path, own: Files) -> None:
+def test_a_bookie_registers_that_it_offers_tls(tmp_path: Path, own: Files) -> None:
     async def registered(config: BookieConfig, directory: str) -> tuple[bool, TlsFiles | None]:
         metadata = memory_metadata()
         async with running_bookie(tmp_path / directory, config, metadata) as bookie:
@@ -388,7 +398,7 @@ def test_it_registers_that_it_offers_tls(tmp_path: Path, own: Files) -> None:
         ({"authorized_roles": ("a",)}, "does not ask clients for certificates"),
     ],
 )
-def test_contradictions_end_the_start(
+def test_contradictory_tls_settings_prevent_the_start(
     tmp_path: Path, own: Files, change: dict[str, Any], message: str
 ) -> None:
     async def start() -> None:

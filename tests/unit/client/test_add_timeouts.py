@@ -28,7 +28,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("count", [1, AT_ONCE + 1, AT_ONCE * STEPS_MAX * 2 + 3])
-def test_each_is_looked_at_once_in_every_interval(count: int) -> None:
+def test_each_session_is_checked_once_per_interval(count: int) -> None:
     async def main() -> None:
         timeouts = AddTimeouts(LIMIT_S)
         looks: list[tuple[float, Watched]] = []
@@ -45,7 +45,7 @@ def test_each_is_looked_at_once_in_every_interval(count: int) -> None:
     simulated(main)
 
 
-def test_a_check_that_fails_unexpectedly_ends_no_other() -> None:
+def test_a_check_that_fails_unexpectedly_does_not_stop_the_others() -> None:
     """A program's log handler or tracer may raise. Nobody would notice a silent bookie any more."""
 
     class Broken(Watched):
@@ -72,7 +72,7 @@ def test_a_check_that_fails_unexpectedly_ends_no_other() -> None:
     simulated(main)
 
 
-def test_a_session_that_fails_to_end_with_its_client_keeps_no_other() -> None:
+def test_a_session_that_fails_to_end_with_its_client_does_not_stop_the_others() -> None:
     """The callers of the others waited for ever, because a log handler of the program raised."""
 
     class Ending(Watched):
@@ -98,7 +98,7 @@ def test_a_session_that_fails_to_end_with_its_client_keeps_no_other() -> None:
     simulated(main)
 
 
-def test_who_is_forgotten_is_not_looked_at_and_the_timer_ends() -> None:
+def test_a_forgotten_session_is_not_checked_and_the_timer_ends() -> None:
     async def main() -> None:
         timeouts = AddTimeouts(LIMIT_S)
         looks: list[tuple[float, Watched]] = []
@@ -115,7 +115,7 @@ def test_who_is_forgotten_is_not_looked_at_and_the_timer_ends() -> None:
     simulated(main)
 
 
-def test_a_bookie_that_is_silent_is_replaced_for_every_one_of_many_writers() -> None:
+def test_a_silent_bookie_is_replaced_for_each_of_many_writers() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         silent = cluster["b0"]

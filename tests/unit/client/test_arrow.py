@@ -31,7 +31,9 @@ def run_of(payloads: list[bytes], digest: DigestType, first: int = 0) -> EntryRu
     st.sampled_from(list(DigestType)),
     st.integers(0, 2**31 - 100),
 )
-def test_batches_are_the_entries(payloads: list[bytes], digest: DigestType, first: int) -> None:
+def test_a_record_batch_has_the_ids_lengths_and_payloads_of_its_entries(
+    payloads: list[bytes], digest: DigestType, first: int
+) -> None:
     batch = arrow.record_batch(run_of(payloads, digest, first))
     batch.validate(full=True)
     assert batch.schema == arrow.schema()
@@ -44,14 +46,16 @@ def test_batches_are_the_entries(payloads: list[bytes], digest: DigestType, firs
 
 
 @given(st.permutations(arrow.COLUMNS), st.integers(0, 4))
-def test_columns_in_any_order(columns: list[str], count: int) -> None:
+def test_a_record_batch_has_the_requested_columns_in_their_order(
+    columns: list[str], count: int
+) -> None:
     batch = arrow.record_batch(run_of([b"a", b""], DigestType.CRC32C), columns[:count])
     assert batch.schema.names == columns[:count]
     assert batch.schema == arrow.schema(columns[:count])
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer(kind: type) -> None:
+def test_values_can_be_taken_from_any_kind_of_buffer(kind: type) -> None:
     run = run_of([b"one", b"", b"three" * 1000], DigestType.CRC32C)
     same = EntryRun(7, 0, kind(run.data), run.offsets, run.ends, run.ledger_lengths, -1)
     assert arrow.values(same).to_pylist() == run.payloads()
@@ -66,7 +70,7 @@ def test_the_values_do_not_keep_the_run_alive() -> None:
     assert values.nbytes < 100
 
 
-def test_what_does_not_fit_into_an_array_is_refused() -> None:
+def test_a_run_that_exceeds_an_arrow_array_is_refused() -> None:
     run = EntryRun(7, 0, b"", [0, 2**31 - 10], [2**31 - 20, 2**31 + 10], [0, 0], -1)
     with pytest.raises(UsageError, match=r"entries 0\.\.1 of ledger 7 are too large"):
         arrow.values(run)

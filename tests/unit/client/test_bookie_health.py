@@ -83,7 +83,7 @@ def test_confirmed_absences_are_remembered_up_to_a_limit(monkeypatch: pytest.Mon
 # -- quarantine -------------------------------------------------------------------------------
 
 
-def test_a_hundred_errors_within_a_minute_are_half_an_hour_of_quarantine() -> None:
+def test_a_hundred_errors_within_a_minute_put_a_bookie_in_quarantine() -> None:
     """These are the defaults of Apache's client with `bookieHealthCheckEnabled`."""
     times = Times(quarantine_errors=100)
     for n in range(99):
@@ -102,7 +102,7 @@ def test_a_hundred_errors_within_a_minute_are_half_an_hour_of_quarantine() -> No
     assert times.health.in_quarantine() == []
 
 
-def test_errors_that_are_further_apart_are_not() -> None:
+def test_errors_that_are_further_apart_do_not_put_a_bookie_in_quarantine() -> None:
     times = Times(quarantine_errors=100)
     for n in range(300):
         times.now_s = n * 0.61
@@ -110,14 +110,14 @@ def test_errors_that_are_further_apart_are_not() -> None:
     assert not times.health.quarantined("b")
 
 
-def test_errors_alone_are_not_by_default() -> None:
+def test_by_default_errors_do_not_put_a_bookie_in_quarantine() -> None:
     times = Times()
     for _ in range(1_000):
         times.health.error("b")
     assert not times.health.quarantined("b")
 
 
-def test_a_bookie_in_quarantine_is_chosen_where_nothing_else_is_left() -> None:
+def test_a_bookie_in_quarantine_is_chosen_only_if_no_other_is_left() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client() as client:
@@ -135,7 +135,7 @@ def test_a_bookie_in_quarantine_is_chosen_where_nothing_else_is_left() -> None:
     simulated(main)
 
 
-def test_quarantine_of_liars_can_be_switched_off() -> None:
+def test_quarantine_of_byzantine_bookies_can_be_disabled() -> None:
     times = Times(quarantine_liars=False)
     times.health.misbehaved("b", Misbehaviour.BAD_DIGEST, 1, 1)
     assert not times.health.quarantined("b")
@@ -145,7 +145,7 @@ def test_quarantine_of_liars_can_be_switched_off() -> None:
 # -- slow -------------------------------------------------------------------------------------
 
 
-def test_a_bookie_that_was_overtaken_is_asked_behind_others_for_a_minute() -> None:
+def test_a_slow_bookie_is_asked_after_the_others_for_a_minute() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(30), state=CLOSED)
@@ -167,7 +167,7 @@ def test_a_bookie_that_was_overtaken_is_asked_behind_others_for_a_minute() -> No
     simulated(main)
 
 
-def test_a_striped_reader_leaves_a_slow_bookie_too() -> None:
+def test_a_striped_reader_avoids_a_slow_bookie() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((4, 3, 2), range(100), state=CLOSED)
@@ -187,7 +187,7 @@ def test_a_striped_reader_leaves_a_slow_bookie_too() -> None:
 # -- suspects ---------------------------------------------------------------------------------
 
 
-def test_what_each_kind_looks_like() -> None:
+def test_each_kind_of_misbehaviour_is_reported() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((4, 4, 2), range(1, 5), state=CLOSED)
@@ -211,7 +211,7 @@ def test_what_each_kind_looks_like() -> None:
     simulated(main)
 
 
-def test_a_denial_is_a_broken_promise_only_where_all_have_acknowledged() -> None:
+def test_a_denial_counts_as_a_dropped_entry_only_if_all_had_to_acknowledge_it() -> None:
     async def main() -> None:
         for ack_quorum, kind in ((2, Misbehaviour.MISSING), (3, Misbehaviour.DROPPED)):
             cluster = await FakeCluster.made(3)
@@ -232,7 +232,7 @@ def test_a_denial_is_a_broken_promise_only_where_all_have_acknowledged() -> None
 def test_a_replica_that_lags_is_not_missing(
     shape: tuple[int, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was once called misbehaving, and marked for repair, right after the ledger was closed."""
+    """A lagging replica was once reported and marked for repair right after the close."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(shape[0])
@@ -251,12 +251,12 @@ def test_a_replica_that_lags_is_not_missing(
             begun_s = loop.time()
             for entry in range(12):
                 assert (await reader.read_entry(entry)).payload == payload(entry)
-            assert loop.time() - begun_s < 1.0, "no reader waits"
+            assert loop.time() - begun_s < 1.0, "no read waits for the late bookie"
             asked = len(late.asked)
             await asyncio.sleep(1.0)
             late.says = None  # it has caught up
             await asyncio.sleep(60)
-            assert len(late.asked) == asked + 1, "it is asked once more, and for one entry"
+            assert len(late.asked) == asked + 1, "the bookie is asked once more, for one entry"
             assert (client.suspects(), reported) == ([], [])
             assert pool_of(client).health.lagged == 1
 
@@ -266,7 +266,7 @@ def test_a_replica_that_lags_is_not_missing(
     assert events == [("INFO", "replica_lagged")]
 
 
-def test_a_replica_counts_as_missing_when_it_denies_again_and_again() -> None:
+def test_a_replica_counts_as_missing_after_repeated_denials() -> None:
     async def main() -> None:
         for ack_quorum, after_s in ((2, 14.0), (3, 2.0)):
             cluster = await FakeCluster.made(3)
@@ -302,7 +302,7 @@ def test_a_bookie_that_does_not_answer_the_second_time_is_not_judged() -> None:
     simulated(main)
 
 
-def test_a_bookie_that_was_replaced_owes_nothing() -> None:
+def test_a_replaced_bookie_is_not_blamed_for_a_denial() -> None:
     """A reader that knows older metadata asks a bookie that has dropped what is not its any more.
     With all acknowledgements wanted it went into quarantine for that."""
 
@@ -325,7 +325,7 @@ def test_a_bookie_that_was_replaced_owes_nothing() -> None:
     simulated(main)
 
 
-def test_of_an_open_ledger_a_denial_says_nothing() -> None:
+def test_a_denial_in_an_open_ledger_is_not_reported() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 3), range(9))
@@ -340,8 +340,8 @@ def test_of_an_open_ledger_a_denial_says_nothing() -> None:
     simulated(main)
 
 
-def test_a_key_that_may_be_ours_accuses_nobody() -> None:
-    """The metadata has no password to compare with: of format 1."""
+def test_a_bad_digest_that_our_own_key_may_cause_blames_no_bookie() -> None:
+    """Metadata of format 1 has no password to compare with."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -359,7 +359,7 @@ def test_a_key_that_may_be_ours_accuses_nobody() -> None:
     simulated(main)
 
 
-def test_a_lac_that_goes_back() -> None:
+def test_a_lac_that_goes_back_is_reported() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(9))
@@ -395,7 +395,7 @@ def test_a_lac_that_goes_back() -> None:
     simulated(main)
 
 
-def test_recovery_names_them_too() -> None:
+def test_misbehaving_bookies_are_reported_by_recovery_too() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((4, 3, 2), range(6))
@@ -414,7 +414,7 @@ def test_recovery_names_them_too() -> None:
     simulated(main)
 
 
-def test_the_log_has_a_line_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_misbehaviour_is_logged_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
     times = Times()
     with caplog.at_level(logging.WARNING, "quire.client"):
         for entry in range(25):
@@ -475,7 +475,7 @@ def test_replicas_are_remembered_as_reported_up_to_a_limit(monkeypatch: pytest.M
     asyncio.run(main())
 
 
-def test_marks_of_replication_are_such_reports() -> None:
+def test_ledgers_with_missing_replicas_are_marked_for_replication() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(9), state=CLOSED)
@@ -495,7 +495,7 @@ def test_marks_of_replication_are_such_reports() -> None:
     simulated(main)
 
 
-def test_a_report_that_fails_disturbs_nobody_and_is_made_again() -> None:
+def test_a_failed_report_affects_no_read_and_is_repeated() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(9), state=CLOSED)
@@ -526,7 +526,7 @@ def test_a_report_that_fails_disturbs_nobody_and_is_made_again() -> None:
     simulated(main)
 
 
-def test_what_no_replica_gives_is_an_error_that_names_them_all() -> None:
+def test_an_entry_that_no_replica_returns_raises_an_error_naming_all_replicas() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(3), state=CLOSED)

@@ -57,7 +57,7 @@ async def reads(cluster: FakeCluster, last: int, *, recover: bool, liars: int = 
 # -- denials ----------------------------------------------------------------------------------
 
 
-def test_a_denial_beside_an_honest_one_loses_an_entry_without_the_option() -> None:
+def test_a_false_denial_and_an_honest_one_lose_an_entry_without_the_option() -> None:
     """The documented condition for a loss of entry 4, which b0 and b1 acknowledged.
 
     b2 was down and says so honestly, b1 denies the entry, and b0 answers too late.
@@ -73,7 +73,7 @@ def test_a_denial_beside_an_honest_one_loses_an_entry_without_the_option() -> No
     simulated(main)
 
 
-def test_with_the_option_it_is_not_lost() -> None:
+def test_with_the_option_an_entry_survives_a_false_denial() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger(SHAPE, range(5), digest=DigestType.HMAC, on=without("b2"))
@@ -87,7 +87,7 @@ def test_with_the_option_it_is_not_lost() -> None:
     simulated(main)
 
 
-def test_with_the_option_every_member_must_say_no() -> None:
+def test_with_the_option_every_member_must_deny_an_entry() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger(SHAPE, range(5), digest=DigestType.HMAC)
@@ -102,7 +102,7 @@ def test_with_the_option_every_member_must_say_no() -> None:
     simulated(main)
 
 
-def test_a_bookie_that_acknowledged_and_dropped_is_a_liar_like_others() -> None:
+def test_a_bookie_that_dropped_an_acknowledged_entry_is_tolerated() -> None:
     """Nothing is lost if the honest bookie of the ack quorum answers."""
 
     async def main() -> None:
@@ -114,7 +114,7 @@ def test_a_bookie_that_acknowledged_and_dropped_is_a_liar_like_others() -> None:
     simulated(main)
 
 
-def test_coverage_counts_those_that_may_lie() -> None:
+def test_coverage_takes_byzantine_bookies_into_account() -> None:
     """An add must not reach Aq through a Byzantine bookie that reported a fence and then
     acknowledged.
     """
@@ -157,7 +157,7 @@ def test_a_recomputed_crc_is_read_without_the_option() -> None:
 
 
 @pytest.mark.parametrize("recover", [False, True], ids=["closed", "recovered"])
-def test_with_the_option_it_is_out_voted_and_named(recover: bool) -> None:
+def test_with_the_option_a_forged_copy_is_outvoted_and_its_bookie_reported(recover: bool) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         state = LedgerState.OPEN if recover else LedgerState.CLOSED
@@ -219,7 +219,7 @@ def test_copies_that_do_not_agree_are_not_read() -> None:
 def test_unconfirmed_entries_end_where_every_replica_denies_the_next(
     shape: tuple[int, int, int],
 ) -> None:
-    """It was an error that copies do not agree, although there is none."""
+    """The read once failed because copies do not agree, although there was no copy."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -237,7 +237,7 @@ def test_unconfirmed_entries_end_where_every_replica_denies_the_next(
     simulated(main)
 
 
-def test_an_entry_made_up_behind_the_end_is_not_believed() -> None:
+def test_an_invented_entry_after_the_end_is_not_accepted() -> None:
     """The LAC that it carries is not trusted either."""
 
     async def main() -> None:
@@ -252,7 +252,7 @@ def test_an_entry_made_up_behind_the_end_is_not_believed() -> None:
             reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
             assert reader.last_add_confirmed == 3
             seen = await client.open_ledger(LEDGER, password=PASSWORD)
-            assert seen.last_add_confirmed == 89  # without the option it is believed
+            assert seen.last_add_confirmed == 89  # without the option it is accepted
             with pytest.raises(NoSuchEntryError):
                 await seen.read_entry(89)
         cluster["b3"].says = forging(cluster, 5)
@@ -262,8 +262,8 @@ def test_an_entry_made_up_behind_the_end_is_not_believed() -> None:
     simulated(main)
 
 
-def test_with_an_ack_quorum_of_three_it_is_always_decided() -> None:
-    """Aq >= 2f+1: a copy that only one has cannot be that of an acknowledged entry."""
+def test_with_an_ack_quorum_of_2f_plus_1_recovery_always_decides() -> None:
+    """With Aq >= 2f+1, a single copy cannot be that of an acknowledged entry."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -302,7 +302,7 @@ def test_with_an_ack_quorum_of_three_it_is_always_decided() -> None:
         (UNFORGEABLE, (3, 3, 2), "nnd", EntryVerdict.UNDECIDABLE),
     ],
 )
-def test_verdicts(
+def test_the_answers_of_the_members_lead_to_the_expected_verdict(
     trust: TrustModel, shape: tuple[int, int, int], says: str, verdict: EntryVerdict
 ) -> None:
     """The answer of each member: x and y are contents, d a bad digest, n no, e an error, ? none
@@ -336,7 +336,9 @@ QUORUMS = [
 
 @pytest.mark.parametrize("forgeable", [False, True], ids=["hmac", "crc"])
 @pytest.mark.parametrize(("write", "ack", "liars"), QUORUMS)
-def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> None:
+def test_an_acknowledged_entry_survives_every_combination_of_lies(
+    write: int, ack: int, liars: int, forgeable: bool
+) -> None:
     """An acknowledged entry x is never absent and never replaced.
 
     This holds whoever acknowledged it, whoever is Byzantine, whatever they answer and whoever is
@@ -384,7 +386,7 @@ def test_a_bad_digest_never_ends_a_ledger(forgeable: bool) -> None:
 # -- digests ----------------------------------------------------------------------------------
 
 
-def test_hmac_needs_no_votes_unless_its_password_is_known_to_all() -> None:
+def test_hmac_needs_no_comparison_of_copies_unless_its_password_is_public() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger(SHAPE, range(5), digest=DigestType.HMAC, state=LedgerState.CLOSED)
@@ -412,7 +414,7 @@ def test_hmac_needs_no_votes_unless_its_password_is_known_to_all() -> None:
 # -- what cannot work -------------------------------------------------------------------------
 
 
-def test_more_liars_than_an_ack_quorum_bears_are_refused() -> None:
+def test_more_byzantine_bookies_than_an_ack_quorum_tolerates_are_refused() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger(SHAPE, range(5))
@@ -426,7 +428,7 @@ def test_more_liars_than_an_ack_quorum_bears_are_refused() -> None:
     simulated(main)
 
 
-def test_the_configuration_counts_where_nothing_is_said() -> None:
+def test_the_configuration_sets_the_default_of_assume_liars() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         config = dataclasses.replace(cluster.config, assume_liars=1)
@@ -441,8 +443,8 @@ def test_the_configuration_counts_where_nothing_is_said() -> None:
     simulated(main)
 
 
-def test_a_liar_that_says_little_is_asked_last() -> None:
-    """Quarantine changes the order of reading, not what is true."""
+def test_a_byzantine_bookie_in_quarantine_is_asked_last() -> None:
+    """Quarantine changes the order of reads, not the evidence that is needed."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

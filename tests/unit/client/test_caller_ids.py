@@ -59,7 +59,7 @@ def test_an_id_that_is_held_or_sent_cannot_be_used_again() -> None:
     simulated(main)
 
 
-def test_held_entries_give_their_bytes_back() -> None:
+def test_held_entries_release_their_byte_budget() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client(dataclasses.replace(CONFIG, max_held_bytes=1_000)) as client:
@@ -78,7 +78,7 @@ def test_held_entries_give_their_bytes_back() -> None:
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_an_entry_that_is_held_is_not_waited_for_after_the_client_was_closed(sent: bool) -> None:
+def test_waiting_for_a_held_entry_ends_when_the_client_is_closed(sent: bool) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:
@@ -98,7 +98,7 @@ def test_an_entry_that_is_held_is_not_waited_for_after_the_client_was_closed(sen
     simulated(main)
 
 
-def test_an_entry_that_is_held_after_the_client_was_closed_is_not_waited_for() -> None:
+def test_an_entry_held_after_the_client_was_closed_fails_at_once() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:

@@ -113,7 +113,7 @@ def bench() -> Bench:
 # -- publish and read -------------------------------------------------------------------------
 
 
-async def test_a_dataset_that_never_was(bench: Bench) -> None:
+async def test_reading_a_dataset_that_never_existed_is_refused(bench: Bench) -> None:
     with pytest.raises(NoSuchKeyError, match="dataset 'd' does not exist"):
         await bench.datasets.read("d")
     assert await bench.datasets.list_datasets() == []
@@ -135,13 +135,13 @@ async def test_append_adds_and_overwrite_replaces(bench: Bench) -> None:
     assert bench.stored() == ids([a, b, c])  # publishing deletes nothing
 
 
-async def test_an_empty_publication_makes_the_dataset(bench: Bench) -> None:
+async def test_an_empty_publication_creates_the_dataset(bench: Bench) -> None:
     await bench.datasets.publish("d", [])
     assert await bench.ids() == []
     assert await bench.datasets.list_datasets() == ["d"]
 
 
-async def test_names_must_be_names(bench: Bench) -> None:
+async def test_invalid_dataset_names_are_refused(bench: Bench) -> None:
     for name in ("a/b", "", ".", "..", "a\nb", "x" * 5_000):
         with pytest.raises(UsageError, match="name of a dataset"):
             await bench.datasets.publish(name, [])
@@ -151,7 +151,7 @@ async def test_names_must_be_names(bench: Bench) -> None:
             await bench.datasets.sweep(0, name=name)
 
 
-async def test_a_ledger_given_twice_is_refused(bench: Bench) -> None:
+async def test_publishing_a_ledger_twice_in_one_call_is_refused(bench: Bench) -> None:
     (a,) = await bench.some(1)
     with pytest.raises(UsageError, match="overlap"):
         await bench.datasets.publish("d", [a, a])
@@ -167,7 +167,7 @@ async def test_ranges_that_overlap_are_refused(bench: Bench, other: tuple[int, i
     assert await bench.datasets.list_datasets() == []
 
 
-async def test_ranges_side_by_side_are_published(bench: Bench) -> None:
+async def test_adjacent_ranges_are_published(bench: Bench) -> None:
     [whole, another] = await bench.some(2)
     after = DatasetLedger(whole.ledger_id, 10, 19, 10, 10)
     same_entries = DatasetLedger(another.ledger_id, 0, 9, 10, 10)
@@ -186,7 +186,7 @@ async def test_a_deleted_ledger_cannot_be_published(bench: Bench) -> None:
     assert await bench.datasets.list_datasets() == []
 
 
-async def test_a_ledger_that_never_was_is_not_said_to_be_deleted(bench: Bench) -> None:
+async def test_the_error_for_an_unknown_ledger_does_not_claim_it_was_deleted(bench: Bench) -> None:
     with pytest.raises(NoSuchLedgerError, match="it was never created, or it was deleted"):
         await bench.datasets.publish("d", [part(10_000)])
 
@@ -223,7 +223,7 @@ async def test_a_transaction_is_remembered_across_an_overwrite(bench: Bench) -> 
     assert await bench.ids() == ids([b])
 
 
-async def test_concurrent_publishers_with_one_key(bench: Bench) -> None:
+async def test_concurrent_publishers_with_one_transaction_key_publish_once(bench: Bench) -> None:
     ledgers = await bench.some(8)
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -263,7 +263,7 @@ class LostAnswers:
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_an_unknown_outcome_is_asked_for_again(
+async def test_an_unknown_outcome_is_resolved_by_reading_again(
     bench: Bench, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare_and_swap, "UNKNOWN_BACKOFF", Backoff(0.0))
@@ -344,7 +344,9 @@ async def test_a_store_that_stays_away_is_reported(
 # -- drop -------------------------------------------------------------------------------------
 
 
-async def test_drop(bench: Bench) -> None:
+async def test_dropping_a_dataset_deletes_its_ledgers_and_forgets_its_transactions(
+    bench: Bench,
+) -> None:
     a, b = await bench.some(2)
     (foreign,) = await bench.some(1, owner=None)
     await bench.datasets.publish("d", [a, b, foreign], txn="t")
@@ -359,7 +361,9 @@ async def test_drop(bench: Bench) -> None:
     assert not (await bench.datasets.publish("d", [foreign], txn="t")).repeated
 
 
-async def test_a_publisher_that_slept_through_a_drop_does_not_bring_it_back(bench: Bench) -> None:
+async def test_a_publisher_delayed_past_a_drop_does_not_restore_the_dropped_entries(
+    bench: Bench,
+) -> None:
     a, b, c = await bench.some(3)
     await bench.datasets.publish("d", [a])
     awake = asyncio.Event()
@@ -395,7 +399,7 @@ async def publish_unchecked(bench: Bench, count: int, first: int, **how: bool) -
     await publisher.publish("d", ledgers, **how)
 
 
-async def test_large_datasets_are_stored_in_pieces(bench: Bench) -> None:
+async def test_large_datasets_are_stored_in_chunks(bench: Bench) -> None:
     await publish_unchecked(bench, 10_000, 0)
     await publish_unchecked(bench, 5_000, 10_000)
     await publish_unchecked(bench, 3, 15_000)
@@ -407,7 +411,7 @@ async def test_large_datasets_are_stored_in_pieces(bench: Bench) -> None:
     assert len(head) < INLINE_BYTES_MAX
 
 
-async def test_an_overwrite_removes_the_old_pieces(bench: Bench) -> None:
+async def test_an_overwrite_removes_the_old_chunks(bench: Bench) -> None:
     await publish_unchecked(bench, 10_000, 0)
     old = bench.chunks()
     await publish_unchecked(bench, 10_000, 20_000, overwrite=True)
@@ -423,8 +427,8 @@ async def test_many_small_appends_stay_in_order(bench: Bench) -> None:
     assert await bench.ids() == list(range(4_000))
 
 
-async def test_pieces_of_a_lost_swap_are_removed_later(bench: Bench) -> None:
-    """Two large appends at once: the loser stores its pieces again for the newer head."""
+async def test_chunks_of_a_lost_compare_and_swap_are_removed_later(bench: Bench) -> None:
+    """Two large appends conflict: the loser stores its chunks again for the newer head."""
     async with asyncio.TaskGroup() as group:
         for first in (0, 10_000, 20_000):
             group.create_task(publish_unchecked(bench, 3_000, first))
@@ -436,8 +440,8 @@ async def test_pieces_of_a_lost_swap_are_removed_later(bench: Bench) -> None:
     assert {key[2] for key in bench.chunks()} == {chunk.chunk_id for chunk in head.chunks}
 
 
-async def test_a_reader_meets_an_overwrite(bench: Bench) -> None:
-    """The head is read, then its pieces are gone: the reader starts over."""
+async def test_a_read_during_an_overwrite_starts_again(bench: Bench) -> None:
+    """The chunks disappear after the head was read, so the reader starts again."""
     await publish_unchecked(bench, 10_000, 0)
     overwritten = False
 
@@ -451,14 +455,14 @@ async def test_a_reader_meets_an_overwrite(bench: Bench) -> None:
     assert ids((await reader.read("d")).ledgers) == [20_000]
 
 
-async def test_a_lost_piece_is_damage_not_absence(bench: Bench) -> None:
+async def test_a_lost_chunk_is_damage_and_not_absence(bench: Bench) -> None:
     await publish_unchecked(bench, 10_000, 0)
     del bench.cluster.values[bench.chunks()[0]]
     with pytest.raises(MetadataError, match="damaged"):
         await bench.datasets.read("d")
 
 
-async def test_a_changed_piece_is_damage(bench: Bench) -> None:
+async def test_a_changed_chunk_is_damage(bench: Bench) -> None:
     await publish_unchecked(bench, 10_000, 0)
     node = bench.cluster.values[bench.chunks()[0]]
     node.data = node.data.replace(b'"rows":10', b'"rows":11', 1)
@@ -485,7 +489,7 @@ DAMAGES = pytest.mark.parametrize("damage", [lose_chunk, damage_chunk, cut_chunk
 
 @DAMAGES
 @pytest.mark.parametrize("txn", [None, "t"])
-async def test_an_overwrite_replaces_a_list_of_which_a_chunk_is_lost(
+async def test_an_overwrite_replaces_a_list_with_a_lost_chunk(
     bench: Bench,
     damage: Callable[[Bench], None],
     txn: str | None,
@@ -505,7 +509,7 @@ async def test_an_overwrite_replaces_a_list_of_which_a_chunk_is_lost(
 
 
 @DAMAGES
-async def test_a_dataset_of_which_a_chunk_is_lost_can_be_dropped(
+async def test_a_dataset_with_a_lost_chunk_can_be_dropped(
     bench: Bench, damage: Callable[[Bench], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish_unchecked(bench, 10_000, 20_000)
@@ -572,7 +576,7 @@ async def test_the_remedy_for_a_damaged_head_is_not_to_publish_again(bench: Benc
     assert "publish" not in str(caught.value)
 
 
-def test_a_head_has_a_limit() -> None:
+def test_the_size_of_a_dataset_head_is_limited() -> None:
     chunks = tuple(Chunk(f"{i}-{'0' * 32}", 700) for i in range(20_000))
     with pytest.raises(UsageError, match="too large") as caught:
         dataset_format.encode_head("d", Head(exists=True, chunks=chunks), VALUE_BYTES_MAX)
@@ -597,7 +601,7 @@ async def test_a_dataset_whose_head_is_full_is_still_swept_and_dropped(bench: Be
     assert await bench.datasets.drop("d")
 
 
-def test_a_transaction_key_that_grows_when_it_is_stored_is_refused() -> None:
+def test_a_transaction_key_that_grows_too_much_by_escaping_is_refused() -> None:
     dataset_format.check_transaction_key('"' * 64 + "x" * 192)
     with pytest.raises(UsageError, match="control character"):
         dataset_format.check_transaction_key("\x01" * 256)
@@ -631,13 +635,15 @@ heads = st.builds(
 
 
 @given(heads)
-def test_heads_are_stored_as_they_are(head: Head) -> None:
+def test_dataset_heads_round_trip(head: Head) -> None:
     assert dataset_format.decode_head("d", dataset_format.encode_head("d", head)) == head
 
 
 @settings(max_examples=30)
 @given(st.lists(parts, max_size=60), st.integers(1, 4_000), st.integers(0, 9))
-def test_split_keeps_all_in_order(some: list[DatasetLedger], times: int, version: int) -> None:
+def test_splitting_into_chunks_keeps_all_entries_in_order(
+    some: list[DatasetLedger], times: int, version: int
+) -> None:
     ledgers = (some * times)[:20_000]
     chunks, inline = dataset_format.split(ledgers, version)
     back = [
@@ -685,7 +691,9 @@ def test_split_keeps_all_in_order(some: list[DatasetLedger], times: int, version
         (b"[" * 100_000, "cannot be decoded"),
     ],
 )
-async def test_bad_values_give_one_clear_error(bench: Bench, stored: bytes, message: str) -> None:
+async def test_invalid_stored_heads_give_one_clear_error(
+    bench: Bench, stored: bytes, message: str
+) -> None:
     await bench.store.write_value(("datasets", "d"), stored, None)
     with pytest.raises(MetadataError, match=message):
         await bench.datasets.read("d")
@@ -693,7 +701,7 @@ async def test_bad_values_give_one_clear_error(bench: Bench, stored: bytes, mess
 
 
 @pytest.mark.parametrize("damage", [b'"partition":[]', b'"partition":null', b'"rows":1e999'])
-def test_a_bad_chunk_gives_one_clear_error(damage: bytes) -> None:
+def test_an_invalid_chunk_gives_one_clear_error(damage: bytes) -> None:
     data = b'{"format":2,"ledgers":[{"id":1,"first":0,"last":2,"rows":1,"bytes":1,%s}]}' % damage
     chunk = dataset_format.Chunk(f"new-{dataset_format.chunk_id_digest(data)}", 1)
     with pytest.raises(MetadataError, match="cannot be decoded"):
@@ -703,7 +711,7 @@ def test_a_bad_chunk_gives_one_clear_error(damage: bytes) -> None:
 # -- orphans ----------------------------------------------------------------------------------
 
 
-async def test_the_sweep_takes_old_unpublished_ledgers_only(bench: Bench) -> None:
+async def test_the_sweep_deletes_only_old_unpublished_ledgers(bench: Bench) -> None:
     published, orphan = await bench.some(2)
     (foreign,) = await bench.some(1, owner=None)
     (other,) = await bench.some(1, owner="e")
@@ -716,7 +724,7 @@ async def test_the_sweep_takes_old_unpublished_ledgers_only(bench: Bench) -> Non
     assert await bench.ids() == ids([published])
 
 
-async def test_the_sweep_can_be_narrowed(bench: Bench) -> None:
+async def test_the_scope_of_a_sweep_can_be_limited(bench: Bench) -> None:
     a = await bench.ledger("d", "j1")
     b = await bench.ledger("d", "j2")
     c = await bench.ledger("e", "j1")
@@ -728,7 +736,7 @@ async def test_the_sweep_can_be_narrowed(bench: Bench) -> None:
     assert bench.stored() == [d]
 
 
-async def test_the_sweep_goes_on_past_what_it_cannot_read(
+async def test_the_sweep_skips_what_it_cannot_read_and_continues(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A name that no dataset can have, a damaged head, a lost piece, a damaged ledger: each is
@@ -797,7 +805,7 @@ async def test_an_orphan_that_was_published_after_the_search_is_kept(bench: Benc
     assert bench.stored() == [late.ledger_id]
 
 
-async def test_the_search_for_orphans_spares_what_it_cannot_read(bench: Bench) -> None:
+async def test_the_search_for_orphans_skips_what_it_cannot_read(bench: Bench) -> None:
     poisoned, held = await bench.ledger("a/b"), await bench.ledger("damaged")
     await bench.datasets.publish("damaged", [part(held)])
     orphan = await bench.ledger("c")
@@ -825,7 +833,7 @@ async def test_orphans_are_kept_while_collection_is_off(bench: Bench) -> None:
     assert bench.stored() == [orphan]
 
 
-async def test_the_listing_names_what_it_cannot_read(
+async def test_the_listing_of_datasets_names_those_it_cannot_read(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b", "c"):
@@ -852,7 +860,7 @@ async def test_a_ledger_that_was_written_for_another_dataset_is_not_published(
     assert bench.stored() == []
 
 
-async def test_discard_spares_what_is_published_or_foreign(bench: Bench) -> None:
+async def test_discard_keeps_published_and_foreign_ledgers(bench: Bench) -> None:
     a, b = await bench.some(2)
     (foreign,) = await bench.some(1, owner=None)
     (other,) = await bench.some(1, owner="e")
@@ -862,7 +870,7 @@ async def test_discard_spares_what_is_published_or_foreign(bench: Bench) -> None
     assert bench.stored() == ids([a, foreign, other])
 
 
-async def test_what_a_first_failed_write_leaves_is_no_dataset(bench: Bench) -> None:
+async def test_discarding_a_failed_first_write_leaves_no_dataset(bench: Bench) -> None:
     (a,) = await bench.some(1)
     assert await bench.datasets.discard("d", [a.ledger_id]) == [a.ledger_id]
     assert await bench.datasets.list_datasets() == []
@@ -871,7 +879,7 @@ async def test_what_a_first_failed_write_leaves_is_no_dataset(bench: Bench) -> N
 
 
 async def test_a_condemned_ledger_is_not_published(bench: Bench) -> None:
-    """The sweep has condemned and not deleted yet; the slow job publishes."""
+    """A slow job publishes a ledger that the sweep has condemned and not deleted yet."""
     (a,) = await bench.some(1)
     deleting = asyncio.Event()
     go_on = asyncio.Event()
@@ -891,7 +899,7 @@ async def test_a_condemned_ledger_is_not_published(bench: Bench) -> None:
     assert bench.stored() == []
 
 
-def test_sweeps_and_publications_never_leave_a_hole() -> None:
+def test_concurrent_sweeps_never_delete_published_ledgers() -> None:
     """Published ledgers exist, whatever the order of the steps, even if a sweeper dies."""
 
     async def run(rng: random.Random) -> None:
@@ -936,7 +944,7 @@ def test_sweeps_and_publications_never_leave_a_hole() -> None:
             runner.run(run(random.Random(seed)))
 
 
-async def test_leftovers_of_a_sweeper_that_died_are_finished_by_the_next(bench: Bench) -> None:
+async def test_the_next_sweep_finishes_the_work_of_one_that_died(bench: Bench) -> None:
     a, b = await bench.some(2)
 
     async def hook(name: str, done: bool) -> None:
@@ -951,7 +959,7 @@ async def test_leftovers_of_a_sweeper_that_died_are_finished_by_the_next(bench: 
     assert head.condemned == ()
 
 
-async def test_many_orphans_are_deleted_in_pieces(
+async def test_many_orphans_are_deleted_in_batches(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "CONDEMNED_MAX", 3)

@@ -31,7 +31,7 @@ def failing(*_: object, **__: object) -> Any:
 def test_a_writer_ends_if_the_placement_policy_fails(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its appends waited for ever, because no change of the ensemble ended any more."""
+    """Appends once waited for ever, because the ensemble change never ended."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4 if method == "ack_domains" else 3)
@@ -55,7 +55,7 @@ def test_a_writer_ends_if_the_placement_policy_fails(
     simulated(main)
 
 
-def test_a_writer_ends_if_a_change_of_its_ensemble_has_a_defect(
+def test_a_writer_ends_if_its_ensemble_change_fails_unexpectedly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:

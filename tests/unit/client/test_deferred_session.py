@@ -112,8 +112,8 @@ def session_on(
     )
 
 
-async def test_a_force_waits_for_what_a_member_that_began_again_accepts_once_more() -> None:
-    """Its acknowledgement comes to no quorum that there was not before; the force needs it."""
+async def test_a_force_waits_for_entries_that_a_restarted_member_must_accept_again() -> None:
+    """The member's acknowledgement completes no new quorum, but the force needs it."""
     link, tasks = Answered(), TaskSet()
     session = session_on(link, tasks)
     async with asyncio.timeout(PATIENCE_S):
@@ -129,7 +129,7 @@ async def test_a_force_waits_for_what_a_member_that_began_again_accepts_once_mor
         forced = asyncio.ensure_future(session.force())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert link.force_asked.empty(), "it has lost what it had accepted, perhaps"
+        assert link.force_asked.empty(), "the member may have lost the entries it had accepted"
         link.sink.on_acked_run(0, 0)
         (await link.force_asked.get()).set_result(None)
         assert await forced == 0
@@ -137,7 +137,7 @@ async def test_a_force_waits_for_what_a_member_that_began_again_accepts_once_mor
     await tasks.close()
 
 
-async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_for_room() -> None:
+async def test_entries_accepted_during_a_force_are_forced_if_a_writer_waits_for_space() -> None:
     """Nothing forced these entries, so the writer waited forever (found by the simulator)."""
     link, tasks = Answered(), TaskSet()
     session = session_on(link, tasks)
@@ -153,7 +153,7 @@ async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_fo
         second = await link.force_asked.get()
         assert session.pipeline.last_confirmed == 0
         assert session.pipeline.accepted == session.pipeline.last_pushed
-        assert session.owes, "who forces waits for members, too"
+        assert session.owes, "a force waits for members, too"
         second.set_result(None)
         await waiting
         assert session.pipeline.last_confirmed == 1
@@ -221,7 +221,7 @@ async def test_entries_are_durable_once_every_present_member_has_answered_a_forc
         assert session.pipeline.last_confirmed == 0
 
 
-async def test_what_is_accepted_after_a_force_was_sent_is_not_durable_by_it() -> None:
+async def test_entries_accepted_after_a_force_was_sent_are_not_durable_by_it() -> None:
     async with accepted_by_all() as (session, links):
         first = asyncio.ensure_future(session.force())
         answers = [await link.force_asked.get() for link in links]
@@ -231,7 +231,9 @@ async def test_what_is_accepted_after_a_force_was_sent_is_not_durable_by_it() ->
         assert session.pipeline.accepted == 1
         second = asyncio.ensure_future(session.force())
         await settle()
-        assert all(link.force_asked.empty() for link in links), "one force at a time"
+        assert all(link.force_asked.empty() for link in links), (
+            "only one force is in flight at a time"
+        )
         for answer in answers:
             answer.set_result(None)
         assert await first == 0
@@ -242,7 +244,7 @@ async def test_what_is_accepted_after_a_force_was_sent_is_not_durable_by_it() ->
 
 
 async def test_a_member_that_fails_a_force_makes_nothing_durable() -> None:
-    """It may have lost what it had accepted. It fails, and the others are asked again."""
+    """The member may have lost entries. It fails, and the others are asked again."""
     async with accepted_by_all() as (session, links):
         forced = asyncio.ensure_future(session.force())
         answers = [await link.force_asked.get() for link in links]
@@ -270,7 +272,7 @@ async def test_a_force_that_is_not_answered_in_time_fails_its_member() -> None:
         assert not forced.done()
 
 
-async def test_a_member_that_restarted_during_a_force_makes_its_answers_void() -> None:
+async def test_a_member_that_restarts_during_a_force_invalidates_its_answers() -> None:
     """It is sent everything again, and accepts it again before the next force."""
     async with accepted_by_all() as (session, links):
         forced = asyncio.ensure_future(session.force())
@@ -359,7 +361,7 @@ async def test_the_outcome_is_unknown_if_a_session_ends_with_entries_that_are_no
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_session_that_ends_during_a_force_says_so_to_all_that_wait(
+async def test_a_session_that_ends_during_a_force_fails_all_waiting_callers(
     *, cancelled: bool
 ) -> None:
     async with accepted_by_all(entries=2) as (session, links):
@@ -380,7 +382,7 @@ async def test_a_session_that_ends_during_a_force_says_so_to_all_that_wait(
         assert session.pipeline.last_confirmed == -1
 
 
-async def test_a_force_with_nothing_to_make_durable_asks_nobody() -> None:
+async def test_a_force_with_nothing_to_make_durable_sends_no_request() -> None:
     async with accepted_by_all() as (session, links):
         forced = asyncio.ensure_future(session.force())
         for link in links:
@@ -393,7 +395,7 @@ async def test_a_force_with_nothing_to_make_durable_asks_nobody() -> None:
 # -- callers ----------------------------------------------------------------------------------
 
 
-async def test_callers_are_told_in_the_order_of_entries_whoever_asked_first() -> None:
+async def test_callers_are_confirmed_in_the_order_of_entries() -> None:
     links, tasks = {name: Answered() for name in ("a", "b", "c")}, TaskSet()
     session = session_on(links, tasks, ClientConfig(), (3, 2), Unreplaced)
     async with asyncio.timeout(PATIENCE_S):
@@ -412,7 +414,7 @@ async def test_callers_are_told_in_the_order_of_entries_whoever_asked_first() ->
     await tasks.close()
 
 
-def test_a_ledger_is_closed_behind_what_was_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_a_deferred_ledger_forces_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The metadata names its last entry, which a crash of the bookies must not take away."""
     world, forced = World.make(7, 3), list[int]()
     real = DeferredSession.force

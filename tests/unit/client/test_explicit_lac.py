@@ -89,17 +89,17 @@ def loop() -> SimulatedLoop:
     return SimulatedLoop(1)
 
 
-def test_a_pause_is_told_once_and_a_stream_never(loop: SimulatedLoop) -> None:
+def test_a_pause_sends_one_explicit_lac_and_a_steady_stream_none(loop: SimulatedLoop) -> None:
     async def main() -> None:
         session = Session()
         lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
         lac.start()
         written = session.pool.written
         await asyncio.sleep(1)
-        assert written == [], "there is nothing to tell"
+        assert written == [], "there is no new LAC to send"
         session.confirm(0, -1)
         await asyncio.sleep(0.02)
-        assert written == [("a", 0), ("b", 0), ("c", 0)], "behind a pause it is told at once"
+        assert written == [("a", 0), ("b", 0), ("c", 0)], "the LAC is sent at once after a pause"
         for entry in range(1, 100):  # Each entry carries the LAC of the one before it.
             session.confirm(entry, entry - 1)
             await asyncio.sleep(0.02)
@@ -111,13 +111,13 @@ def test_a_pause_is_told_once_and_a_stream_never(loop: SimulatedLoop) -> None:
         session.confirm(100, 99)
         lac.stop()
         await asyncio.sleep(5)
-        assert len(written) == 6, "nothing after the end"
+        assert len(written) == 6, "no LAC is sent after the end"
         assert lac.failures == 0
 
     loop.run(main())
 
 
-def test_failures_are_counted_and_tried_again(loop: SimulatedLoop) -> None:
+def test_failed_explicit_lacs_are_counted_and_retried(loop: SimulatedLoop) -> None:
     async def main() -> None:
         session = Session()
         session.pool.failing = {"a", "b"}
@@ -139,8 +139,8 @@ def test_failures_are_counted_and_tried_again(loop: SimulatedLoop) -> None:
     loop.run(main())
 
 
-def test_an_unexpected_error_is_reported_and_ends_no_later_lac(loop: SimulatedLoop) -> None:
-    """After it, readers never saw the newest entry of a writer that paused."""
+def test_an_unexpected_error_is_reported_and_later_lacs_are_sent(loop: SimulatedLoop) -> None:
+    """After such an error, readers once never saw the newest entry of a writer that paused."""
 
     class Broken(Bookies):
         broken = True
@@ -170,7 +170,7 @@ def test_an_unexpected_error_is_reported_and_ends_no_later_lac(loop: SimulatedLo
     loop.run(main())
 
 
-def test_an_entry_soon_behind_another_is_told_within_the_interval_and_not_before_half_of_it(
+def test_an_explicit_lac_is_sent_between_half_and_one_interval_after_an_entry(
     loop: SimulatedLoop,
 ) -> None:
     async def main() -> None:
@@ -194,7 +194,7 @@ def test_an_entry_soon_behind_another_is_told_within_the_interval_and_not_before
     loop.run(main())
 
 
-def test_a_writer_that_waits_for_each_entry_tells_by_the_next_one(loop: SimulatedLoop) -> None:
+def test_a_writer_that_waits_for_each_entry_sends_no_explicit_lac(loop: SimulatedLoop) -> None:
     """However slow its bookies are, the next entry carries the LAC first."""
 
     async def main() -> None:
@@ -220,8 +220,8 @@ def test_a_writer_that_waits_for_each_entry_tells_by_the_next_one(loop: Simulate
     loop.run(main())
 
 
-def test_a_bookie_that_does_not_answer_holds_nobody_up(loop: SimulatedLoop) -> None:
-    """It has one unanswered LAC, and gets the newest one when it is back."""
+def test_a_silent_bookie_does_not_delay_the_explicit_lacs_of_others(loop: SimulatedLoop) -> None:
+    """The bookie has one unanswered LAC, and receives the newest one when it returns."""
 
     async def main() -> None:
         session = Session()
@@ -248,8 +248,8 @@ def test_a_bookie_that_does_not_answer_holds_nobody_up(loop: SimulatedLoop) -> N
     loop.run(main())
 
 
-def test_with_deferred_sync_a_force_is_told(loop: SimulatedLoop) -> None:
-    """Entries are accepted long before they are confirmed, and a force confirms without another."""
+def test_with_deferred_sync_a_force_sends_an_explicit_lac(loop: SimulatedLoop) -> None:
+    """Entries are accepted long before a force confirms them."""
 
     async def main() -> None:
         session = Session()
@@ -267,7 +267,7 @@ def test_with_deferred_sync_a_force_is_told(loop: SimulatedLoop) -> None:
     loop.run(main())
 
 
-def test_with_deferred_sync_no_entry_is_told_before_it_is_durable(loop: SimulatedLoop) -> None:
+def test_with_deferred_sync_no_lac_is_sent_before_its_entry_is_durable(loop: SimulatedLoop) -> None:
     """Readers would be given entries that a crash of the bookies takes away."""
 
     async def main() -> None:

@@ -73,7 +73,7 @@ async def write_slowly(w: World, bookie: Honest, first: int, last: int) -> None:
         bookie.has(w, (entry, entry - 1))
 
 
-async def test_what_is_new_is_asked_for_and_read_once() -> None:
+async def test_new_entries_are_requested_once_for_all_followers() -> None:
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -83,12 +83,12 @@ async def test_what_is_new_is_asked_for_and_read_once() -> None:
         assert [await task for task in tasks] == [list(range(11))] * MANY
         assert polls(bookie) <= 12
         assert all(bookie.reads.count(entry) <= 1 for entry in range(1, 12))
-        assert len(bookie.reads) <= MANY + 12, "each reads entry 0, which was there before"
+        assert len(bookie.reads) <= MANY + 12, "each follower reads entry 0, which existed before"
         assert {reader.last_add_confirmed for reader in readers} == {10}
-        assert len(w.client._feeds) == 0, "the last to leave ends it"
+        assert len(w.client._feeds) == 0, "the feed ends with its last follower"
 
 
-async def test_a_lone_follower_keeps_nothing() -> None:
+async def test_a_single_follower_caches_no_entries() -> None:
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1))
@@ -100,7 +100,7 @@ async def test_a_lone_follower_keeps_nothing() -> None:
         assert await task == list(range(10))
 
 
-async def test_a_slow_follower_reads_for_itself_and_holds_nobody_up(
+async def test_a_slow_follower_reads_separately_and_does_not_delay_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(follow, "KEPT_RUNS_MAX", 4)
@@ -120,7 +120,7 @@ async def test_a_slow_follower_reads_for_itself_and_holds_nobody_up(
         await slow.aclose()
 
 
-async def test_bytes_that_are_kept_have_a_bound() -> None:
+async def test_the_bytes_cached_for_followers_are_limited() -> None:
     bookie = Honest()
     small = replace(PATIENT, read_windows=2, read_window_bytes=5)
     async with world(bookie, config=small) as w:
@@ -133,7 +133,7 @@ async def test_bytes_that_are_kept_have_a_bound() -> None:
         assert [await task for task in tasks] == [list(range(21))] * 3
 
 
-async def test_who_comes_later_misses_nothing() -> None:
+async def test_followers_that_join_late_receive_every_entry() -> None:
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -145,8 +145,8 @@ async def test_who_comes_later_misses_nothing() -> None:
         assert [await task for task in tasks] == [list(range(21))] * 20
 
 
-async def test_another_one_goes_on_for_who_leaves() -> None:
-    """The first to wait is the one that asks for all."""
+async def test_another_follower_takes_over_when_the_requesting_one_leaves() -> None:
+    """The first waiting follower sends the requests for all."""
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -161,7 +161,7 @@ async def test_another_one_goes_on_for_who_leaves() -> None:
         assert all(task.cancelled() for task in tasks[:3])
 
 
-async def test_when_all_have_left_nobody_asks() -> None:
+async def test_no_requests_are_sent_after_all_followers_have_left() -> None:
     bookie = Honest()
     async with world(bookie) as w:  # its polls are short
         bookie.has(w, (0, -1), (1, 0))
@@ -177,7 +177,7 @@ async def test_when_all_have_left_nobody_asks() -> None:
         assert len(bookie.requests) == asked
 
 
-async def test_the_end_is_seen_by_each() -> None:
+async def test_every_follower_sees_the_end_of_the_ledger() -> None:
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -188,7 +188,7 @@ async def test_the_end_is_seen_by_each() -> None:
         assert [await task for task in tasks] == [[0, 1]] * 5
 
 
-async def test_each_is_told_of_a_deletion() -> None:
+async def test_every_follower_gets_its_own_error_when_the_ledger_is_deleted() -> None:
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -197,10 +197,12 @@ async def test_each_is_told_of_a_deletion() -> None:
         await w.store.delete_ledger(LEDGER)
         errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(error, NoSuchLedgerError) for error in errors)
-        assert len(set(map(id, errors))) == 5, "an error of one's own, with one's own traceback"
+        assert len(set(map(id, errors))) == 5, (
+            "each follower gets its own error with its own traceback"
+        )
 
 
-async def test_each_is_told_that_the_client_is_closed() -> None:
+async def test_every_follower_gets_an_error_when_the_client_is_closed() -> None:
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -212,7 +214,7 @@ async def test_each_is_told_that_the_client_is_closed() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 3])
-async def test_a_reader_that_is_closed_ends_its_own_tails_only(which: int) -> None:
+async def test_closing_a_reader_ends_only_its_own_tails(which: int) -> None:
     """This also holds for the reader whose requests serve all."""
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
@@ -229,7 +231,7 @@ async def test_a_reader_that_is_closed_ends_its_own_tails_only(which: int) -> No
         assert [await task for task in tasks] == [[0, 1]] * 4
 
 
-async def test_one_that_waits_for_a_far_entry_holds_nobody_up() -> None:
+async def test_a_follower_that_waits_for_a_far_entry_does_not_delay_the_others() -> None:
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -243,8 +245,8 @@ async def test_one_that_waits_for_a_far_entry_holds_nobody_up() -> None:
         assert await waits == 9
 
 
-async def test_who_only_waits_has_nothing_read() -> None:
-    """The LAC comes in a packet: no entry has to be read to prove it."""
+async def test_waiting_for_a_confirmation_reads_no_entries() -> None:
+    """The LAC arrives in a packet, so no entry has to be read to prove it."""
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -256,7 +258,9 @@ async def test_who_only_waits_has_nothing_read() -> None:
         assert bookie.reads == []
 
 
-async def test_what_cannot_be_read_is_told_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_follower_gets_an_error_for_an_unreadable_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(follow, "READ_BACKOFF", Backoff(0.001))
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
@@ -271,7 +275,7 @@ async def test_what_cannot_be_read_is_told_to_each(monkeypatch: pytest.MonkeyPat
         assert len(w.client._feeds) == 0
 
 
-async def test_what_cannot_be_read_behind_what_is_kept_is_told_to_each(
+async def test_every_follower_gets_an_error_for_an_unreadable_entry_after_cached_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The unreadable position is after the kept entries, and followers once looked before these.
@@ -294,7 +298,7 @@ async def test_what_cannot_be_read_behind_what_is_kept_is_told_to_each(
         assert len(w.client._feeds) == 0
 
 
-async def test_the_end_that_a_later_reader_saw_first_is_seen_by_who_waits(
+async def test_waiting_readers_see_the_end_that_a_later_reader_saw_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The watch reported what was known already, and the waiting readers were not notified."""
@@ -327,8 +331,8 @@ async def test_the_end_that_a_later_reader_saw_first_is_seen_by_who_waits(
             assert await waiting == [0]
 
 
-async def test_who_knew_more_before_a_recovery_reads_it_for_itself() -> None:
-    """The others get no more than was known when they heard of the recovery."""
+async def test_a_reader_that_knew_a_higher_lac_before_a_recovery_reads_up_to_it() -> None:
+    """Other readers get only what was known when they learned of the recovery."""
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -347,7 +351,7 @@ async def test_who_knew_more_before_a_recovery_reads_it_for_itself() -> None:
             await waiting
 
 
-async def test_a_reader_that_knows_more_tells_all() -> None:
+async def test_a_new_reader_with_a_higher_lac_advances_all_followers() -> None:
     """It is opened while the others wait on a bookie that reports nothing new."""
     bookie = Honest()
     async with world(bookie, config=replace(PATIENT, speculative_read_s=60.0)) as w:
@@ -362,7 +366,7 @@ async def test_a_reader_that_knows_more_tells_all() -> None:
         assert [await task for task in tasks] == [list(range(5))] * 3
 
 
-async def test_what_is_believed_differently_is_not_shared() -> None:
+async def test_readers_with_other_passwords_or_trust_models_share_no_feed() -> None:
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, (0, -1))

@@ -13,7 +13,7 @@ from quire.client.cluster.health import BookieHealth, Misbehaviour
 from quire.config import ClientConfig
 
 
-def test_errors_after_a_quarantine_count_from_the_beginning() -> None:
+def test_errors_after_a_quarantine_are_counted_from_zero() -> None:
     config = ClientConfig(quarantine_errors=3, quarantine_window_s=10.0, quarantine_s=5.0)
     now_s = [0.0]
     health = BookieHealth(config, lambda: now_s[0], TaskSet())

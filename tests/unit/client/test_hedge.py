@@ -50,8 +50,8 @@ class Bookies:
         return f"from {bookie}"
 
 
-def test_only_bookies_that_were_asked_before_are_overtaken(loop: SimulatedLoop) -> None:
-    """One that was asked later had less time, and is not slow."""
+def test_only_bookies_that_were_asked_earlier_count_as_slow(loop: SimulatedLoop) -> None:
+    """A bookie that was asked later had less time, so it does not count as slow."""
 
     async def main() -> None:
         bookies = Bookies(a=60.0, b=1.5, c=60.0)
@@ -76,8 +76,10 @@ def test_a_bookie_that_fails_is_followed_at_once_and_is_not_slow(loop: Simulated
 
 
 @pytest.mark.parametrize("trickles", [False, True])
-def test_the_patience_with_a_bookie_has_an_end(loop: SimulatedLoop, *, trickles: bool) -> None:
-    """One from which data arrives has more time than others, but not any amount."""
+def test_the_time_allowed_to_a_bookie_that_sends_data_is_limited(
+    loop: SimulatedLoop, *, trickles: bool
+) -> None:
+    """A bookie that sends data gets more time than others, up to a limit."""
 
     async def main() -> None:
         bookies = Bookies(a=10_000.0)

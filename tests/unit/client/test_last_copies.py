@@ -37,7 +37,7 @@ def copies(cluster: FakeCluster, entry: int) -> list[str]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
-def test_a_member_that_is_connected_late_has_what_was_written_until_the_close(
+def test_a_member_that_connects_late_receives_all_entries_before_the_close(
     shape: tuple[int, int, int],
 ) -> None:
     async def main() -> None:
@@ -66,7 +66,7 @@ def test_a_close_does_not_wait_for_a_member_that_stores_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["never connected", "dies while it is waited for"])
-def test_a_close_goes_on_without_a_member_that_cannot_be_had(how: str) -> None:
+def test_a_close_continues_without_an_unreachable_member(how: str) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         late = cluster["b2"]
@@ -82,7 +82,7 @@ def test_a_close_goes_on_without_a_member_that_cannot_be_had(how: str) -> None:
     simulated(main)
 
 
-def test_a_replacement_chosen_by_a_recovery_has_what_was_written_back() -> None:
+def test_a_replacement_chosen_by_a_recovery_receives_the_written_back_entries() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((3, 3, 2), range(5), on=lambda entry: ["b0", "b1"])

@@ -119,7 +119,7 @@ def test_an_address_is_read_when_a_bookie_is_first_used() -> None:
     simulated(main)
 
 
-def test_a_bookie_is_not_reached_at_the_address_in_its_id() -> None:
+def test_a_bookie_is_contacted_at_its_registered_address_and_not_that_in_its_id() -> None:
     async def main(scene: Scene) -> None:
         first = await scene.add("h1:3181", "h2")
         pool = await scene.pool()
@@ -137,7 +137,7 @@ def test_a_bookie_is_not_reached_at_the_address_in_its_id() -> None:
     simulated(main)
 
 
-def test_without_its_address_a_bookie_is_not_reached() -> None:
+def test_a_bookie_is_not_contacted_while_its_address_is_unknown() -> None:
     """Another bookie may listen at the address in its id, and would answer for it."""
 
     async def main(scene: Scene) -> None:
@@ -197,7 +197,7 @@ def test_a_host_without_a_location_is_read_before_bookies_are_chosen() -> None:
     simulated(main)
 
 
-def test_two_bookies_on_one_host_are_noticed() -> None:
+def test_two_bookies_on_one_host_are_recognised() -> None:
     async def main(scene: Scene) -> None:
         await scene.add("h1:3181")
         await scene.add("h2:3181", "h1")
@@ -242,7 +242,9 @@ def test_a_placement_that_needs_every_host_reads_all_addresses() -> None:
         ({"own_location": "/a"}, True),
     ],
 )
-def test_which_placements_need_every_host(settings: dict[str, Any], needed: bool) -> None:
+def test_placements_that_need_the_host_of_every_bookie_are_known(
+    settings: dict[str, Any], needed: bool
+) -> None:
     async def main(scene: Scene) -> None:
         async def free_bytes(bookie_id: str) -> int:
             return 0
@@ -254,7 +256,7 @@ def test_which_placements_need_every_host(settings: dict[str, Any], needed: bool
     simulated(main)
 
 
-def test_an_address_that_was_looked_for_too_early_makes_no_bookie_unknown(
+def test_a_late_answer_that_an_address_is_missing_does_not_remove_a_new_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The bookie registers before the answer arrives, and the watch reports it."""
@@ -283,7 +285,7 @@ def test_an_address_that_was_looked_for_too_early_makes_no_bookie_unknown(
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_a_list_that_was_read_for_one_address_replaces_no_newer_list(
+def test_a_list_read_for_one_address_does_not_replace_a_newer_list(
     joins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch reported the newer list, and does not report it again."""

@@ -91,7 +91,7 @@ async def test_both_sides_end_a_connection_whose_peer_is_dead(side: str) -> None
     port.close()
 
 
-def test_the_options_can_be_left_alone() -> None:
+def test_keepalive_can_be_disabled() -> None:
     with socket.socket() as sock:
         end_when_peer_is_dead(sock, 0)
         assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -101,7 +101,9 @@ def test_the_options_can_be_left_alone() -> None:
     ("number", "kind"),
     [(errno.ETIMEDOUT, SilentConnectionError), (errno.ECONNRESET, BookieUnavailableError)],
 )
-async def test_a_time_out_of_the_system_is_silence(number: int, kind: type[Exception]) -> None:
+async def test_a_tcp_timeout_counts_as_a_silent_connection(
+    number: int, kind: type[Exception]
+) -> None:
     link = BookieChannel(BOOKIE)
     link.connection_lost(OSError(number, "lost"))
     assert type(link.lost) is kind
@@ -178,7 +180,7 @@ async def test_a_connection_that_is_merely_slow_stays() -> None:
         assert scene.counters.links_silent == 0
 
 
-async def test_a_bookie_that_answers_nobody_keeps_its_connection() -> None:
+async def test_a_bookie_that_answers_no_connection_keeps_its_connection() -> None:
     scene = Scene(lambda number: False)
     async with scene as link:
         await until(lambda: scene.counters.links_examined >= 4, limit_s=10)
@@ -188,7 +190,7 @@ async def test_a_bookie_that_answers_nobody_keeps_its_connection() -> None:
         assert scene.links.of(BOOKIE) == [link]
 
 
-async def test_a_watch_that_is_closed_ends_its_work() -> None:
+async def test_a_closed_watch_stops_examining_connections() -> None:
     scene = Scene(lambda number: False)
     async with scene as link:
         scene.watch.examine(link)
@@ -258,7 +260,7 @@ def test_data_makes_a_connection_trusted_again() -> None:
     watched(IDLE, scenario)
 
 
-def test_a_request_begins_the_silence_that_is_measured() -> None:
+def test_the_silence_of_a_connection_is_measured_from_its_first_request() -> None:
     async def scenario(watch: LinkWatch, link: Any, counters: ClientCounters) -> None:
         seen = watch._seen[link]
         seen.quiet_since = None
@@ -295,7 +297,7 @@ def test_a_connection_that_ended_is_watched_no_more() -> None:
     watched(IDLE, scenario)
 
 
-def test_which_connection_is_found() -> None:
+def test_the_lookup_returns_a_usable_trusted_connection() -> None:
     links: Any = Links(Still)  # type: ignore[arg-type]
     assert links.find(BOOKIE, None) is None
     ended, doubtful, good = Still(), Still(7), Still(8)
@@ -361,7 +363,7 @@ def test_a_bookie_that_moved_is_reached_at_its_new_address_at_once() -> None:
     simulated(main)
 
 
-def test_a_connection_that_rested_is_examined_and_used_again() -> None:
+def test_an_idle_connection_is_examined_and_used_again() -> None:
     """Without the examination, each use after a pause would make one more connection."""
 
     async def main(loop: SimulatedLoop) -> None:

@@ -79,7 +79,7 @@ def now() -> float:
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (3, 3, 3), (3, 2, 2), (1, 1, 1)])
 @pytest.mark.parametrize("away_s", [0.0, 1.5, 8.0])
-def test_the_same_members_take_all_of_it_once_they_can_be_reached(
+def test_the_same_members_receive_every_entry_once_they_are_reachable(
     shape: tuple[int, int, int], away_s: float
 ) -> None:
     async def main() -> None:
@@ -101,7 +101,7 @@ def test_the_same_members_take_all_of_it_once_they_can_be_reached(
     simulated(main)
 
 
-def test_an_ack_from_before_counts_and_one_of_two_is_not_enough() -> None:
+def test_an_earlier_ack_counts_but_alone_completes_no_ack_quorum() -> None:
     async def main() -> None:
         async with written() as (cluster, writer):
             first, second, third = cluster.bookies.values()
@@ -119,7 +119,7 @@ def test_an_ack_from_before_counts_and_one_of_two_is_not_enough() -> None:
     simulated(main)
 
 
-def test_nobody_waits_for_bookies_that_were_never_there() -> None:
+def test_a_writer_does_not_wait_for_bookies_it_has_never_reached() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client(WAITS) as client:
@@ -134,7 +134,7 @@ def test_nobody_waits_for_bookies_that_were_never_there() -> None:
     simulated(main)
 
 
-def test_they_are_tried_again_for_so_long_and_no_longer() -> None:
+def test_a_writer_waits_for_lost_members_up_to_its_limit() -> None:
     async def main() -> None:
         async with written() as (cluster, writer):
             all_die(cluster)
@@ -150,7 +150,7 @@ def test_they_are_tried_again_for_so_long_and_no_longer() -> None:
     simulated(main)
 
 
-def test_a_time_limit_for_the_ack_quorum_counts_instead() -> None:
+def test_a_time_limit_for_the_ack_quorum_applies_instead() -> None:
     async def main() -> None:
         config = dataclasses.replace(WAITS, add_quorum_timeout_s=2 * LIMIT_S)
         async with written(config) as (cluster, writer):
@@ -174,8 +174,8 @@ def test_the_advice_follows_the_causes() -> None:
 
 
 @pytest.mark.parametrize("wait_s", [0.0, LIMIT_S])
-def test_a_writer_whose_metadata_has_no_room_says_so(wait_s: float) -> None:
-    """The bookies could be replaced, and another bookie would not help."""
+def test_a_writer_whose_metadata_is_full_reports_it(wait_s: float) -> None:
+    """The metadata has no space for a replacement, so another bookie would not help."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -217,7 +217,7 @@ def _bytes_in(text: str) -> int:
     return size
 
 
-def test_it_can_be_switched_off() -> None:
+def test_waiting_for_lost_members_can_be_disabled() -> None:
     async def main() -> None:
         config = dataclasses.replace(CONFIG, lost_quorum_wait_s=0.0)
         async with written(config) as (cluster, writer):
@@ -231,7 +231,7 @@ def test_it_can_be_switched_off() -> None:
     simulated(main)
 
 
-def test_members_that_take_connections_and_break_them_do_not_draw_it_out() -> None:
+def test_members_that_accept_and_break_connections_do_not_extend_the_limit() -> None:
     class Breaking(dict[int, bytes]):
         """The entries of a bookie that is cut off whenever an add reaches it."""
 
@@ -256,10 +256,10 @@ def test_members_that_take_connections_and_break_them_do_not_draw_it_out() -> No
 
 
 @pytest.mark.parametrize("add_timeout_s", [1.0, 5.0, LIMIT_S, 3 * LIMIT_S])
-def test_members_that_take_connections_and_never_answer_do_not_draw_it_out(
+def test_members_that_accept_connections_and_never_answer_do_not_extend_the_limit(
     add_timeout_s: float,
 ) -> None:
-    """The limit expired while they were reachable again, and then started anew, forever."""
+    """The limit once restarted for ever whenever the members were reachable again."""
 
     async def main() -> None:
         config = dataclasses.replace(WAITS, add_timeout_s=add_timeout_s)
@@ -274,7 +274,7 @@ def test_members_that_take_connections_and_never_answer_do_not_draw_it_out(
     simulated(main)
 
 
-def test_a_time_that_was_up_is_forgotten_once_something_is_acknowledged() -> None:
+def test_an_expired_limit_is_reset_by_the_next_acknowledgement() -> None:
     async def main() -> None:
         config = dataclasses.replace(WAITS, add_timeout_s=3 * LIMIT_S)
         async with written(config) as (cluster, writer):
@@ -295,7 +295,7 @@ def test_a_time_that_was_up_is_forgotten_once_something_is_acknowledged() -> Non
     simulated(main)
 
 
-def test_whoever_recovered_the_ledger_meanwhile_is_found_out() -> None:
+def test_a_recovery_in_the_meantime_fences_the_waiting_writer() -> None:
     async def main() -> None:
         async with written() as (cluster, writer):
             all_die(cluster)
@@ -315,7 +315,7 @@ def test_whoever_recovered_the_ledger_meanwhile_is_found_out() -> None:
     simulated(main)
 
 
-def test_a_replacement_that_comes_is_taken() -> None:
+def test_a_replacement_that_registers_meanwhile_is_used() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.registrations["b3"].close()
@@ -339,7 +339,7 @@ def test_a_replacement_that_comes_is_taken() -> None:
     simulated(main)
 
 
-def test_what_is_handed_over_meanwhile_has_its_bound() -> None:
+def test_entries_submitted_while_waiting_are_limited_in_bytes() -> None:
     async def main() -> None:
         config = dataclasses.replace(WAITS, max_unacked_bytes=50_000, max_turn_bytes=1_000)
         async with written(config) as (cluster, writer):
@@ -364,7 +364,7 @@ def test_what_is_handed_over_meanwhile_has_its_bound() -> None:
     simulated(main)
 
 
-def test_an_idle_writer_has_them_back() -> None:
+def test_an_idle_writer_reconnects_to_its_members() -> None:
     async def main() -> None:
         async with written() as (cluster, writer):
             for _ in range(3):
@@ -398,7 +398,7 @@ def test_a_member_that_comes_and_goes_does_not_shorten_the_wait() -> None:
     simulated(main)
 
 
-def test_an_absent_member_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_member_is_retried_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between attempts grow while an ack quorum answers without the member."""
     tried: list[float] = []
     connect = FakePool._connect
@@ -430,7 +430,7 @@ def test_an_absent_member_is_tried_less_and_less_often(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("lost", "outcome"), [(1, "fewer"), (2, "waits")])
-def test_the_log_says_how_a_writer_goes_on(
+def test_the_log_reports_how_a_writer_continues(
     lost: int, outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

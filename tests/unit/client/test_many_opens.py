@@ -53,7 +53,7 @@ async def opened(client: Client, *, recover: bool) -> str:
 
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("recover", [False, True], ids=["open", "recover"])
-def test_a_thousand_opens_at_once_do_not_time_out(recover: bool) -> None:
+def test_a_thousand_concurrent_opens_do_not_time_out(recover: bool) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(4))
@@ -67,7 +67,7 @@ def test_a_thousand_opens_at_once_do_not_time_out(recover: bool) -> None:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_a_thousand_questions_for_the_last_entry_do_not_time_out() -> None:
+def test_a_thousand_concurrent_requests_for_the_last_entry_do_not_time_out() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(4))
@@ -87,7 +87,7 @@ def test_a_thousand_questions_for_the_last_entry_do_not_time_out() -> None:
     ],
     ids=["open", "recover"],
 )
-def test_opens_that_wait_are_counted_and_can_be_cancelled(
+def test_waiting_opens_are_counted_and_can_be_cancelled(
     recover: bool, limit: int, metric: str
 ) -> None:
     async def main() -> None:
@@ -116,7 +116,7 @@ def test_opens_that_wait_are_counted_and_can_be_cancelled(
     simulated(main)
 
 
-def test_recoveries_that_wait_for_bookies_do_not_hold_up_readers() -> None:
+def test_recoveries_that_wait_for_bookies_do_not_delay_readers() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(4))
@@ -139,7 +139,7 @@ def test_recoveries_that_wait_for_bookies_do_not_hold_up_readers() -> None:
     simulated(main)
 
 
-def test_a_closed_client_ends_the_opens_that_wait() -> None:
+def test_closing_the_client_ends_the_waiting_opens() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(4))

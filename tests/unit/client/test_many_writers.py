@@ -93,7 +93,7 @@ def test_every_mixture_of_answers_reaches_its_ledger_in_order(
     assert {ledger: sink.failed for ledger, sink in sinks.items()} == failed
 
 
-def test_answers_of_striped_ledgers_are_told_in_one_call_each() -> None:
+def test_the_answers_of_a_striped_ledger_reach_it_in_one_call() -> None:
     """A bookie has only some entries of a striped ledger.
 
     Counting the quorums for each pair of them would cost as much as the adds.
@@ -118,7 +118,7 @@ def test_answers_of_striped_ledgers_are_told_in_one_call_each() -> None:
 # -- the flush --------------------------------------------------------------------------------
 
 
-async def test_one_callback_serves_all_who_ask_in_one_event_loop_iteration() -> None:
+async def test_one_callback_serves_all_requests_of_an_event_loop_iteration() -> None:
     flush = Flush(ClientCounters())
     told: list[int] = []
     loop = asyncio.get_running_loop()
@@ -133,7 +133,7 @@ async def test_one_callback_serves_all_who_ask_in_one_event_loop_iteration() -> 
     assert told[-1] == 5
 
 
-async def test_one_who_fails_does_not_keep_the_others_from_their_flush() -> None:
+async def test_an_error_in_one_flush_does_not_prevent_the_others() -> None:
     flush = Flush(ClientCounters())
     told: list[int] = []
     reported: list[BaseException] = []
@@ -153,7 +153,7 @@ async def test_one_who_fails_does_not_keep_the_others_from_their_flush() -> None
 # -- sessions ---------------------------------------------------------------------------------
 
 
-def test_a_full_ledger_fails_those_who_wait() -> None:
+def test_a_full_ledger_fails_waiting_appends() -> None:
     """The error once went to the event loop's handler, and `append` waited forever."""
 
     async def main() -> None:
@@ -167,7 +167,7 @@ def test_a_full_ledger_fails_those_who_wait() -> None:
     simulated(main)
 
 
-def test_a_ledger_that_fills_up_within_a_call_says_what_was_sent(
+def test_the_error_of_a_ledger_that_fills_up_within_a_call_names_the_sent_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error once said that nothing of the call was sent, and the writer went on."""
@@ -192,7 +192,7 @@ def test_a_ledger_that_fills_up_within_a_call_says_what_was_sent(
     simulated(main)
 
 
-def test_a_ledger_that_an_earlier_call_fills_takes_nothing_of_the_next_one(
+def test_a_ledger_filled_by_one_call_accepts_nothing_of_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The entries of `submit` are sent at the end of the turn, or by the next call."""
@@ -237,7 +237,7 @@ def test_an_error_within_a_call_ends_the_writer() -> None:
     simulated(main)
 
 
-def test_a_failed_writer_takes_no_more_entries_of_any_call() -> None:
+def test_a_failed_writer_refuses_entries_of_every_call() -> None:
     """`submit_many` once returned an id for entries that no bookie was ever sent."""
 
     async def main() -> None:
@@ -256,7 +256,7 @@ def test_a_failed_writer_takes_no_more_entries_of_any_call() -> None:
 
 
 @pytest.mark.parametrize("caller_ids", [False, True])
-def test_what_was_acknowledged_before_a_writer_failed_is_no_error(caller_ids: bool) -> None:
+def test_waiting_for_an_entry_acknowledged_before_a_failure_succeeds(caller_ids: bool) -> None:
     """`wait` once raised an error with a known outcome, as if nothing had been appended."""
 
     async def main() -> None:
@@ -280,7 +280,7 @@ def test_what_was_acknowledged_before_a_writer_failed_is_no_error(caller_ids: bo
 
 
 @pytest.mark.parametrize("sent", ["with a failed session", "with an error"])
-def test_a_flush_knows_of_entries_that_were_never_sent(sent: str) -> None:
+def test_a_flush_fails_if_submitted_entries_were_never_sent(sent: str) -> None:
     """Everything that was sent is acknowledged, but a submitted entry is missing."""
 
     async def main() -> None:
@@ -307,8 +307,8 @@ def test_a_flush_knows_of_entries_that_were_never_sent(sent: str) -> None:
     simulated(main)
 
 
-def test_a_second_writer_joins_the_connections_that_there_are() -> None:
-    """A task for each member of each ledger cost more than ten adds."""
+def test_a_second_writer_joins_the_existing_connections() -> None:
+    """A task for each member of each ledger once cost more than ten adds."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -329,7 +329,7 @@ def test_a_second_writer_joins_the_connections_that_there_are() -> None:
     simulated(main)
 
 
-def test_a_member_of_a_session_that_is_over_does_not_join() -> None:
+def test_a_member_of_an_ended_session_does_not_join_a_connection() -> None:
     """It would stay with the connection, and receive the answers for the ledger's next writer."""
 
     async def main() -> None:
@@ -347,8 +347,8 @@ def test_a_member_of_a_session_that_is_over_does_not_join() -> None:
     simulated(main)
 
 
-def test_quorums_are_counted_where_an_acknowledgement_can_move_them() -> None:
-    """The first and third of three cannot move it, unless somebody waits for room."""
+def test_quorums_are_counted_only_if_an_acknowledgement_can_complete_one() -> None:
+    """The first and third of three acknowledgements cannot, unless a caller waits for space."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3, ClientConfig(max_unacked_bytes=1))
@@ -386,7 +386,7 @@ def test_quorums_are_counted_where_an_acknowledgement_can_move_them() -> None:
     simulated(main)
 
 
-def test_an_acknowledgement_that_closes_a_gap_counts_with_all_behind_it() -> None:
+def test_an_acknowledgement_that_closes_a_gap_confirms_the_later_entries() -> None:
     """Its entry has an ack quorum already, and the later entries reach theirs."""
 
     async def main() -> None:
@@ -414,7 +414,7 @@ def test_an_acknowledgement_that_closes_a_gap_counts_with_all_behind_it() -> Non
 # -- what leaves together ---------------------------------------------------------------------
 
 
-async def test_all_ledgers_with_the_same_members_leave_in_one_buffer() -> None:
+async def test_ledgers_with_the_same_members_are_sent_in_one_buffer() -> None:
     """The order of members in ensembles does not matter.
 
     Three copies of each frame, with a call for each, took a third of the time of an add.
@@ -439,7 +439,7 @@ async def test_all_ledgers_with_the_same_members_leave_in_one_buffer() -> None:
             }
 
 
-async def test_the_first_entry_of_a_writer_leaves_once() -> None:
+async def test_the_first_entry_of_a_writer_is_sent_once() -> None:
     """It is sent on existing connections without waiting for anything."""
     async with many_writers(1) as (network, client, writers):
         another = await client.create_ledger()
@@ -451,8 +451,10 @@ async def test_the_first_entry_of_a_writer_leaves_once() -> None:
         await drained(network, [another], 0)
 
 
-async def test_a_turn_in_which_a_member_is_lost_reaches_the_others_and_its_successor() -> None:
-    """The ledgers on the lost bookie leave their route, and have one again with the next bookie."""
+async def test_entries_flushed_while_a_member_is_lost_reach_the_others_and_its_replacement() -> (
+    None
+):
+    """The ledgers leave the group of the lost connection, and join that of the replacement."""
     async with many_writers(20, bookies=4) as (network, _, writers):
         for writer in writers:
             writer.submit(b"second")
@@ -478,7 +480,7 @@ async def test_a_turn_in_which_a_member_is_lost_reaches_the_others_and_its_succe
         await drained(network, writers, 3)
 
 
-async def test_who_ends_in_the_middle_of_a_turn_takes_nobody_along() -> None:
+async def test_writers_and_tasks_that_end_during_a_flush_do_not_affect_the_others() -> None:
     """Some callers among others in one event-loop iteration end: their writers or tasks stop.
 
     One writer is abandoned, one ledger is full, one caller waits alone, and one caller is
@@ -504,7 +506,7 @@ async def test_who_ends_in_the_middle_of_a_turn_takes_nobody_along() -> None:
         assert isinstance(done[3], asyncio.CancelledError)
         assert [done[2], *done[4:]] == [1, 1, 1]
         assert await flushed == 1
-        assert cancelled.last_add_confirmed == 1, "what was handed over stays"
+        assert cancelled.last_add_confirmed == 1, "the submitted entry is kept"
         for end in network.ends.values():
             assert given_up.ledger_id not in end.stored or end.stored[given_up.ledger_id] == [0]
             for writer in (early, cancelled, *others):
@@ -512,7 +514,7 @@ async def test_who_ends_in_the_middle_of_a_turn_takes_nobody_along() -> None:
         await drained(network, others, 1)
 
 
-async def test_what_is_sent_in_a_turn_and_outside_of_it_stays_in_order() -> None:
+async def test_entries_sent_at_the_flush_and_directly_stay_in_order() -> None:
     """`append_many` and `wait` do not wait for the end of the event-loop iteration."""
     async with many_writers(3) as (network, _, writers):
         for writer in writers:
@@ -563,7 +565,9 @@ def test_an_idle_writer_holds_no_payload(order: tuple[int, ...], parked: bool) -
             pipeline.acked_run(index, first, first)
             pipeline.confirm()
         assert pipeline.last_confirmed == first
-        assert sys.getrefcount(data) > count, "the third bookie may have to be sent it again"
+        assert sys.getrefcount(data) > count, (
+            "the payload may have to be sent to the third bookie again"
+        )
         if parked:
             pipeline.park([last])
         else:
@@ -574,7 +578,7 @@ def test_an_idle_writer_holds_no_payload(order: tuple[int, ...], parked: bool) -
         assert pipeline.idle
 
 
-def test_a_frozen_pipeline_keeps_what_is_not_confirmed() -> None:
+def test_a_frozen_pipeline_keeps_unconfirmed_entries() -> None:
     pipeline = AddPipeline(3, 3, 2)
     pipeline.push(Block(0, 0, (b"first",), 0, 5, 0.0))
     pipeline.frozen = True
@@ -588,7 +592,9 @@ def test_a_frozen_pipeline_keeps_what_is_not_confirmed() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (3, 2, 2)])
-def test_what_was_not_sent_yet_cannot_be_acknowledged(shape: tuple[int, int, int]) -> None:
+def test_an_acknowledgement_of_an_entry_that_was_not_sent_does_not_count(
+    shape: tuple[int, int, int],
+) -> None:
     """It was once counted in advance, which could confirm an entry with one copy too few."""
     pipeline = AddPipeline(*shape)
     pipeline.push(Block(0, 0, (b"0",), 0, 1, 0.0))
@@ -603,7 +609,7 @@ def test_what_was_not_sent_yet_cannot_be_acknowledged(shape: tuple[int, int, int
     assert pipeline.outstanding_since(0) == 0.0
 
 
-def test_nothing_is_outstanding_on_a_member_that_is_away() -> None:
+def test_nothing_is_outstanding_on_an_absent_member() -> None:
     """This includes entries that are pushed while nothing is outstanding anywhere."""
     pipeline = AddPipeline(3, 3, 2)
     pipeline.park([1])

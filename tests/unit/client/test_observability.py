@@ -135,7 +135,7 @@ def test_a_ledger_from_its_creation_to_its_end_has_spans_of_calls_and_batches() 
     }
 
 
-def test_a_turn_belongs_to_the_span_of_its_first_append() -> None:
+def test_a_batch_belongs_to_the_span_of_its_first_append() -> None:
     traces = Traces()
 
     async def main() -> None:
@@ -150,7 +150,7 @@ def test_a_turn_belongs_to_the_span_of_its_first_append() -> None:
     assert parent_of(traces.one("quire.add")) == id_of(traces.one("request"))
 
 
-def test_what_a_striped_read_asks_of_each_bookie_is_one_span() -> None:
+def test_a_striped_read_has_one_span_per_bookie() -> None:
     traces = Traces()
 
     async def main() -> None:
@@ -194,7 +194,7 @@ def test_an_ensemble_change_is_a_trace_of_its_own_linked_to_the_creation() -> No
     )  # fmt: skip
 
 
-def test_batches_that_nobody_acknowledged_end_as_errors_when_the_writer_is_fenced() -> None:
+def test_unacknowledged_batches_end_as_errors_when_the_writer_is_fenced() -> None:
     traces = Traces()
 
     async def main() -> None:
@@ -215,7 +215,7 @@ def test_batches_that_nobody_acknowledged_end_as_errors_when_the_writer_is_fence
     assert (bad.status.description or "").startswith("LedgerFencedError: ")
 
 
-def test_a_recovery_shows_its_phases() -> None:
+def test_a_recovery_has_a_span_for_each_phase() -> None:
     traces = Traces()
 
     async def main() -> None:
@@ -254,7 +254,7 @@ def test_an_error_is_the_status_of_its_span() -> None:
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_what_is_not_sampled_is_not_kept() -> None:
+def test_spans_that_are_not_sampled_are_not_kept() -> None:
     traces = Traces(sampler=ALWAYS_OFF)
     spans = Tracing(traces.tracer).of_session(LEDGER)
     assert spans is not None
@@ -265,7 +265,7 @@ def test_what_is_not_sampled_is_not_kept() -> None:
 
 @pytest.mark.parametrize("when", ["on_start", "on_end"])
 def test_a_tracer_that_fails_breaks_no_call(when: str) -> None:
-    """It ended writers whose entries were stored, and failed calls that had done their work."""
+    """A failing tracer once ended writers and failed calls that had succeeded."""
     traces, told = Traces(), list[dict[str, Any]]()
 
     class Broken(SpanProcessor):
@@ -372,7 +372,7 @@ def test_ensemble_changes_and_failures_of_a_writer_are_events(
     }.items()  # fmt: skip
 
 
-def test_going_on_with_fewer_bookies_and_their_return_are_events(
+def test_continuing_with_fewer_bookies_and_their_return_are_events(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = ClientConfig(bookies_wait_s=0.1, add_timeout_s=5.0)
@@ -461,7 +461,7 @@ def test_recoveries_are_events_whether_they_succeed_or_not(
     assert recovered["written_back"] > 0
 
 
-def test_a_bookie_that_is_wrong_is_an_event_with_ledger_and_entry(
+def test_a_wrong_answer_of_a_bookie_is_an_event_with_ledger_and_entry(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -479,7 +479,7 @@ def test_a_bookie_that_is_wrong_is_an_event_with_ledger_and_entry(
     assert avoided["seconds"] == CONFIG.quarantine_s
 
 
-def test_the_text_of_an_event_can_be_taken_apart(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_text_of_an_event_can_be_parsed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "quire.client"):
         log_event(logging.INFO, "it", ledger=3, bookie=["a:1", "b:2"], error='no "x"\ny', took=0.5)
         log_event(logging.INFO, "lines", error="a\nb", empty="")
@@ -490,7 +490,7 @@ def test_the_text_of_an_event_can_be_taken_apart(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_a_record_of_anybody_is_one_line_of_json() -> None:
+def test_any_log_record_is_formatted_as_one_line_of_json() -> None:
     formatter = JsonFormatter()
     try:
         raise ValueError("first\nsecond")

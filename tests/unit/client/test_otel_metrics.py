@@ -114,7 +114,7 @@ def test_clients_of_a_meter_are_added_and_no_count_decreases() -> None:
     assert collected.value("quire_client_adds") == 7
 
 
-def test_meters_do_not_mix() -> None:
+def test_clients_of_different_meters_are_reported_separately() -> None:
     one, other, client = Collected(), Collected(), Counting()
     attach(one.meter, client.metrics)
     attach(other.meter, Counting().metrics)

@@ -31,8 +31,10 @@ async def made(client: Any) -> LedgerWriter:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_view_of_integers_is_stored_whole(many: bool) -> None:
-    """Its length counts integers: the entry was cut off, with the digest of the whole, and
-    acknowledged."""
+    """The length of such a view counts integers.
+
+    The entry was once cut off and acknowledged with the digest of the whole.
+    """
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -52,8 +54,8 @@ def test_a_view_of_integers_is_stored_whole(many: bool) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, None, [1, 2]])
-def test_what_is_no_bytes_is_refused_alone(wrong: Any) -> None:
-    """It once used up the place of entries appended with it, which then got each other's ids."""
+def test_a_payload_that_is_not_bytes_is_refused_without_affecting_others(wrong: Any) -> None:
+    """Such a payload once shifted the ids of the entries appended with it."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -72,7 +74,7 @@ def test_what_is_no_bytes_is_refused_alone(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("behind_a_gap", [False, True])
-def test_what_is_no_bytes_leaves_its_id_free(behind_a_gap: bool) -> None:
+def test_a_payload_that_is_not_bytes_leaves_its_id_free(behind_a_gap: bool) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:
@@ -118,7 +120,7 @@ def test_a_buffer_may_be_used_again_at_once() -> None:
     simulated(main)
 
 
-async def test_what_could_not_be_sent_fails_who_waits() -> None:
+async def test_an_entry_that_could_not_be_sent_fails_its_caller() -> None:
     """The error once reached only the event loop, and the next entry would have got the same id."""
     cluster = await FakeCluster.made(3)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
@@ -135,8 +137,8 @@ async def test_what_could_not_be_sent_fails_who_waits() -> None:
 
 
 @pytest.mark.parametrize("empty", [False, True])
-def test_a_list_that_changes_while_the_call_waits_is_waited_for_as_it_was(empty: bool) -> None:
-    """An empty list needs no acknowledgement, and this one was not empty."""
+def test_append_many_is_not_affected_by_later_changes_of_its_list(empty: bool) -> None:
+    """The caller empties the list while the call waits. An empty list needs no acknowledgement."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

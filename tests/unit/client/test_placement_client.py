@@ -94,7 +94,7 @@ async def ensemble(client: Client, size: int = 2) -> tuple[str, ...]:
 # -- sources of locations ---------------------------------------------------------------------
 
 
-async def test_a_mapping_in_code_and_its_change(cluster: Cluster) -> None:
+async def test_locations_from_a_mapping_can_be_changed(cluster: Cluster) -> None:
     await cluster.add("b1", "b2@h", "b3")
     async with cluster.client({"b1": "/a", "h": "/a", "b3": "b"}) as client:
         for _ in range(10):
@@ -151,7 +151,7 @@ async def test_a_table_in_a_file_is_followed(cluster: Cluster, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("source", ["a mapping", "lines", "TOML", "a script", "the metadata"])
-async def test_all_bookies_of_a_host_have_its_rack(
+async def test_all_bookies_of_a_host_have_the_rack_of_the_host(
     cluster: Cluster, tmp_path: Path, source: str
 ) -> None:
     """A service of several bookies has one host. An entry for the host is enough for all."""
@@ -193,7 +193,7 @@ async def test_a_table_by_bookie_names_each_bookie_of_a_host(
     assert found == {"a-0": "/r1", "a-1": "/r1", "b-0": "/r2", "b-1": "/r3"}
 
 
-async def test_a_table_of_toml(cluster: Cluster, tmp_path: Path) -> None:
+async def test_locations_are_read_from_a_toml_table(cluster: Cluster, tmp_path: Path) -> None:
     table = tmp_path / "racks.toml"
     table.write_text('[locations]\nb1 = "/a"\nb2 = "/b"\n')
     await cluster.add("b1", "b2")
@@ -208,7 +208,9 @@ def script(path: Path, body: str) -> str:
     return f"script:{path}"
 
 
-async def test_a_script_is_asked_in_parts(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_location_script_is_called_with_a_limited_number_of_names(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """The names are passed in parts, and no shell sees them."""
     calls = tmp_path / "calls"
     source = script(
@@ -236,7 +238,7 @@ async def test_a_script_is_asked_in_parts(cluster: Cluster, tmp_path: Path) -> N
         ("os.fork() or time.sleep(600)\ntime.sleep(600)", "did not answer within 0.5 s"),
     ],
 )
-async def test_a_script_that_fails_moves_nobody(
+async def test_a_failing_location_script_changes_no_locations(
     cluster: Cluster, tmp_path: Path, body: str, why: str
 ) -> None:
     good = tmp_path / "good"
@@ -255,7 +257,7 @@ async def test_a_script_that_fails_moves_nobody(
         await until(lambda: client.placement.location_trouble == "")
 
 
-async def test_a_script_that_is_not_there(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_missing_location_script_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.add("b1", "b2")
     async with cluster.client(f"script:{tmp_path}/nowhere") as client:
         assert len(await ensemble(client)) == 2
@@ -263,14 +265,14 @@ async def test_a_script_that_is_not_there(cluster: Cluster, tmp_path: Path) -> N
         assert "nowhere" in client.placement.location_trouble
 
 
-async def test_sources_that_cannot_be(cluster: Cluster) -> None:
+async def test_invalid_location_sources_are_refused(cluster: Cluster) -> None:
     for source in ("racks.txt", "table:", "zk:/bookies", "metadata:bookies"):
         with pytest.raises(UsageError):
             async with cluster.client(source):
                 pass
 
 
-async def test_another_depth_is_reported_and_not_chosen(
+async def test_a_bookie_with_a_location_of_another_depth_is_reported_and_not_chosen(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.add("b1", "b2", "b3", "b4")
@@ -290,7 +292,7 @@ async def test_another_depth_is_reported_and_not_chosen(
 async def test_a_store_that_is_slow_is_not_a_cluster_without_bookies(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first list of bookies came late, and the error was that none is writable."""
+    """The first list of bookies came late, and the error once said that none is writable."""
     await cluster.add("b1", "b2")
 
     async def away(**how: bool) -> Bookies:
@@ -309,7 +311,7 @@ async def test_a_store_that_is_slow_is_not_a_cluster_without_bookies(
             await ensemble(client, 3)
 
 
-async def test_too_few_racks(cluster: Cluster) -> None:
+async def test_too_few_racks_are_reported_with_the_writable_bookies(cluster: Cluster) -> None:
     await cluster.add("b1", "b2", "b3")
     table = {"b1": "/a", "b2": "/a", "b3": "/a"}
     async with cluster.client(table, SHORT_S, enforce_racks=True) as client:
@@ -322,7 +324,7 @@ async def test_too_few_racks(cluster: Cluster) -> None:
     assert raised.value.outcome_known  # no ledger was created
 
 
-async def test_too_few_bookies_without_locations(cluster: Cluster) -> None:
+async def test_too_few_bookies_are_reported_without_locations(cluster: Cluster) -> None:
     await cluster.add("b1", "b2")
     async with cluster.client(wait_s=SHORT_S) as client:
         pool_of(client).mark_failed("b1")
@@ -332,7 +334,7 @@ async def test_too_few_bookies_without_locations(cluster: Cluster) -> None:
             await ensemble(client, 3)
 
 
-async def test_adherence_of_a_ledger(cluster: Cluster) -> None:
+async def test_the_adherence_of_a_ledger_to_the_policy_is_judged(cluster: Cluster) -> None:
     await cluster.add("b1", "b2", "b3")
     async with cluster.client({"b1": "/a", "b2": "/a", "b3": "/b"}) as client:
         await ensemble(client)
@@ -352,7 +354,7 @@ async def test_adherence_of_a_ledger(cluster: Cluster) -> None:
         assert client.placement.adherence(("b1", "b2"), 2, 2).level is Level.STRICT
 
 
-async def test_quorums_that_a_policy_refuses(cluster: Cluster) -> None:
+async def test_quorums_that_the_policy_cannot_satisfy_are_refused(cluster: Cluster) -> None:
     await cluster.add("b1", "b2", "b3")
     async with cluster.client(policy="zone-aware") as client:
         with pytest.raises(UsageError, match="strict_zones requires"):
@@ -362,7 +364,7 @@ async def test_quorums_that_a_policy_refuses(cluster: Cluster) -> None:
 # -- weights ----------------------------------------------------------------------------------
 
 
-async def test_free_space_is_asked_for_and_asked_again(cluster: Cluster) -> None:
+async def test_free_space_of_bookies_is_requested_periodically(cluster: Cluster) -> None:
     await cluster.add("b1", "b2", "b3")
     free = {"b1": 1, "b2": 1_000_000}
     asked: list[str] = []
@@ -385,7 +387,7 @@ async def test_free_space_is_asked_for_and_asked_again(cluster: Cluster) -> None
         assert chosen.count("b1") > 30
 
 
-async def test_free_space_is_asked_for_again_after_an_unexpected_error(cluster: Cluster) -> None:
+async def test_free_space_is_requested_again_after_an_unexpected_error(cluster: Cluster) -> None:
     """The task ended, and the weights stayed as they were for the life of the client."""
     asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
     await cluster.add("b1")
@@ -404,7 +406,7 @@ async def test_free_space_is_asked_for_again_after_an_unexpected_error(cluster: 
 # -- reading ----------------------------------------------------------------------------------
 
 
-async def test_the_order_of_reads(cluster: Cluster) -> None:
+async def test_reads_prefer_near_healthy_and_writable_bookies(cluster: Cluster) -> None:
     await cluster.add("b1", "b2", "b3", "b4")
     table = {"b1": "/x/1", "b2": "/y/1", "b3": "/y/2", "b4": "/z/1"}
     async with cluster.client(table, policy="region-aware", own_location="/y/1") as client:
@@ -423,7 +425,7 @@ async def test_the_order_of_reads(cluster: Cluster) -> None:
 # -- one line, and one's own ------------------------------------------------------------------
 
 
-def test_placement_in_one_line() -> None:
+def test_a_placement_is_parsed_from_one_line() -> None:
     line = "region-aware, regions=x;y, min_regions=1, disk_weighted, weight_multiple_max=2.5"
     assert parse_placement(line) == PlacementConfig(
         policy="region-aware", regions=("x", "y"), min_regions=1, disk_weighted=True,
@@ -436,7 +438,7 @@ def test_placement_in_one_line() -> None:
             parse_placement(bad)
 
 
-async def test_a_policy_that_is_not_there(cluster: Cluster) -> None:
+async def test_an_unknown_policy_is_refused(cluster: Cluster) -> None:
     with pytest.raises(
         UsageError, match=r"'mypkg' is not a placement policy\. Choose one of rack-aware"
     ):
@@ -444,10 +446,10 @@ async def test_a_policy_that_is_not_there(cluster: Cluster) -> None:
             pass
 
 
-async def test_a_policy_of_ones_own(
+async def test_a_custom_policy_from_the_guide_works(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The example of docs/guides/placement-policy.md, installed as a package is."""
+    """The example of docs/guides/placement-policy.md is installed like a package."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     (source,) = [block for block in blocks if "DomainPolicy" in block]
     module = re.search(r"^# (\w+)\.py$", source, re.MULTILINE)
@@ -497,7 +499,9 @@ class Broken:
         (KeyError("oops"), r"which another package provides, failed: KeyError\('oops'\)"),
     ],
 )
-async def test_a_policy_that_does_not_work(cluster: Cluster, chosen: object, why: str) -> None:
+async def test_invalid_choices_and_errors_of_a_custom_policy_are_reported(
+    cluster: Cluster, chosen: object, why: str
+) -> None:
     await cluster.add("b1", "b2")
     async with cluster.client() as client:
         placement = client.placement

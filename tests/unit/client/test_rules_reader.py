@@ -49,14 +49,14 @@ def view(metadata: LedgerMetadata = METADATA, lac: int = -1) -> LedgerView:
     return LedgerView(LEDGER, store, Versioned(metadata, 1), lac)
 
 
-def test_rule_20_a_close_counts_also_where_more_was_read() -> None:
+def test_rule_20_a_close_applies_even_if_later_entries_were_read() -> None:
     one = view(lac=9)
     assert one.adopt(Versioned(METADATA.with_close(7, 70), 2))
     assert one.last_add_confirmed == 7
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
-def test_rule_21_nothing_behind_the_end_is_given(shape: tuple[int, int, int]) -> None:
+def test_rule_21_entries_after_the_end_are_not_returned(shape: tuple[int, int, int]) -> None:
     """Unacknowledged entries stay on bookies when a ledger is closed before them."""
 
     async def main() -> None:
@@ -105,7 +105,7 @@ def test_a_ledger_without_entries_has_no_last_entry() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 @pytest.mark.parametrize("first", [0, 5])
-def test_entries_are_asked_only_of_the_bookies_of_their_segment(
+def test_entries_are_requested_only_from_the_bookies_of_their_segment(
     shape: tuple[int, int, int], first: int
 ) -> None:
     """The others would deny entries that exist."""
@@ -186,10 +186,10 @@ def test_reads_at_the_same_time_all_find_replicas_that_have_moved(
 
 
 @pytest.mark.parametrize("batches", [True, False])
-def test_only_bookies_that_never_answered_a_batch_are_asked_for_single_entries(
+def test_single_entry_reads_are_used_only_for_bookies_that_never_answered_a_batch(
     batches: bool,
 ) -> None:
-    """A network that is cut for a moment would slow a reader down for ever."""
+    """A short network failure would otherwise slow a reader down for ever."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -309,7 +309,7 @@ def test_rule_39_a_lac_never_goes_back() -> None:
     assert one.last_add_confirmed == 5
     one.confirmed(8)
     assert one.last_add_confirmed == 8
-    assert not one.adopt(Versioned(METADATA, 0)), "older metadata"
+    assert not one.adopt(Versioned(METADATA, 0)), "older metadata is not adopted"
     # A writer begins a segment after its last confirmed entry.
     one.adopt(Versioned(METADATA.with_ensemble_from(6, ("b3", "b1", "b2")), 2))
     assert one.last_add_confirmed == 8
@@ -317,14 +317,14 @@ def test_rule_39_a_lac_never_goes_back() -> None:
     assert one.last_add_confirmed == 19
 
 
-def test_while_a_recovery_runs_its_lacs_do_not_count() -> None:
+def test_lacs_read_during_a_recovery_do_not_count() -> None:
     """Its entries may carry a LAC of entries that a concurrent recovery cuts off (6.6)."""
     one = view(METADATA.with_state(LedgerState.IN_RECOVERY), lac=5)
     one.confirmed(8)
     assert one.last_add_confirmed == 5
 
 
-def test_a_read_is_bounded_by_what_is_acknowledged() -> None:
+def test_a_read_is_limited_to_acknowledged_entries() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(10))
@@ -342,7 +342,7 @@ def test_a_read_is_bounded_by_what_is_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
-def test_unconfirmed_entries_are_read_where_that_is_wanted(shape: tuple[int, int, int]) -> None:
+def test_unconfirmed_entries_are_read_on_request(shape: tuple[int, int, int]) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         # The last one is on one bookie only, and there is another after a gap.
@@ -368,7 +368,7 @@ def test_unconfirmed_entries_are_read_where_that_is_wanted(shape: tuple[int, int
     simulated(main)
 
 
-def test_unconfirmed_entries_of_a_closed_ledger_are_those_that_it_has() -> None:
+def test_reading_unconfirmed_entries_of_a_closed_ledger_ends_at_its_end() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(3), on=lambda n: ["b0", "b1"])
@@ -443,7 +443,7 @@ def _spoils_all(bookie: FakeBookie) -> None:
     ],
     ids=["denied", "damaged", "dead", "silent"],
 )
-def test_what_one_bookie_does_not_give_is_asked_of_the_next_at_once(
+def test_entries_missing_on_one_bookie_are_requested_from_the_next_at_once(
     trouble: Callable[[FakeBookie], None],
 ) -> None:
     """Hundreds of entries of a striped ledger take some round trips, not one each."""
@@ -461,12 +461,14 @@ def test_what_one_bookie_does_not_give_is_asked_of_the_next_at_once(
             assert [e.payload async for e in reader.read()] == [payload(n) for n in range(600)]
             assert loop.time() - began_s < 5.0
             lacking = [ask for ask in cluster["b0"].asked if ask.entry >= 0]
-            assert len(lacking) <= 600 * 2 // 3, "what it has once refused is not asked of it again"
+            assert len(lacking) <= 600 * 2 // 3, (
+                "a bookie is not asked again for an entry that it has refused"
+            )
 
     simulated(main)
 
 
-def test_striped_entries_that_come_late_count() -> None:
+def test_late_answers_of_a_striped_read_are_used() -> None:
     """On a slow line each window takes longer than `speculative_read_s`."""
 
     async def main() -> None:
@@ -483,7 +485,7 @@ def test_striped_entries_that_come_late_count() -> None:
             asked = sum(
                 ask.entry >= 0 for bookie in cluster.bookies.values() for ask in bookie.asked
             )
-            assert asked <= 2 * 600, "each is asked of two replicas at most"
+            assert asked <= 2 * 600, "each entry is requested from at most two replicas"
 
     simulated(main)
 

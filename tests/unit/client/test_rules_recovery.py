@@ -106,7 +106,7 @@ def test_rule_3_a_single_copy_is_kept_and_enough_negatives_end_the_ledger(
     simulated(main)
 
 
-def test_rule_4_with_an_ack_quorum_of_unknown_members_nothing_is_concluded() -> None:
+def test_rule_4_recovery_concludes_nothing_if_an_ack_quorum_is_unknown() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(4))
@@ -125,7 +125,7 @@ def test_rule_4_with_an_ack_quorum_of_unknown_members_nothing_is_concluded() -> 
     simulated(main)
 
 
-def test_rule_5_nothing_is_closed_before_an_ack_quorum_has_what_was_written_back() -> None:
+def test_rule_5_a_ledger_is_closed_only_after_the_write_back_reached_an_ack_quorum() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(4))
@@ -145,7 +145,7 @@ def test_rule_5_nothing_is_closed_before_an_ack_quorum_has_what_was_written_back
     simulated(main)
 
 
-def test_rule_6_what_recovery_changes_is_private_until_the_close() -> None:
+def test_rule_6_ensemble_changes_of_a_recovery_are_private_until_the_close() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         before = await cluster.ledger((3, 3, 3), range(4))
@@ -168,7 +168,7 @@ def test_rule_6_what_recovery_changes_is_private_until_the_close() -> None:
     simulated(main)
 
 
-def test_rule_7_a_failed_recovery_begins_anew_from_what_is_stored() -> None:
+def test_rule_7_a_failed_recovery_starts_again_from_the_stored_metadata() -> None:
     """It forgets its own ensembles, and sees those of a re-replication in between."""
 
     async def main() -> None:
@@ -245,7 +245,7 @@ def test_rule_9_a_bad_digest_is_no_answer(shape: tuple[int, int, int]) -> None:
     simulated(main)
 
 
-def test_rule_19_a_recovery_closes_only_what_is_in_recovery() -> None:
+def test_rule_19_a_recovery_closes_only_a_ledger_in_recovery() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(6))
@@ -269,7 +269,7 @@ def test_rule_19_a_recovery_closes_only_what_is_in_recovery() -> None:
     simulated(main)
 
 
-def test_rule_20_a_close_that_came_first_counts() -> None:
+def test_rule_20_an_earlier_close_is_kept() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(6))
@@ -291,7 +291,7 @@ def test_rule_20_a_close_that_came_first_counts() -> None:
     simulated(main)
 
 
-def test_rules_22_and_42_what_is_written_back_is_what_was_written_with_the_old_lac(
+def test_rules_22_and_42_entries_are_written_back_unchanged_with_the_old_lac(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Read in several rounds: the first entries are confirmed before the last ones are sent.
@@ -319,7 +319,7 @@ def test_rules_22_and_42_what_is_written_back_is_what_was_written_with_the_old_l
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_an_error_after_a_recovery_began_does_not_say_that_nothing_was_done(begun: bool) -> None:
+def test_the_outcome_is_unknown_if_a_recovery_fails_after_it_began(begun: bool) -> None:
     """The metadata becomes unreadable before the recovery, or while it reads on."""
 
     async def main() -> None:
@@ -398,7 +398,7 @@ def test_a_recovery_that_takes_too_long_can_be_repeated() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 @pytest.mark.parametrize("code", [Code.IO_ERROR, Code.TOO_MANY_REQUESTS])
-def test_an_error_is_no_denial(shape: tuple[int, int, int], code: Code) -> None:
+def test_an_error_does_not_count_as_a_denial(shape: tuple[int, int, int], code: Code) -> None:
     """Two denials of entry 5 would end the ledger before it. One denial and an error do not."""
 
     async def main() -> None:
@@ -428,7 +428,7 @@ def test_an_error_is_no_denial(shape: tuple[int, int, int], code: Code) -> None:
     simulated(main)
 
 
-def test_what_is_certain_is_written_back_before_the_rest_is_asked_for_again() -> None:
+def test_proven_entries_are_written_back_before_the_others_are_requested_again() -> None:
     """In a striped ledger, some entries of one round may be proven, and the next one not."""
 
     async def main() -> None:
@@ -482,7 +482,7 @@ def test_a_ledger_without_anything_to_write_back_keeps_its_length(*, readable: b
     simulated(main)
 
 
-def test_a_member_whose_connection_is_being_made_is_sent_what_is_written_back() -> None:
+def test_a_member_that_is_still_connecting_receives_the_written_back_entries() -> None:
     """An ack quorum has it, and the ledger is closed: later, nobody would send it."""
 
     async def main() -> None:
@@ -497,8 +497,8 @@ def test_a_member_whose_connection_is_being_made_is_sent_what_is_written_back() 
     simulated(main)
 
 
-def test_a_member_that_lacks_the_entries_does_not_make_them_come_one_by_one() -> None:
-    """Many entries are asked of one member, and then of the next one."""
+def test_a_member_without_the_entries_does_not_make_recovery_read_them_singly() -> None:
+    """Many entries are requested from one member, and then from the next one."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -511,7 +511,9 @@ def test_a_member_that_lacks_the_entries_does_not_make_them_come_one_by_one() ->
             reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
             assert reader.last_add_confirmed == 99
         assert sorted(cluster["b0"].entries) == list(range(100))
-        assert len(cluster["b2"].asked) <= 5, "it is asked for the first of each round only"
+        assert len(cluster["b2"].asked) <= 5, (
+            "the bookie is asked only for the first entry of each round"
+        )
 
     simulated(main)
 
@@ -579,7 +581,7 @@ async def recovers(client: Client, password: bytes) -> LedgerReader:
 
 
 @pytest.mark.parametrize("known_to", [{"b1"}, {"b0", "b1", "b2"}, {"b3"}])
-def test_a_wrong_password_changes_nothing_where_any_bookie_knows_the_ledger(
+def test_a_wrong_password_changes_nothing_if_any_bookie_knows_the_ledger(
     known_to: set[str],
 ) -> None:
     """It would close the ledger as empty, and leave its key on bookies that did not know it."""
@@ -622,7 +624,7 @@ def test_a_password_that_nobody_can_check_is_not_used() -> None:
 
 
 def test_one_bookie_that_refuses_the_password_is_enough() -> None:
-    """Older segments are not asked, whose bookies may be slow or gone."""
+    """Bookies of older segments, which may be slow or gone, are not asked."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)
@@ -638,7 +640,7 @@ def test_one_bookie_that_refuses_the_password_is_enough() -> None:
 
 
 def test_one_bookie_that_accepts_the_password_is_enough() -> None:
-    """It may know the ledger without having an entry of it, from an explicit LAC."""
+    """The bookie may know the ledger only from an explicit LAC."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)

@@ -143,7 +143,7 @@ def test_a_writer_that_has_ended_changes_no_ensemble(
     simulated(main)
 
 
-def test_rule_10_nothing_is_confirmed_while_the_beginning_of_a_segment_is_decided() -> None:
+def test_rule_10_nothing_is_confirmed_while_the_start_of_a_segment_is_decided() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client() as client:
@@ -165,7 +165,7 @@ def test_rule_10_nothing_is_confirmed_while_the_beginning_of_a_segment_is_decide
     simulated(main)
 
 
-def test_rule_11_what_is_appended_during_a_change_goes_to_the_new_ensemble() -> None:
+def test_rule_11_entries_appended_during_a_change_go_to_the_new_ensemble() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client() as client:
@@ -193,8 +193,8 @@ def _pushed(pipeline: AddPipeline, entries: int) -> None:
         pipeline.push(Block(entry, entry, (b"",), length, length + 1, 0.0))
 
 
-def test_rule_12_all_acks_of_a_replaced_member_go_before_anything_is_confirmed() -> None:
-    """Entries 0 and 1 had acks of members 0 and 2; 2 is replaced: neither may count on it."""
+def test_rule_12_acks_of_a_replaced_member_are_discarded_before_any_confirmation() -> None:
+    """Members 0 and 2 acknowledged entries 0 and 1. Member 2 is replaced, and its acks must go."""
     pipeline = AddPipeline(3, 3, 2)
     _pushed(pipeline, 2)
     pipeline.acked(2, [0, 1])
@@ -230,7 +230,7 @@ def test_rule_13_every_unconfirmed_entry_is_sent_again_also_with_enough_acks() -
     simulated(main)
 
 
-def test_rule_14_what_a_replaced_bookie_says_later_does_not_count() -> None:
+def test_rule_14_a_late_answer_of_a_replaced_bookie_does_not_count() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
@@ -247,7 +247,7 @@ def test_rule_14_what_a_replaced_bookie_says_later_does_not_count() -> None:
                         (writer.metadata.last_segment.ensemble))  # fmt: skip
             gone.release()
             await asyncio.sleep(0.1)
-            assert not appended.done(), "only one member of the new ensemble has it"
+            assert not appended.done(), "only one member of the new ensemble has the entry"
             new.release()
             assert await appended == 1
             writer.abandon()
@@ -273,7 +273,7 @@ def test_rule_14_an_answer_from_before_a_member_left_does_not_count_after_its_re
             former.answer_adds()
             late.holds_acks = True
             await asyncio.sleep(0.1)
-            assert not appended.done(), "the bookie may have lost what it answers for"
+            assert not appended.done(), "the bookie may have lost the entry that it answers for"
             late.release()
             assert await appended == 1
             writer.abandon()
@@ -306,7 +306,7 @@ def test_a_member_that_may_return_is_replaced_if_it_fails_in_another_way(*, refu
 
 
 @pytest.mark.parametrize("rests", [False, True])
-def test_a_member_that_loses_its_connection_soon_again_is_replaced(*, rests: bool) -> None:
+def test_a_member_that_soon_loses_its_connection_again_is_replaced(*, rests: bool) -> None:
     """Nothing is outstanding, so each loss alone says little about the bookie."""
 
     async def main() -> None:
@@ -375,8 +375,8 @@ def test_a_member_that_was_replaced_while_it_was_connected_is_sent_nothing() -> 
     simulated(main)
 
 
-def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() -> None:
-    """A was replaced by B, and B by A: the ensemble is what it was, and nothing has arrived."""
+def test_rule_43_a_member_replaced_by_itself_is_sent_everything_again() -> None:
+    """A was replaced by B, and B by A. The ensemble is as before, but A has received nothing."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -428,7 +428,7 @@ def test_rule_43_a_member_that_returns_is_sent_everything_again() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (4, 3, 2)])
-def test_a_member_whose_connection_was_dead_is_also_sent_confirmed_entries(
+def test_a_member_whose_connection_was_dead_is_sent_confirmed_entries_too(
     shape: tuple[int, int, int],
 ) -> None:
     """An ack quorum had them, so the member lacked them, and nobody looked for them there."""
@@ -509,7 +509,7 @@ def test_a_member_that_is_being_replaced_fails_only_once() -> None:
 
 
 def test_a_failed_member_is_sent_nothing_more_while_its_replacement_is_recorded() -> None:
-    """A late bookie has entries enough. What it is sent now, nobody will ask it for."""
+    """Nobody will read the entries from the late bookie."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -535,7 +535,7 @@ def test_a_failed_member_is_sent_nothing_more_while_its_replacement_is_recorded(
 
 
 @pytest.mark.parametrize("code", [Code.OK, Code.READ_ONLY, Code.FENCED])
-def test_a_failed_member_that_answers_while_it_is_replaced_is_not_heard(code: int) -> None:
+def test_answers_of_a_failed_member_are_ignored_while_it_is_replaced(code: int) -> None:
     """Its acknowledgement does not count, and its error does not cost the new bookie its place."""
 
     async def main() -> None:
@@ -581,7 +581,7 @@ def test_the_number_of_ensemble_changes_is_bounded() -> None:
     simulated(main)
 
 
-def test_an_entry_that_was_sent_is_in_doubt_whatever_error_ends_the_writer(
+def test_the_outcome_of_a_sent_entry_is_unknown_whatever_error_ends_the_writer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The outcome of UnreadableMetadataError is known by itself, and that of the add is not."""
@@ -645,8 +645,8 @@ def test_rule_15_each_entry_of_a_striped_ledger_waits_for_its_own_write_set(late
     assert pipeline.last_confirmed == 3
 
 
-def test_rule_44_what_callers_do_when_they_are_told_does_not_run_inside_of_it() -> None:
-    """A callback that appends, and hears of it, never finds a confirmation half done."""
+def test_rule_44_callbacks_run_after_the_confirmation_not_inside_it() -> None:
+    """A callback that appends never sees a half-finished confirmation."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -688,7 +688,7 @@ def test_rule_44_what_callers_do_when_they_are_told_does_not_run_inside_of_it() 
 # -- the end of a writer ----------------------------------------------------------------------
 
 
-def test_rule_16_a_fenced_writer_is_out_for_ever() -> None:
+def test_rule_16_a_fenced_writer_stays_fenced() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client() as client:
@@ -753,7 +753,7 @@ def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
     simulated(main)
 
 
-def test_rule_19_a_writer_that_finds_another_state_changes_nothing() -> None:
+def test_rule_19_a_writer_changes_nothing_in_a_ledger_that_is_not_open() -> None:
     async def main() -> None:
         for how, error in (
             (lambda now: now.with_state(LedgerState.IN_RECOVERY), LedgerFencedError),
@@ -774,7 +774,7 @@ def test_rule_19_a_writer_that_finds_another_state_changes_nothing() -> None:
     simulated(main)
 
 
-def test_rule_18_a_change_that_met_another_is_decided_again() -> None:
+def test_rule_18_an_ensemble_change_that_conflicts_is_decided_again() -> None:
     """A re-replication has replaced two members, one of them the one that failed."""
 
     async def main() -> None:
@@ -795,7 +795,7 @@ def test_rule_18_a_change_that_met_another_is_decided_again() -> None:
 
 
 def test_rule_37_a_writer_that_watches_its_ledger_stops_at_once() -> None:
-    """Its bookies were replaced by empty ones under the same ids: no fence tells it."""
+    """Its bookies were replaced by empty ones with the same ids, so no fence stops it."""
 
     async def main() -> None:
         async def deleted(cluster: FakeCluster) -> None:
@@ -827,7 +827,7 @@ def test_rule_37_a_writer_that_watches_its_ledger_stops_at_once() -> None:
     simulated(main)
 
 
-def test_a_writer_that_watches_closes_as_others_do() -> None:
+def test_a_writer_that_watches_its_ledger_closes_it_normally() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         config = dataclasses.replace(CONFIG, watch_written_ledgers=True)
@@ -874,8 +874,8 @@ def test_the_watch_of_a_writer_ends_with_it(end: str) -> None:
     simulated(main)
 
 
-def test_calls_of_a_failed_writer_keep_nothing_of_earlier_ones() -> None:
-    """All of them raise one error, whose traceback grew with each and kept the payloads."""
+def test_calls_of_a_failed_writer_keep_no_payloads_of_earlier_calls() -> None:
+    """All calls raise one error, whose traceback once grew with each call and kept payloads."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -929,7 +929,7 @@ def test_an_append_without_an_ack_quorum_in_time_ends_its_writer() -> None:
     simulated(main)
 
 
-def test_without_that_limit_a_writer_goes_on_replacing() -> None:
+def test_without_that_limit_a_writer_keeps_replacing_members() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(6)
         config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
@@ -946,7 +946,7 @@ def test_without_that_limit_a_writer_goes_on_replacing() -> None:
 # -- closing ----------------------------------------------------------------------------------
 
 
-def test_rule_41_a_close_that_somebody_else_made_the_same_way_is_success() -> None:
+def test_rule_41_an_equal_close_by_another_client_is_success() -> None:
     async def main() -> None:
         ends = ((0, len(payload(0)), True), (-1, 0, False), (1, 2 * len(payload(0)), False))
         for last, length, good in ends:
@@ -965,7 +965,7 @@ def test_rule_41_a_close_that_somebody_else_made_the_same_way_is_success() -> No
     simulated(main)
 
 
-def test_rule_41_a_close_whose_answer_was_lost_is_unknown_and_was_done() -> None:
+def test_rule_41_a_close_whose_answer_was_lost_has_an_unknown_outcome() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:
@@ -989,7 +989,7 @@ def test_rule_41_a_close_whose_answer_was_lost_is_unknown_and_was_done() -> None
 
 
 @pytest.mark.parametrize("acks", [False, True])
-def test_a_close_that_is_cancelled_leaves_nothing_behind(acks: bool) -> None:
+def test_a_cancelled_close_leaves_nothing_behind(acks: bool) -> None:
     """The close waits for acknowledgements or for the metadata when it is cancelled.
 
     Another caller's close was once cancelled too, and the session lived as long as the client.
@@ -1034,7 +1034,7 @@ def test_a_close_that_is_cancelled_leaves_nothing_behind(acks: bool) -> None:
     simulated(main)
 
 
-def test_a_refused_add_replaces_the_bookie_and_nothing_is_repeated_to_it() -> None:
+def test_a_refused_add_replaces_the_bookie_and_is_not_repeated_to_it() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client() as client:
@@ -1048,7 +1048,7 @@ def test_a_refused_add_replaces_the_bookie_and_nothing_is_repeated_to_it() -> No
     simulated(main)
 
 
-def test_no_bookie_is_left() -> None:
+def test_a_writer_fails_if_no_bookie_is_left() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:

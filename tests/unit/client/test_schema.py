@@ -20,7 +20,7 @@ def field(name: str, kind: Any = "long") -> dict[str, Any]:
     return {"name": name, "type": kind, "nullable": True, "metadata": {}}
 
 
-def test_a_schema_is_decoded_as_it_was_stored() -> None:
+def test_schemas_round_trip() -> None:
     made = make_schema([field("a"), field("b", "string")], ("b",))
     assert decode_schema("x", schema_value(made)) == made
     assert list(made.columns) == ["a", "b"]
@@ -36,18 +36,18 @@ def test_a_schema_is_decoded_as_it_was_stored() -> None:
         (["a", "b"], ("a", "a"), "each named once"),
     ],
 )
-def test_a_schema_that_is_refused(names: list[str], partition_by: Any, why: str) -> None:
+def test_invalid_schemas_are_refused(names: list[str], partition_by: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         make_schema([field(name) for name in names], partition_by)
 
 
-def test_a_column_of_another_type_cannot_be_a_partition_column() -> None:
+def test_a_column_of_an_unsupported_type_cannot_be_a_partition_column() -> None:
     with pytest.raises(UsageError, match=r"'a' has type .*, which a partition column"):
         make_schema([field("a", "double")], ("a",))
     make_schema([field("a", "date")], ("a",))
 
 
-def test_limits_of_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemas_over_the_limits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [field(f"c{n}") for n in range(schema_module.PARTITION_COLUMNS_MAX + 1)]
     names = tuple(str(one["name"]) for one in many)
     make_schema(many, names[1:])
@@ -70,13 +70,13 @@ def test_a_schema_of_a_later_version_is_named() -> None:
         decode_schema("x", {key: value[key] for key in value if key != "columns"})
 
 
-def test_compressions() -> None:
+def test_unknown_compressions_are_refused() -> None:
     assert check_compression("LZ4") == "lz4"
     with pytest.raises(UsageError, match="is not a compression"):
         check_compression("x")
 
 
-def test_rows_are_divided_into_entries_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_divided_into_entries_and_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "ENTRY_BYTES", TABLE.nbytes // 4)
     entries = list(encode_rows(TABLE, "none"))
     assert [count for _, count in entries] == [25, 25, 25, 25]
@@ -95,7 +95,7 @@ def test_no_rows_need_no_entry() -> None:
     assert list(encode_rows(TABLE.slice(0, 0))) == []
 
 
-def test_entries_that_are_no_rows_are_refused() -> None:
+def test_entries_that_do_not_contain_rows_are_refused() -> None:
     [(payload, _)] = encode_rows(TABLE)
     other = pa.BufferOutputStream()
     with pa.ipc.new_stream(other, TABLE.schema) as writer:

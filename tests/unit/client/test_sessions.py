@@ -46,6 +46,6 @@ def test_children_are_killed_before_their_parents(generations: list[int]) -> Non
     assert in_session(generations[0]) == generations[::-1]
 
 
-def test_one_is_spared(generations: list[int]) -> None:
+def test_the_spared_process_is_not_killed(generations: list[int]) -> None:
     kill_session(generations[0], spared=generations[2])
     assert in_session(generations[0]) == [generations[2]]

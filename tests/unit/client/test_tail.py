@@ -108,10 +108,10 @@ async def test_the_entry_that_came_with_a_poll_is_not_read_again() -> None:
         assert reader.last_add_confirmed == 0
 
 
-async def test_where_entries_come_one_by_one_a_poll_brings_each(
+async def test_entries_that_arrive_singly_need_no_request_beyond_the_poll(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its entry proves the one before it, which is here, and is here then itself."""
+    """Each entry proves the previous one, which has already arrived."""
     monkeypatch.setattr("quire.client.read.tail.OVERDUE_MIN_S", math.inf)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
@@ -151,7 +151,7 @@ async def test_an_explicit_lac_of_the_last_entry_is_proven_at_once(
             bookie.entries[entry_id + 1] = w.entry(entry_id + 1, entry_id)
 
 
-async def test_a_packet_that_does_not_check_proves_nothing() -> None:
+async def test_a_packet_with_a_wrong_digest_proves_nothing() -> None:
     bookie = GivesTheLast()
     async with world(bookie) as w, has_had_the_first(bookie, w) as tail:
         bookie.proves = True
@@ -175,7 +175,7 @@ async def test_a_bookie_that_proves_the_lac_and_has_no_entry_is_honest(
         assert not seen
 
 
-async def test_what_came_meanwhile_is_read_in_batches() -> None:
+async def test_entries_that_arrived_meanwhile_are_read_in_batches() -> None:
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, *((entry, entry - 1) for entry in range(40)))
@@ -187,7 +187,7 @@ async def test_what_came_meanwhile_is_read_in_batches() -> None:
         assert all(first >= 39 for first in bookie.reads[1:])
 
 
-async def test_a_claim_is_not_believed_without_proof() -> None:
+async def test_a_claimed_lac_is_not_accepted_without_proof() -> None:
     """The bookie claims that the LAC is 9, but its entries prove 3."""
     bookie = Honest()
     async with world(bookie) as w:
@@ -231,8 +231,8 @@ async def test_an_explicit_lac_shows_the_last_entry_of_a_writer_that_pauses() ->
             assert await take(tail, 1) == [0]
 
 
-async def test_a_bookie_without_an_answer_hands_over_to_the_next() -> None:
-    """One is lost at each request, one has no news, one has them."""
+async def test_the_next_bookie_is_asked_if_one_has_no_answer() -> None:
+    """One bookie is lost at each request, one has no new entries, and one has them."""
     lost, silent, good = ScriptedBookie(), Honest(), Honest()
     lost.script = lambda request: lost.drop()
     async with world(lost, silent, good) as w:
@@ -245,7 +245,7 @@ async def test_a_bookie_without_an_answer_hands_over_to_the_next() -> None:
             assert await coming == [2]
 
 
-async def test_the_only_bookie_with_news_is_asked_in_the_end() -> None:
+async def test_the_only_bookie_with_new_entries_is_eventually_asked() -> None:
     """Two bookies are asked at a time. The others have no news and say so."""
     bookies = [Honest() for _ in range(6)]
     for bookie in bookies[:-1]:
@@ -268,7 +268,7 @@ async def test_a_bookie_without_v3_is_asked_for_its_last_entry() -> None:
         assert reader.last_add_confirmed == 0
 
 
-async def test_the_end_of_a_ledger_ends_its_tails() -> None:
+async def test_closing_a_ledger_ends_its_tails() -> None:
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -284,7 +284,7 @@ async def test_the_end_of_a_ledger_ends_its_tails() -> None:
         assert reader.ledger_closed
 
 
-async def test_a_tail_says_why_it_ends() -> None:
+async def test_a_tail_ends_with_an_error_that_gives_the_reason() -> None:
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, (0, -1))
@@ -306,7 +306,7 @@ async def test_a_tail_says_why_it_ends() -> None:
             await waiting
 
 
-async def test_a_closed_client_ends_its_tails() -> None:
+async def test_closing_a_client_ends_its_tails() -> None:
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, (0, -1))
@@ -318,7 +318,7 @@ async def test_a_closed_client_ends_its_tails() -> None:
             await waiting
 
 
-async def test_while_a_ledger_is_recovered_nothing_new_comes() -> None:
+async def test_a_tail_returns_nothing_new_during_a_recovery() -> None:
     """Entries that are written back may carry a LAC that a concurrent recovery cuts off."""
     bookie = Honest()
     async with world(bookie) as w:
@@ -339,7 +339,7 @@ async def test_while_a_ledger_is_recovered_nothing_new_comes() -> None:
             assert await coming == [1]
 
 
-async def test_overdue_news_are_fetched_from_another_bookie(
+async def test_overdue_entries_are_requested_from_another_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The other bookie is asked from then on, as long as it has the entries."""
@@ -363,8 +363,8 @@ async def test_overdue_news_are_fetched_from_another_bookie(
             assert await coming == [2]
 
 
-async def test_a_bookie_is_left_alone_while_news_are_not_overdue() -> None:
-    """The first of a tail never are: it does not know how often they come."""
+async def test_no_other_bookie_is_asked_before_entries_are_overdue() -> None:
+    """The first entries of a tail are never overdue: the tail does not know their rate yet."""
     one, other = GivesTheLast(), GivesTheLast()
     async with world(one, other, config=PATIENT) as w:
         one.has(w, (0, -1), (1, 0))
@@ -381,10 +381,10 @@ async def test_a_bookie_is_left_alone_while_news_are_not_overdue() -> None:
             await asyncio.gather(coming, return_exceptions=True)
 
 
-async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
+async def test_entries_are_read_ahead_before_they_are_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So everything is there when a poll proves it."""
+    """All entries have arrived when a poll proves them."""
     monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
@@ -404,7 +404,7 @@ async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
         assert len(bookie.reads) == read
 
 
-async def test_no_more_is_held_than_the_limit_while_nothing_is_acknowledged(
+async def test_read_ahead_of_unacknowledged_entries_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
@@ -420,13 +420,13 @@ async def test_no_more_is_held_than_the_limit_while_nothing_is_acknowledged(
         await soon(lambda: max(bookie.reads) > 2)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(coming), 0.1)  # Nothing is acknowledged.
-        assert 40 not in bookie.reads, "one answer was more than the limit"
+        assert 40 not in bookie.reads, "one answer exceeded the limit"
         bookie.has(w, (40, 39))
         assert await coming == list(range(2, 40))
 
 
 @pytest.mark.parametrize("more_comes_first", [False, True])
-async def test_what_two_bookies_bring_is_held_once(
+async def test_entries_received_from_two_bookies_are_kept_once(
     monkeypatch: pytest.MonkeyPatch, more_comes_first: bool
 ) -> None:
     kept: list[int] = []
@@ -467,7 +467,7 @@ async def test_what_two_bookies_bring_is_held_once(
         assert kept == list(range(11))
 
 
-async def test_a_tail_asks_for_no_more_than_a_bookie_answers_at_once() -> None:
+async def test_a_tail_requests_no_more_than_one_answer_can_hold() -> None:
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, (0, -1))
@@ -481,7 +481,7 @@ async def test_a_tail_asks_for_no_more_than_a_bookie_answers_at_once() -> None:
         assert max(bookie.batch_bytes) <= SLICE_BYTES
 
 
-async def test_who_only_waits_for_an_entry_reads_none() -> None:
+async def test_waiting_for_an_entry_reads_no_entries() -> None:
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -494,7 +494,7 @@ async def test_who_only_waits_for_an_entry_reads_none() -> None:
         assert bookie.reads == []
 
 
-async def test_a_far_entry_is_waited_for_step_by_step() -> None:
+async def test_waiting_for_a_far_entry_polls_step_by_step() -> None:
     """One poll would be wasted by a smaller advance of the LAC."""
     bookie = WakesOnce()
     async with world(bookie, config=PATIENT) as w:
@@ -508,7 +508,7 @@ async def test_a_far_entry_is_waited_for_step_by_step() -> None:
             assert await coming == [3]
 
 
-async def test_a_bookie_that_is_behind_is_asked_again_soon() -> None:
+async def test_a_lagging_bookie_is_asked_again_soon() -> None:
     """The reader knows a LAC from a bookie that is lost then; the other one moves, but not past
     it."""
     ahead, behind = WakesOnce(), WakesOnce()

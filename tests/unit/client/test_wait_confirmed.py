@@ -31,7 +31,7 @@ def run(scene: Callable[[Client], Awaitable[None]]) -> None:
     world.loop.run(main())
 
 
-def test_it_ends_when_the_entry_is_acknowledged() -> None:
+def test_waiting_ends_when_the_entry_is_acknowledged() -> None:
     async def scene(client: Client) -> None:
         writer = await client.create_ledger()
         await writer.append_many([b"x"] * 10)
@@ -54,7 +54,7 @@ def test_it_ends_when_the_entry_is_acknowledged() -> None:
     run(scene)
 
 
-def test_it_tells_why_it_cannot_go_on() -> None:
+def test_waiting_fails_with_the_reason_if_it_cannot_continue() -> None:
     async def scene(client: Client) -> None:
         writer = await client.create_ledger()
         await writer.append(b"x")
@@ -77,7 +77,7 @@ def test_it_tells_why_it_cannot_go_on() -> None:
     run(scene)
 
 
-def test_a_look_at_the_segments_that_is_given_up_is_not_lost() -> None:
+def test_a_cancelled_wait_for_segments_loses_no_change() -> None:
     """A caller that waits for the next change would otherwise wait until the next list."""
 
     async def scene(client: Client) -> None:

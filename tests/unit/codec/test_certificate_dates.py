@@ -20,7 +20,7 @@ def der_of(path: str) -> bytes:
 
 
 @pytest.mark.parametrize("year", [2021, 2049, 2050, 9999])
-def test_the_dates_are_those_of_cryptography(tmp_path: Path, year: int) -> None:
+def test_certificate_dates_equal_those_that_cryptography_reads(tmp_path: Path, year: int) -> None:
     """From 2050 on, certificates have their dates in another form."""
     ends = datetime.datetime(year, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
     authority = Authority(tmp_path)
@@ -35,7 +35,7 @@ def test_the_dates_are_those_of_cryptography(tmp_path: Path, year: int) -> None:
     assert issued.ends_ms == ends.timestamp() * 1000
 
 
-def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_not_a_certificate_are_refused(tmp_path: Path) -> None:
     der = der_of(Authority(tmp_path).ca)
     for length in range(200):  # the dates come later
         with pytest.raises(BadCertificateError):
@@ -45,7 +45,7 @@ def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
             valid_dates(other)
 
 
-def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_certificate_date_is_refused(tmp_path: Path) -> None:
     der = der_of(Authority(tmp_path).issue("bookie", expired=True).certificate)
     assert der.count(b"200102000000Z") == 1
     with pytest.raises(BadCertificateError, match="is not a date"):

@@ -36,22 +36,22 @@ def vectors(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_json_is_documented() -> None:
+def test_every_golden_file_is_documented() -> None:
     assert {path.name for path in GOLDEN.glob("*.json")} == set(DOCUMENTED_COUNTS)
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTED_COUNTS))
-def test_count(name: str) -> None:
+def test_every_golden_file_has_the_documented_number_of_vectors(name: str) -> None:
     assert len(vectors(name)) == DOCUMENTED_COUNTS[name]
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTED_COUNTS))
-def test_names_are_unique(name: str) -> None:
+def test_vector_names_are_unique(name: str) -> None:
     repeated = [n for n, count in Counter(v["name"] for v in vectors(name)).items() if count > 1]
     assert repeated == []
 
 
-def test_counts_that_the_files_state_themselves() -> None:
+def test_counts_stated_in_the_golden_files_are_right() -> None:
     assert load("distributedlog.json")["count"] == DOCUMENTED_COUNTS["distributedlog.json"]
     metadata = load("metadata.json")
     assert metadata["groups"] == Counter(v["group"] for v in metadata["vectors"])

@@ -17,7 +17,9 @@ ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_new_ledgers_are_stored_as_configured(tmp_path: Path, version: int) -> None:
+async def test_new_ledgers_are_stored_in_the_configured_format(
+    tmp_path: Path, version: int
+) -> None:
     metadata = memory_metadata()
     async with running_bookie(tmp_path / "bookie", metadata=metadata):
         client = Client(metadata, config=ClientConfig(ledger_metadata_version=version))
@@ -50,7 +52,7 @@ async def test_a_recovery_keeps_the_format(tmp_path: Path) -> None:
         await client.close()
 
 
-def test_formats_that_new_ledgers_cannot_have() -> None:
+def test_formats_that_new_ledgers_cannot_have_are_refused() -> None:
     for version in (0, 1, 4):
         with pytest.raises(UsageError, match=f"ledger_metadata_version cannot be {version}"):
             ClientConfig(ledger_metadata_version=version)

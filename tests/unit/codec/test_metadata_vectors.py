@@ -100,13 +100,13 @@ def metadata_of(fields: dict[str, Any]) -> LedgerMetadata:
 
 
 @vectors("ledger_metadata")
-def test_ledger_metadata(vector: dict[str, Any]) -> None:
+def test_ledger_metadata_is_encoded_and_decoded_as_in_java(vector: dict[str, Any]) -> None:
     assert encode(metadata_of(vector["inputs"])) == payload(vector)
     assert decode(payload(vector), 1111) == metadata_of(vector["decoded"])
 
 
 @vectors("metadata_update")
-def test_metadata_update(vector: dict[str, Any]) -> None:
+def test_metadata_before_and_after_an_update_is_encoded_as_in_java(vector: dict[str, Any]) -> None:
     before, after = metadata_of(vector["before"]), metadata_of(vector["after"])
     assert decode(bytes.fromhex(vector["beforeHex"])) == before
     assert encode(before) == bytes.fromhex(vector["beforeHex"])
@@ -114,8 +114,8 @@ def test_metadata_update(vector: dict[str, Any]) -> None:
     assert encode(after) == payload(vector)
 
 
-def test_metadata_updates_are_what_our_methods_make() -> None:
-    """Java drops the creation token when it rewrites; but for that, its bytes are ours."""
+def test_our_metadata_updates_equal_those_of_java() -> None:
+    """Java drops the creation token when it rewrites metadata. Otherwise the bytes are equal."""
     changed = {v["name"]: v for v in VECTORS if v["group"] == "metadata_update"}
     closed_length = changed["update_writer_close"]["after"]["length"]
     changes = {
@@ -133,7 +133,7 @@ def test_metadata_updates_are_what_our_methods_make() -> None:
 
 
 @vectors("ledger_metadata_parse")
-def test_ledger_metadata_parse(vector: dict[str, Any]) -> None:
+def test_ledger_metadata_vectors_are_parsed_or_refused_as_in_java(vector: dict[str, Any]) -> None:
     if not vector["accepted"]:
         with pytest.raises(MetadataError, match=r"written by a later|its bytes"):
             decode(payload(vector), vector["znodeCtime"])
@@ -145,7 +145,7 @@ def test_ledger_metadata_parse(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("cut", range(110))
-def test_a_truncated_form_never_gives_other_members(cut: int) -> None:
+def test_truncated_metadata_never_decodes_to_other_members(cut: int) -> None:
     """Cut anywhere, the bytes are refused, or lose only optional fields from their end."""
     vector = next(v for v in VECTORS if v["name"] == "v3_open_minimal")
     whole = payload(vector)
@@ -157,7 +157,7 @@ def test_a_truncated_form_never_gives_other_members(cut: int) -> None:
     assert found.write_quorum == 3
 
 
-def test_encode_refuses_what_a_format_cannot_hold() -> None:
+def test_encode_refuses_metadata_that_a_format_cannot_hold() -> None:
     v1 = metadata_of(next(v for v in VECTORS if v["name"] == "v1_open")["inputs"])
     for unfit in (
         replace(v1, password=b"x", digest=DigestType.CRC32),
@@ -201,7 +201,7 @@ def cookie_of(fields: dict[str, Any]) -> cookie.Cookie:
 
 
 @vectors("cookie")
-def test_cookie(vector: dict[str, Any]) -> None:
+def test_cookies_are_encoded_and_decoded_as_in_java(vector: dict[str, Any]) -> None:
     wanted = cookie_of(vector["fields"])
     if vector["name"] == "cookie_layout3_written":
         # Java writes this under a header of layout 5, and cannot read it back. We write layout 5.
@@ -214,7 +214,7 @@ def test_cookie(vector: dict[str, Any]) -> None:
 
 
 @vectors("cookie_parse")
-def test_cookie_parse(vector: dict[str, Any]) -> None:
+def test_cookie_vectors_are_parsed_or_refused_as_in_java(vector: dict[str, Any]) -> None:
     if vector["accepted"]:
         assert cookie.decode(payload(vector)) == cookie_of(vector["fields"])
     else:
@@ -223,7 +223,7 @@ def test_cookie_parse(vector: dict[str, Any]) -> None:
 
 
 @vectors("cookie_verify")
-def test_cookie_verify(vector: dict[str, Any]) -> None:
+def test_cookies_match_exactly_when_java_accepts_them(vector: dict[str, Any]) -> None:
     config = cookie.decode(vector["config"].encode())
     stored = cookie.decode(vector["stored"].encode())
     assert (not cookie.differences(config, stored)) is vector["strict"]
@@ -271,20 +271,20 @@ def info_of(fields: dict[str, Any]) -> registration.BookieServiceInfo:
 
 
 @vectors("bookie_service_info")
-def test_bookie_service_info(vector: dict[str, Any]) -> None:
+def test_bookie_service_info_is_encoded_and_decoded_as_in_java(vector: dict[str, Any]) -> None:
     assert registration.encode(info_of(vector["inputs"])) == payload(vector)
     assert registration.decode(payload(vector), vector["bookieId"]) == info_of(vector["decoded"])
 
 
 @vectors("bookie_service_info_parse")
-def test_bookie_service_info_parse(vector: dict[str, Any]) -> None:
+def test_invalid_bookie_service_info_is_refused(vector: dict[str, Any]) -> None:
     assert not vector["accepted"]
     with pytest.raises(MetadataError, match=vector["bookieId"]):
         registration.decode(payload(vector), vector["bookieId"])
 
 
 @vectors("bookie_id")
-def test_bookie_id(vector: dict[str, Any]) -> None:
+def test_bookie_ids_are_accepted_or_refused_as_in_java(vector: dict[str, Any]) -> None:
     assert registration.is_bookie_id(vector["id"]) == vector["valid"]
     if not vector["valid"]:
         with pytest.raises(UsageError):
@@ -295,7 +295,7 @@ def test_bookie_id(vector: dict[str, Any]) -> None:
 
 
 @vectors("layout")
-def test_layout(vector: dict[str, Any]) -> None:
+def test_layouts_are_encoded_and_decoded_as_in_java(vector: dict[str, Any]) -> None:
     inputs = vector["inputs"]
     wanted = layout.Layout(inputs["factoryClass"], inputs["managerVersion"])
     assert layout.encode(wanted) == payload(vector)
@@ -305,7 +305,7 @@ def test_layout(vector: dict[str, Any]) -> None:
 
 
 @vectors("layout_parse")
-def test_layout_parse(vector: dict[str, Any]) -> None:
+def test_layout_vectors_are_parsed_or_refused_as_in_java(vector: dict[str, Any]) -> None:
     if not vector["accepted"]:
         with pytest.raises(MetadataError, match="LAYOUT"):
             layout.decode(payload(vector))
@@ -327,7 +327,9 @@ def test_layout_parse(vector: dict[str, Any]) -> None:
         (b"2\nflat:1", None),
     ],
 )
-def test_managers_of_layouts(content: bytes, manager: LedgerManager | None) -> None:
+def test_a_layout_names_a_known_ledger_manager_or_is_refused(
+    content: bytes, manager: LedgerManager | None
+) -> None:
     found = layout.decode(content)
     if manager is not None:
         assert found.manager() is manager
@@ -336,7 +338,7 @@ def test_managers_of_layouts(content: bytes, manager: LedgerManager | None) -> N
             found.manager()
 
 
-def test_a_misspelt_field_is_damage() -> None:
+def test_a_misspelt_field_is_damage_and_not_a_later_version() -> None:
     """Only a field that comes in addition to the known ones can be from a later version."""
     good = payload(next(v for v in VECTORS if v["name"] == "v2_open_minimal"))
     with pytest.raises(UnreadableMetadataError, match="damaged") as caught:
@@ -346,7 +348,7 @@ def test_a_misspelt_field_is_damage() -> None:
         cookie.decode(b'5\nbookieHost: "b"\njournalDir: "/j"\nledgerDirz: "1\t/j"\n')
 
 
-def test_a_later_version_of_a_manager() -> None:
+def test_a_later_version_of_a_ledger_manager_is_refused() -> None:
     with pytest.raises(LaterMetadataError, match="version 2 of the manager"):
         layout.decode(b"2\n" + layout.FLAT.encode() + b":2").manager()
 
@@ -357,7 +359,7 @@ BY_NAME = pytest.mark.parametrize("manager", MANAGERS, ids=[m.name for m in MANA
 
 @BY_NAME
 @vectors("ledger_path")
-def test_ledger_path(vector: dict[str, Any], manager: LedgerManager) -> None:
+def test_ledger_paths_equal_those_of_java(vector: dict[str, Any], manager: LedgerManager) -> None:
     ledger_id, path = vector["inputs"]["ledgerId"], vector["paths"].get(manager.name)
     if path is None:  # more digits than the manager has
         with pytest.raises(UsageError, match=str(ledger_id)):
@@ -375,7 +377,7 @@ def test_ledger_path(vector: dict[str, Any], manager: LedgerManager) -> None:
 
 
 @BY_NAME
-def test_what_is_no_path_of_a_ledger(manager: LedgerManager) -> None:
+def test_paths_and_ids_that_no_ledger_has_are_refused(manager: LedgerManager) -> None:
     others = {m.path_of(12345) for m in MANAGERS} - {manager.path_of(12345)}
     for path in ("", "L", "L5", "00/0000", "00/0000/0001", "LL000000001", "L00000000001", *others):
         with pytest.raises(MetadataError):
@@ -386,7 +388,7 @@ def test_what_is_no_path_of_a_ledger(manager: LedgerManager) -> None:
 
 
 @vectors("ledger_path_parse")
-def test_ledger_path_parse(vector: dict[str, Any]) -> None:
+def test_ledger_paths_are_parsed_or_refused_as_in_java(vector: dict[str, Any]) -> None:
     if vector["accepted"]:
         assert HIERARCHICAL.ledger_id_of(vector["path"]) == vector["ledgerId"]
     else:
@@ -395,7 +397,7 @@ def test_ledger_path_parse(vector: dict[str, Any]) -> None:
 
 
 @vectors("idgen")
-def test_idgen(vector: dict[str, Any]) -> None:
+def test_generated_ledger_ids_equal_those_of_java(vector: dict[str, Any]) -> None:
     name, ledger_id = vector["name"], vector["ledgerId"]
     if ledger_id < 2**32:
         assert sequence_of(f"ID-{ledger_id:010d}") == ledger_id, name
@@ -415,7 +417,7 @@ def test_sequences_overflow_into_negative_numbers() -> None:
 
 
 @vectors("live_tree")
-def test_live_tree(vector: dict[str, Any]) -> None:
+def test_every_node_of_a_real_cluster_is_read_and_written_back(vector: dict[str, Any]) -> None:
     """Every known kind of node that a real cluster wrote is read and written back."""
     for node in vector["changed"]:
         path, data = node["path"].removeprefix(ROOT), bytes.fromhex(node.get("hex") or "")
@@ -442,7 +444,7 @@ STRICTER = {
 
 
 @vectors("metadata_uri")
-def test_metadata_uri(vector: dict[str, Any]) -> None:
+def test_metadata_uris_are_parsed_or_refused_as_in_java(vector: dict[str, Any]) -> None:
     if not vector["accepted"] or vector["name"] in STRICTER:
         with pytest.raises(MetadataURIError) as raised:
             parse_uri(vector["uri"])
@@ -463,12 +465,12 @@ def test_metadata_uri(vector: dict[str, Any]) -> None:
         ("SQLITE:///a b/100%.db", "a b/100%.db"),
     ],
 )
-def test_sqlite_uris(uri: str, path: str) -> None:
+def test_sqlite_uris_are_parsed(uri: str, path: str) -> None:
     found = parse_uri(uri)
     assert (found.driver, found.path) == (Driver.SQLITE, path)
 
 
-def test_other_uris() -> None:
+def test_memory_and_zookeeper_uris_are_parsed() -> None:
     assert parse_uri("memory://x").name == "x"
     assert parse_uri("zk://a;[::1]:99/l/m").servers == ("a:2181", "[::1]:99")
     assert parse_uri("zk://a;/l").servers == ("a:2181",)
@@ -497,7 +499,7 @@ def test_other_uris() -> None:
         "file:///x",
     ],
 )
-def test_unusable_uris(uri: str) -> None:
+def test_unusable_uris_are_refused_in_one_line(uri: str) -> None:
     with pytest.raises(MetadataURIError) as raised:
         parse_uri(uri)
     assert "\n" not in str(raised.value)
@@ -515,7 +517,7 @@ ELSEWHERE = {
 """Groups that other tests run, and ('') those of rooms that do not exist yet."""
 
 
-def test_every_vector_is_run_somewhere() -> None:
+def test_every_metadata_vector_is_used_by_a_test() -> None:
     found = Counter(v["group"] for v in VECTORS)
     assert {group: found[group] for group in COUNTS} == COUNTS
     assert found.keys() == COUNTS.keys() | ELSEWHERE.keys()

@@ -27,5 +27,5 @@ def test_a_wrong_escape_is_an_error_and_no_warning(text: bytes) -> None:
         (rb"\\777", b"\\777"),
     ],
 )
-def test_escapes(text: bytes, found: bytes) -> None:
+def test_escape_sequences_are_decoded_as_in_java(text: bytes, found: bytes) -> None:
     assert password_in(text) == found

@@ -36,8 +36,8 @@ REFUSED = [name for name, one in VECTORS.items() if "refused" in one]
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_golden_bytes(name: str) -> None:
-    """Both directions, alone and as a record of an entry."""
+def test_envelopes_equal_their_golden_bytes_in_both_directions(name: str) -> None:
+    """Each envelope is checked alone and as a record of an entry."""
     vector = VECTORS[name]
     payload, value = bytes.fromhex(vector["payload"]), bytes.fromhex(vector["value"])
     key = None if vector["key"] is None else bytes.fromhex(vector["key"])
@@ -60,8 +60,8 @@ def test_golden_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str) -> None:
-    """Something later is never reported as damage, nor the other way round."""
+def test_damaged_envelopes_and_those_of_later_versions_are_refused_as_such(name: str) -> None:
+    """A later version is never reported as damage, and damage never as a later version."""
     vector = VECTORS[name]
     with pytest.raises(StreamFormatError) as refused:
         decode_envelope(bytes.fromhex(vector["payload"]))
@@ -98,8 +98,10 @@ def entry_of(*records: tuple[int, bytes]) -> bytes:
         (1 << 14 | 0xFF8, ENVELOPE, False),
     ],
 )
-def test_the_flag_and_the_magic_make_an_envelope(flags: int, payload: bytes, has_one: bool) -> None:
-    """Neither is enough, whatever a user's payload begins with, and whatever another flag says."""
+def test_a_payload_is_an_envelope_only_with_both_flag_and_magic(
+    flags: int, payload: bytes, has_one: bool
+) -> None:
+    """Neither alone is enough, whatever a user's payload begins with and other flags say."""
     for plain in (0, 1, 20):
         around = [(0, b"plain")] * plain
         found = decode_entry(entry_of(*around, (flags, payload), *around), False)
@@ -124,7 +126,7 @@ def test_control_records_and_members_of_sets_have_no_envelopes() -> None:
     assert found.users().envelopes == b"\0\0\1"
 
 
-def test_plain_records_have_the_bytes_that_they_had() -> None:
+def test_plain_records_are_encoded_as_before_envelopes_existed() -> None:
     parts, _ = encode_records([b"a", MAGIC], [1, 2], 7)
     assert b"".join(parts) == encode_record(7, 1, b"a") + encode_record(8, 2, MAGIC)
     assert encode_records([b"a", MAGIC], [1, 2], 7, b"\0\0")[0] == parts
@@ -139,7 +141,7 @@ def test_plain_records_have_the_bytes_that_they_had() -> None:
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit() -> None:
+def test_keys_and_headers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UsageError, match=r"has 65,536 headers, but at most 65,535 fit"):
         encode_envelope(b"", None, {str(n): b"" for n in range(HEADERS_MAX + 1)})
     with pytest.raises(UsageError, match=r"has 65,536 bytes, but at most 65,535"):

@@ -57,7 +57,7 @@ GOLDEN_CONTROL = {
 
 
 @pytest.mark.parametrize("name", GOLDEN_CONTROL)
-def test_control_records(name: str) -> None:
+def test_control_records_equal_their_golden_bytes_in_both_directions(name: str) -> None:
     items, expected = GOLDEN_CONTROL[name]
     payload = encode_control(*items)
     assert payload.hex() == expected
@@ -65,13 +65,13 @@ def test_control_records(name: str) -> None:
     assert is_ours(payload)
 
 
-def test_control_records_of_others_say_nothing() -> None:
+def test_control_records_of_other_programs_are_ignored() -> None:
     for payload in (b"control", b"keepalive", b"", b"quire"):
         assert not is_ours(payload)
         assert decode_control(payload) == []
 
 
-def test_unknown_kinds_are_skipped() -> None:
+def test_unknown_kinds_of_control_items_are_skipped() -> None:
     time = encode_control(CreationTime(5))
     assert decode_control(time + b"z\0\0\0\3abc" + time[8:]) == [CreationTime(5)] * 2
 
@@ -100,7 +100,7 @@ def test_unknown_kinds_are_skipped() -> None:
         + 2 * struct.pack(">qqqqB1s", 0, 1, 0, 0, 1, b"a"),
     ],
 )  # fmt: skip
-def test_control_records_that_are_damaged(payload: bytes) -> None:
+def test_damaged_control_records_are_refused(payload: bytes) -> None:
     with pytest.raises(StreamFormatError, match=r"control record|producer"):
         decode_control(payload)
 
@@ -117,7 +117,7 @@ def test_control_records_that_are_damaged(payload: bytes) -> None:
     ],
     ids=lambda item: type(item).__name__,
 )  # fmt: skip
-def test_what_a_control_record_cannot_hold(
+def test_values_that_a_control_record_cannot_hold_are_refused(
     item: ProducerMark | FencingToken | CreationTime | Producers,
 ) -> None:
     with pytest.raises(UsageError):

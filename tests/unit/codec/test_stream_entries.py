@@ -54,7 +54,7 @@ Run = tuple[Sequence[int], Sequence[int]] | None
         bytes(199) + b"\x01",
     ],
 )
-def test_bytes_that_are_no_dlsn(data: bytes) -> None:
+def test_bytes_that_are_not_a_dlsn_are_refused(data: bytes) -> None:
     with pytest.raises(StreamFormatError, match="DLSN"):
         DLSN.from_bytes(data)
 
@@ -72,15 +72,15 @@ def test_bytes_that_are_no_dlsn(data: bytes) -> None:
         "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAB==",  # Bits after the last byte.
     ],
 )
-def test_text_that_is_no_dlsn(text: str) -> None:
+def test_text_that_is_not_a_dlsn_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="DLSN") as caught:
         DLSN.parse(text)
     assert isinstance(caught.value, ValueError)
-    assert "5:12:3" in str(caught.value), "it says what a position looks like"
+    assert "5:12:3" in str(caught.value), "the error describes the form of a position"
 
 
 @pytest.mark.parametrize("value", [None, 5, b"5:12:3"])
-def test_a_position_of_another_type(value: Any) -> None:
+def test_a_position_of_another_type_is_refused(value: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="a position must be text"):
         DLSN.parse(value)
 
@@ -103,7 +103,7 @@ def test_the_largest_record_fits_into_an_entry() -> None:
 
 
 @pytest.mark.parametrize("kind", Compression)
-def test_an_entry_has_a_limit(kind: Compression) -> None:
+def test_an_entry_over_the_size_limit_is_refused(kind: Compression) -> None:
     body = bytes(MAX_BODY_BYTES)
     entry = wrap([body], len(body), kind)
     assert len(entry) <= MAX_ENTRY_BYTES
@@ -114,7 +114,7 @@ def test_an_entry_has_a_limit(kind: Compression) -> None:
 
 
 @pytest.mark.parametrize("txid", [-1, MAX_TXID])
-def test_txids_that_no_user_record_has(txid: int) -> None:
+def test_transaction_ids_that_no_user_record_may_have_are_refused(txid: int) -> None:
     with pytest.raises(UsageError, match="txid"):
         encode_records([b"a", b"b"], [5, txid], 1)
     with pytest.raises(UsageError, match="txid"):
@@ -122,25 +122,25 @@ def test_txids_that_no_user_record_has(txid: int) -> None:
 
 
 @pytest.mark.parametrize("first", [0, -1, MAX_POSITION])
-def test_positions_that_no_record_has(first: int) -> None:
+def test_positions_that_no_record_may_have_are_refused(first: int) -> None:
     with pytest.raises(UsageError, match="would get the numbers"):
         encode_records([b"a", b"b"], [1, 1], first)
 
 
-def test_a_txid_for_each_record() -> None:
+def test_each_record_needs_a_transaction_id() -> None:
     with pytest.raises(UsageError, match="the number of txids is 1 for 2 records"):
         encode_records([b"a", b"b"], [1], 1)
     assert encode_records([], [], 1) == ([], 0)
 
 
-def test_the_last_position_and_the_last_txid() -> None:
+def test_the_last_position_and_the_last_transaction_id_are_accepted() -> None:
     parts, size = encode_records([b"a"], [MAX_USER_TXID], MAX_POSITION)
     records = decode_entry(wrap(parts, size))
     assert list(records.positions) == [MAX_POSITION]
     assert list(records.txids) == [MAX_USER_TXID]
 
 
-def test_a_control_record_behind_the_end_of_the_stream_has_its_txid() -> None:
+def test_a_control_record_after_the_end_of_the_stream_has_its_transaction_id() -> None:
     body = end_of_stream_record(3) + control_record(3, MAX_TXID)
     records = decode_entry(body, enveloped=False)
     assert list(records.txids) == [MAX_TXID, MAX_TXID]
@@ -174,7 +174,7 @@ def envelope(flags: int, size: int, stored: int, body: bytes, version: int = 1) 
         (envelope(3, 25, 25, ONE), "compression code 3"),
     ],
 )
-def test_entries_that_are_damaged(entry: bytes, reason: str) -> None:
+def test_damaged_entries_are_refused(entry: bytes, reason: str) -> None:
     with pytest.raises(StreamFormatError, match=reason):
         decode_entry(entry)
 
@@ -206,13 +206,13 @@ TWO = struct.pack(">i1si2s", 1, b"a", 2, b"bc")
         (record_set(b"\x10a", 1, word=0x1001, size=7), "expands to 1 byte, but its header says 7"),
     ],
 )
-def test_record_sets_that_are_damaged(payload: bytes, reason: str) -> None:
+def test_damaged_record_sets_are_refused(payload: bytes, reason: str) -> None:
     entry = encode_record(1, 1, payload, RecordFlag.RECORD_SET)
     with pytest.raises(StreamFormatError, match=reason):
         decode_entry(entry, enveloped=False)
 
 
-def test_compressed_sets_share_one_limit() -> None:
+def test_compressed_record_sets_of_an_entry_share_one_size_limit() -> None:
     """A small entry cannot stand for more than the limit, in however many pieces."""
     members = [bytes(1_000_000)]
     packed = encode_record(1, 1, encode_record_set(members, Compression.LZ4), RecordFlag.RECORD_SET)
@@ -222,12 +222,12 @@ def test_compressed_sets_share_one_limit() -> None:
         decode_entry(packed * (fitting + 1), enveloped=False)
 
 
-def test_a_record_set_has_a_limit() -> None:
+def test_a_record_set_over_the_size_limit_is_refused() -> None:
     with pytest.raises(UsageError, match="too many for a record set"):
         encode_record_set([bytes(MAX_ENTRY_BYTES)])
 
 
-def test_a_set_is_a_set_whatever_other_flags_it_has() -> None:
+def test_a_record_set_is_expanded_whatever_other_flags_it_has() -> None:
     """As in Java's reader, its members carry no flags."""
     payload = encode_record_set([b"a", b"b"])
     entry = encode_record(4, 9, payload, RecordFlag.RECORD_SET | RecordFlag.CONTROL)
@@ -242,8 +242,10 @@ def records_at(position: int, payloads: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("before", [0, 1, 20])
 @pytest.mark.parametrize("behind", [0, 20])
-def test_a_payload_that_looks_like_the_next_records(before: int, behind: int) -> None:
-    """Within its payload are heads that continue the records, at their stride."""
+def test_a_payload_that_looks_like_the_next_records_is_read_as_payload(
+    before: int, behind: int
+) -> None:
+    """The payload contains heads that look like the following records, at their distance."""
     size = 10
     fakes = records_at(before + 2, [bytes(size)] * 20)
     payloads = [bytes(size)] * before + [bytes(size) + fakes] + [bytes(size)] * behind
@@ -268,7 +270,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def test_records_of_one_size_are_taken_in_runs(tries: list[int]) -> None:
+def test_records_of_equal_size_are_decoded_in_runs(tries: list[int]) -> None:
     """This includes records between control records, which makes reading fast."""
     entry = b"".join(
         control_record(k, 5) + records_at(k + 1, [bytes(30)] * 100) for k in range(0, 1_000, 100)
@@ -277,7 +279,7 @@ def test_records_of_one_size_are_taken_in_runs(tries: list[int]) -> None:
     assert tries == [99] * 10
 
 
-def test_tries_in_vain_cost_no_more_than_the_records(tries: list[int]) -> None:
+def test_failed_attempts_at_runs_cost_no_more_than_the_records(tries: list[int]) -> None:
     """Every 33rd record has a bit that ends a run, where a check of a few heads misses it."""
     entry = bytearray(records_at(1, [bytes(30)] * 2_000))
     for k in range(20, 2_000, 33):
@@ -288,7 +290,7 @@ def test_tries_in_vain_cost_no_more_than_the_records(tries: list[int]) -> None:
     assert sum(map(abs, tries)) <= 2 * 2_000
 
 
-def test_nothing_follows_the_end_of_a_stream() -> None:
+def test_records_after_the_end_of_a_stream_are_not_returned() -> None:
     entry = records_at(1, [b"a", b"b"]) + end_of_stream_record(2) + records_at(3, [b"c"])
     records = decode_entry(entry, enveloped=False)
     assert (len(records), records.end_of_stream) == (4, 2)
@@ -317,14 +319,14 @@ def test_without_the_library_only_compressed_streams_fail(monkeypatch: pytest.Mo
         compression._lz4.cache_clear()
 
 
-def test_names_of_compressions() -> None:
+def test_compressions_are_parsed_by_name() -> None:
     assert Compression.parse("lz4") is Compression.LZ4
     assert Compression.parse("NONE") is Compression.NONE
     with pytest.raises(UsageError, match="the format of streams has no others"):
         Compression.parse("zstd")
 
 
-def test_where_payloads_are_cut_into_entries() -> None:
+def test_payloads_are_divided_into_entries_at_the_size_limit() -> None:
     payloads = [bytes(80)] * 5  # 100 bytes each with their heads
     assert entry_ends(payloads) == [5]
     assert entry_ends(payloads, 250) == [2, 4, 5]

@@ -26,7 +26,7 @@ from quire.errors import LaterMetadataError, MetadataError, MetadataURIError, Us
         b"2;1;2;3;4", b"99999999999999999999;1;2;3",
     ],
 )  # fmt: skip
-def test_metadata_of_segments_that_is_refused(data: bytes) -> None:
+def test_invalid_metadata_of_segments_is_refused(data: bytes) -> None:
     with pytest.raises(MetadataError, match="the metadata of a stream segment"):
         StreamSegment.from_bytes(data)
 
@@ -35,11 +35,11 @@ def test_metadata_of_segments_that_is_refused(data: bytes) -> None:
     "name",
     ["", "inprogress_", "logrecs_7", "logrecs_000000000000000007x", "lock", "inprogress_xyz"],
 )
-def test_names_that_are_not_of_segments(name: str) -> None:
+def test_names_that_are_not_segment_names_are_ignored(name: str) -> None:
     assert parse_segment_name(name) is None
 
 
-def test_a_long_old_name_tells_the_number() -> None:
+def test_the_segment_number_is_read_from_a_long_old_name() -> None:
     name = f"logrecs_{1000:018d}_{1999:018d}_7_4711_0"
     found = parse_segment_name(name)
     assert found is not None
@@ -53,7 +53,7 @@ def completed(layout: int = 5) -> StreamSegment:
     )  # fmt: skip
 
 
-def test_truncation_only_goes_forward() -> None:
+def test_truncation_moves_only_forward() -> None:
     segment = completed()
     first = segment.partially_truncated(DLSN(7, 12, 3))
     assert (first.truncation, first.min_active_dlsn) == (Truncation.PARTIAL, DLSN(7, 12, 3))
@@ -101,7 +101,7 @@ def test_the_lost_bit_is_kept_by_a_truncation() -> None:
 
 
 @pytest.mark.parametrize("bit", range(3, 8))
-def test_a_status_bit_that_is_not_known_is_from_a_later_version(bit: int) -> None:
+def test_an_unknown_status_bit_is_reported_as_a_later_version(bit: int) -> None:
     head = 5 | 1 << 8 + bit | 1 << 32
     with pytest.raises(LaterMetadataError, match=f"status {1 << bit:#x}"):
         StreamSegment.from_bytes(f"{head};1;2;3;4;7;0;0;0;0;0".encode())
@@ -120,7 +120,7 @@ def test_a_segment_is_completed_once() -> None:
         )  # fmt: skip
 
 
-def test_sequence_ids_go_on_from_segment_to_segment() -> None:
+def test_sequence_ids_continue_from_segment_to_segment() -> None:
     assert completed().following_sequence_id == 5321
     assert completed(4).following_sequence_id == 0
     assert StreamSegment(7, 4711, 1000).following_sequence_id == 0
@@ -160,7 +160,7 @@ GOOD = '{"1":{"str":"h:1"},"2":{"str":"/l"}}'
         binding(GOOD, "1\r\nBKDL\r\n2"),
     ],
 )
-def test_bindings_that_are_refused(data: bytes) -> None:
+def test_invalid_namespace_bindings_are_refused(data: bytes) -> None:
     with pytest.raises(MetadataError, match="node of the namespace"):
         NamespaceBinding.from_bytes(data, "h:1")
 
@@ -180,18 +180,18 @@ def test_fields_of_later_releases_are_skipped() -> None:
         "distributedlog://h:1/a#b", "distributedlog://[h:1/a", "distributedlog://h:1/../a", "",
     ],
 )  # fmt: skip
-def test_uris_that_are_refused(text: str) -> None:
+def test_invalid_namespace_uris_are_refused(text: str) -> None:
     with pytest.raises(MetadataURIError) as caught:
         NamespaceURI.parse(text)
     assert "distributedlog://HOST:PORT" in str(caught.value)
 
 
-def test_the_uri_of_a_namespace() -> None:
+def test_the_servers_and_path_of_a_namespace_uri_are_parsed() -> None:
     uri = NamespaceURI.parse("distributedlog-bk://h1:2181;h2:2181/a/b/")
     assert (uri.servers, uri.path) == ("h1:2181,h2:2181", "/a/b")
 
 
-def test_access_rights_that_are_refused() -> None:
+def test_invalid_access_rights_are_refused() -> None:
     assert AccessRights.from_bytes(b"", "/s") == AccessRights()
     for data in (b"\xff", b"[]", b'{"1":{"tf":"x"}}', b"{ }"):
         with pytest.raises(MetadataError, match="the access rights of stream /s cannot be decoded"):
@@ -209,7 +209,7 @@ def test_access_rights_that_are_refused() -> None:
         ("a\ufffe", "contains"), ("a\U0001f600", "contains"),
     ],
 )  # fmt: skip
-def test_names_that_no_stream_has(name: str, reason: str) -> None:
+def test_invalid_stream_names_are_refused(name: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         stream_name(name)
 
@@ -217,12 +217,12 @@ def test_names_that_no_stream_has(name: str, reason: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a\x1f", "a\x7f", "a\x9f", "a\ud7ff", "a\uf8ff", "a\ufff0", "a/.b"]
 )
-def test_names_that_java_allows(name: str) -> None:
+def test_stream_names_that_java_allows_are_accepted(name: str) -> None:
     assert stream_name(name) == name
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"1 ", b"9223372036854775808", b"\xff"])
-def test_data_that_is_no_number(data: bytes) -> None:
+def test_data_that_is_not_a_number_is_refused(data: bytes) -> None:
     with pytest.raises(MetadataError, match="does not contain a number"):
         decode_number(data, "the node")
 
@@ -238,9 +238,11 @@ def test_data_that_is_no_number(data: bytes) -> None:
         ("member_a_s7_x", "a", 7, NO_NUMBER),
     ],
 )
-def test_members_of_a_lock(name: str, client: str, session: int, number: int) -> None:
+def test_lock_members_are_parsed_from_name_and_data(
+    name: str, client: str, session: int, number: int
+) -> None:
     assert LockMember.parse(name, b"from data", 99) == LockMember(name, client, session, number)
 
 
-def test_the_name_of_a_new_member() -> None:
+def test_the_name_of_a_new_lock_member_is_escaped_as_in_java() -> None:
     assert lock_member_prefix("a b/c~*.-_é", 7) == "member_a+b%2Fc%7E*.-_%C3%A9_s         7_"

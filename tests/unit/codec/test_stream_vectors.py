@@ -69,7 +69,7 @@ def java_text(dlsn: DLSN) -> str:
 
 
 @pytest.mark.parametrize("name", named(r"dlsn\..*\.v1"))
-def test_dlsn(name: str) -> None:
+def test_dlsns_are_encoded_decoded_and_printed_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     dlsn = dlsn_of(vector)
     assert dlsn == CONSTANTS.get(name, dlsn)
@@ -82,7 +82,7 @@ def test_dlsn(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"dlsn\..*\.v0"))
-def test_dlsn_of_version_0(name: str) -> None:
+def test_dlsns_of_version_0_are_decoded(name: str) -> None:
     vector = VECTORS[name]
     assert len(data_of(vector)) == vector["length"]
     assert DLSN.from_bytes(data_of(vector)) == dlsn_of(vector)
@@ -90,7 +90,7 @@ def test_dlsn_of_version_0(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"dlsn\.next"))
-def test_successors_of_a_dlsn(name: str) -> None:
+def test_the_successors_of_a_dlsn_equal_those_of_java(name: str) -> None:
     vector = VECTORS[name]
     dlsn = dlsn_of(vector)
     assert java_text(dlsn.next_slot()) == vector["getNextDLSN"]
@@ -125,7 +125,7 @@ def as_java_sees_it(segment: StreamSegment) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", named(r"segment\.v.*"))
-def test_segment(name: str) -> None:
+def test_segment_metadata_is_encoded_and_decoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     oldest = 1 if vector["inputs"]["version"] == 1 else 2
     segment = StreamSegment.from_bytes(data_of(vector), oldest)
@@ -143,13 +143,13 @@ def test_truncating_a_segment_gives_the_bytes_that_java_gives() -> None:
 
 
 @pytest.mark.parametrize("name", named(r"segment\.reject\..*"))
-def test_segment_that_is_refused(name: str) -> None:
+def test_segment_metadata_that_java_refuses_is_refused(name: str) -> None:
     with pytest.raises(MetadataError, match=r"the metadata of a (stream )?segment"):
         StreamSegment.from_bytes(VECTORS[name]["inputs"]["text"].encode())
 
 
 @pytest.mark.parametrize("name", named(r"segment\.names"))
-def test_names_of_segments(name: str) -> None:
+def test_segment_names_equal_those_of_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     open_segment = StreamSegment(inputs["lssn"], 4711, inputs["firstTxId"])
@@ -208,7 +208,7 @@ def as_java_reads(records: Records, lssn: int, entry_id: int, start: int) -> lis
 
 
 @pytest.mark.parametrize("name", named(r"record\..*"))
-def test_record(name: str) -> None:
+def test_records_are_encoded_and_decoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs, data = vector["inputs"], data_of(vector)
     assert encoded(inputs) == data
@@ -220,7 +220,7 @@ def test_record(name: str) -> None:
     assert records.payloads() == [bytes.fromhex(inputs["payload_hex"])]
 
 
-def test_records_that_stand_for_themselves() -> None:
+def test_control_end_of_stream_and_user_records_are_encoded_as_in_java() -> None:
     for made, vector in (
         (control_record(2, 1001), "record.control"),
         (control_record(2, 1001, KEEPALIVE_PAYLOAD), "record.keepalive"),
@@ -235,7 +235,7 @@ ENTRIES = named(r"entry\.(?!odd).*")
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_entry(name: str) -> None:
+def test_entries_are_decoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs, data = vector["inputs"], data_of(vector)
     where = (inputs["lssn"], inputs["entryId"], inputs["startSequenceId"])
@@ -246,7 +246,7 @@ def test_entry(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ENTRIES if "lz4." not in name])
-def test_entry_as_it_is_written(name: str) -> None:
+def test_entries_are_encoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     body = b"".join(encoded(record) for record in vector["inputs"]["records"])
     enveloped = vector["inputs"]["enveloped"]
@@ -254,8 +254,8 @@ def test_entry_as_it_is_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ENTRIES if "lz4." in name])
-def test_compressed_entry_as_it_is_written(name: str) -> None:
-    """Compressed bytes are not canonical: ours must mean the same."""
+def test_a_compressed_entry_decodes_to_the_same_payloads_as_that_of_java(name: str) -> None:
+    """Compressed bytes are not canonical, so only the decoded payloads are compared."""
     vector = VECTORS[name]
     body = b"".join(encoded(record) for record in vector["inputs"]["records"])
     entry = wrap([body], len(body), Compression.LZ4)
@@ -280,7 +280,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", named(r"entry\.odd\..*"))
-def test_odd_entry(name: str) -> None:
+def test_unusual_entries_are_decoded_or_refused(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     reason = {**STRICTER, **REFUSED}.get(name)
@@ -295,7 +295,7 @@ def test_odd_entry(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"recordset\..*"))
-def test_record_set(name: str) -> None:
+def test_record_sets_are_encoded_and_decoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     payloads = [bytes.fromhex(payload) for payload in vector["inputs"]["payloads_hex"]]
     data = data_of(vector)
@@ -313,7 +313,7 @@ def test_record_set(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"binding\.(minimal|escape)"))
-def test_binding_to_one_zookeeper(name: str) -> None:
+def test_a_binding_to_one_zookeeper_is_encoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     binding = NamespaceBinding.of_one(vector["inputs"]["zk"], vector["inputs"]["ledgers"])
     assert binding.to_bytes() == data_of(vector) == vector["text"].encode()
@@ -321,7 +321,7 @@ def test_binding_to_one_zookeeper(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"binding\.full"))
-def test_binding_with_everything(name: str) -> None:
+def test_a_binding_with_all_fields_is_encoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     binding = NamespaceBinding(
@@ -341,7 +341,7 @@ def test_binding_with_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"binding\.accept\..*"))
-def test_binding_that_java_accepts_or_refuses(name: str) -> None:
+def test_bindings_are_accepted_or_refused_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     data, expected = vector["inputs"]["text"].encode(), vector["result"]
     if isinstance(expected, str):
@@ -363,7 +363,7 @@ def test_binding_that_java_accepts_or_refuses(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"acl\..*"))
-def test_access_rights(name: str) -> None:
+def test_access_rights_are_decoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     denied = {
         re.sub("([A-Z])", r"_\1", key).lower(): value for key, value in vector["inputs"].items()
@@ -372,7 +372,7 @@ def test_access_rights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"znode\..*"))
-def test_data_of_a_node(name: str) -> None:
+def test_the_numbers_in_stream_nodes_are_decoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     ((key, value),) = vector["inputs"].items()
     data = data_of(vector)
@@ -383,7 +383,7 @@ def test_data_of_a_node(name: str) -> None:
     assert str(value).encode() == data
 
 
-def test_nodes_of_a_new_stream() -> None:
+def test_the_nodes_of_a_new_stream_equal_those_of_java() -> None:
     """As Java makes them."""
     nodes = {node["path"]: data_of(node) for node in VECTORS["capture.basic.created"]["znodes"]}
     paths = StreamPaths("", "basic")
@@ -397,7 +397,7 @@ STRICTER_NAMES = {
 
 
 @pytest.mark.parametrize("name", named(r"stream_name\.validation"))
-def test_names_of_streams(name: str) -> None:
+def test_stream_names_are_accepted_or_refused_as_in_java(name: str) -> None:
     for case in VECTORS[name]["cases"]:
         if case["name"] in STRICTER_NAMES or case["result"].startswith("ERROR"):
             with pytest.raises(UsageError, match="cannot be the name of a stream") as caught:
@@ -408,7 +408,7 @@ def test_names_of_streams(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"namespace_uri\.normalisation"))
-def test_namespace_uris(name: str) -> None:
+def test_namespace_uris_are_parsed_or_refused_as_in_java(name: str) -> None:
     for case in VECTORS[name]["cases"]:
         if case["result"].startswith("ERROR"):
             with pytest.raises(MetadataURIError, match="not a namespace URI"):
@@ -418,7 +418,7 @@ def test_namespace_uris(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(r"javabehaviour"))
-def test_the_longest_record(name: str) -> None:
+def test_the_size_limit_of_a_record_equals_that_of_java(name: str) -> None:
     results = VECTORS[name]["results"]
     assert f"size.max_payload_{MAX_PAYLOAD_BYTES}" in results
     assert results["size.plus_one"].endswith(f"only {MAX_RECORD_BYTES} is allowed")
@@ -472,7 +472,7 @@ def check_node(path: str, node: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", named(r"capture\..*"))
-def test_captured_nodes(name: str) -> None:
+def test_every_captured_node_is_decoded_and_written_back(name: str) -> None:
     """Each is understood, and written again as it was."""
     strange = []
     for node in VECTORS[name]["znodes"]:
@@ -495,8 +495,8 @@ WITH_ENTRIES = [name for name in VECTORS if VECTORS[name].get("ledgers")]
 
 
 @pytest.mark.parametrize("name", WITH_ENTRIES)
-def test_captured_entries(name: str) -> None:
-    """Encoded again they are the same, but for the compression."""
+def test_every_captured_entry_is_decoded_and_encoded_again(name: str) -> None:
+    """The encoded bytes are equal, except for compression."""
     for ledger in VECTORS[name]["ledgers"]:
         for entry in entries_of(ledger):
             plain = decode_entry(entry, expand_sets=False)
@@ -618,7 +618,7 @@ READS = {
 
 
 @pytest.mark.parametrize("name", sorted(READS))
-def test_what_java_read(name: str) -> None:
+def test_captured_streams_are_read_as_java_read_them(name: str) -> None:
     nodes, ledgers, start, left_out = READS[name]
     segments = segments_of(VECTORS[f"capture.{nodes}"]["znodes"])
     stored = captured_ledgers(*ledgers)
@@ -630,7 +630,7 @@ def test_what_java_read(name: str) -> None:
 TESTED.update(f"javaread.{name}" for name in READS)
 
 
-def test_what_java_read_while_the_segment_was_open() -> None:
+def test_an_open_segment_is_read_as_java_read_it() -> None:
     (name,) = named(r"javaread\.basic\.read_while_open")
     capture = "capture.basic.segment1_inprogress"
     segments = segments_of(VECTORS[capture]["znodes"])
@@ -638,7 +638,7 @@ def test_what_java_read_while_the_segment_was_open() -> None:
     assert seen == VECTORS[name]["records"]
 
 
-def test_sequence_ids_go_on_behind_what_was_purged() -> None:
+def test_sequence_ids_continue_after_purged_segments() -> None:
     (name,) = named(r"javaread\.purge\.read_initial")
     (kept,) = segments_of(VECTORS["capture.purge.after"]["znodes"])
     read_ids = [(r["dlsn"][0], r["position"], r["sequenceId"]) for r in VECTORS[name]["records"]]
@@ -652,8 +652,8 @@ TESTED.update(named(r"javaread\.(basic\.read_while_open|purge\.read_initial)"))
 
 
 @pytest.mark.parametrize("name", named(r"pythonwritten\..*"))
-def test_what_java_made_of_streams_that_were_not_its_own(name: str) -> None:
-    """Java's reader saw what is decoded here; a gap or a wrong password ended it."""
+def test_streams_written_by_us_are_read_as_java_read_them(name: str) -> None:
+    """Java's reader saw what is decoded here. A gap or a wrong password ended its read."""
     vector = VECTORS[name]
     numbers = {"A": 12, "B": 13}
     nodes = [
@@ -684,5 +684,5 @@ def test_what_java_made_of_streams_that_were_not_its_own(name: str) -> None:
             assert behind.start_sequence_id == before.following_sequence_id
 
 
-def test_every_vector_has_a_test() -> None:
+def test_every_stream_vector_has_a_test() -> None:
     assert set(VECTORS) - TESTED == set()

@@ -39,13 +39,13 @@ def entry(ledger: int, entry_id: int, lac: int, length: int, payload: bytes) -> 
     return EntryCodec(ledger, DigestType.CRC32C, PASSWORD).pack(entry_id, lac, length, payload)
 
 
-def test_how_many_vectors_there_are() -> None:
+def test_the_number_of_v3_vectors_is_complete() -> None:
     assert len(MESSAGES) == 50
     assert len(LISTS) == 10
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_every_message_means_what_java_says_and_is_written_as_java_does(name: str) -> None:
+def test_every_message_is_parsed_and_encoded_as_in_java(name: str) -> None:
     data = frame_of(name)
     is_request = "_req" in name
     parse = v3.parse_request if is_request else v3.parse_response
@@ -56,7 +56,7 @@ def test_every_message_means_what_java_says_and_is_written_as_java_does(name: st
     assert v3.frame(message) == data
 
 
-def test_a_long_add() -> None:
+def test_an_add_of_one_mebibyte_is_encoded_as_in_java() -> None:
     vector = VECTORS["v3_add_req_1MiB"]
     inputs = vector["inputs"]
     payload = bytes((31 * i + 7) % 256 for i in range(2**20))
@@ -69,7 +69,7 @@ def test_a_long_add() -> None:
     assert hashlib.sha256(data).hexdigest() == vector["sha256"]
 
 
-def test_the_requests_that_our_client_builds() -> None:
+def test_the_requests_of_our_client_equal_those_of_java() -> None:
     body = entry(42, 7, 6, 1011, b"hello world")
     packet = EntryCodec(42, DigestType.CRC32C, PASSWORD).pack_lac(6)
     built = {
@@ -100,7 +100,7 @@ def test_the_requests_that_our_client_builds() -> None:
     st.integers(-(2**63), 2**63 - 1),
     st.integers(-(2**63), 2**63 - 1),
 )
-def test_the_answer_to_an_add_is_what_the_library_would_write(
+def test_the_answer_to_an_add_equals_what_protobuf_would_write(
     txn: int, code: Code, ledger: int, entry_id: int
 ) -> None:
     answer = v3.response(v3.Op.ADD, txn, code)
@@ -165,7 +165,7 @@ def assert_means_the_same(stretch: AddStretch, frames: list[bytes]) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_a_stretch_of_adds(
+def test_a_run_of_adds_equals_its_single_messages(
     ledger: int, first: int, txn: int, step: int, recovery: bool, deferred: bool
 ) -> None:
     frames = adds_of(ledger, first, txn, step, 20, recovery=recovery, deferred_sync=deferred)
@@ -190,7 +190,9 @@ def test_a_stretch_of_adds(
 
 
 @given(st.integers(0, 6), st.data())
-def test_a_stretch_with_one_wrong_byte(place: int, data: st.DataObject) -> None:
+def test_a_run_of_adds_with_one_changed_byte_is_refused_or_still_correct(
+    place: int, data: st.DataObject
+) -> None:
     """If any byte changes, the batch is refused or still equals the messages."""
     options = data.draw(st.sampled_from([{}, {"recovery": True}, {"deferred_sync": True}]))
     frames = adds_of(300, 200, 70_000, 1, 7, **options)
@@ -203,7 +205,7 @@ def test_a_stretch_with_one_wrong_byte(place: int, data: st.DataObject) -> None:
         assert_means_the_same(stretch, frames)
 
 
-def test_stretches_that_are_none() -> None:
+def test_adds_that_do_not_form_a_run_are_not_taken_as_one() -> None:
     """Several ledgers, descending ids, a context after the request, or another operation."""
     base = adds_of(300, 200, 70_000, 1, 6)
     size = len(base[0])
@@ -230,14 +232,14 @@ def test_stretches_that_are_none() -> None:
     ],
     ids=["empty", "no transaction", "unknown operation", "a field is missing", "cut", "noise"],
 )
-def test_what_is_no_request(payload: bytes) -> None:
+def test_invalid_messages_are_refused(payload: bytes) -> None:
     with pytest.raises(v3.BadMessageError):
         v3.parse_request(payload)
     with pytest.raises(v3.BadMessageError):
         v3.parse_response(payload)
 
 
-def test_statuses_and_codes_are_each_others_inverse() -> None:
+def test_status_and_code_tables_are_inverse() -> None:
     assert {v3.CODE_OF[int(status)] for status in v3.STATUS_OF.values()} == set(map(int, Code))
     answer = v3.response(v3.Op.READ, 1, Code.OK)
     assert v3.status_of(answer, v3.STATUS_OF[Code.NO_ENTRY]) == Code.NO_ENTRY
@@ -258,7 +260,7 @@ def ranges_of(entries: list[int]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_of_entries(name: str) -> None:
+def test_lists_of_entries_are_encoded_and_decoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     if "entries" in vector["inputs"]:
         ranges = ranges_of(vector["inputs"]["entries"])
@@ -269,7 +271,7 @@ def test_a_list_of_entries(name: str) -> None:
 
 
 @given(st.sets(st.integers(0, 200)), st.sampled_from([None, 64, 100]))
-def test_every_list_comes_back(entries: set[int], max_bytes: int | None) -> None:
+def test_every_list_of_entries_round_trips(entries: set[int], max_bytes: int | None) -> None:
     ranges = ranges_of(list(entries))
     data = availability.encode_availability(ranges, max_bytes)
     assert availability.decode_availability(data) == ranges
@@ -297,12 +299,12 @@ def list_of(*groups: tuple[int, int, int, int]) -> bytes:
     ids=["billions", "more than memory can have", "one too many", "several groups"],
 )
 def test_a_short_list_of_too_many_ranges_is_refused(groups: list[tuple[int, ...]]) -> None:
-    """A hostile bookie could have a client use up its memory."""
+    """A hostile bookie could otherwise exhaust a client's memory."""
     with pytest.raises(availability.BadAvailabilityError, match="more than 1,000,000 sequences"):
         availability.decode_availability(list_of(*groups))
 
 
-def test_sequences_that_touch_are_one_range_however_many_they_are() -> None:
+def test_adjacent_sequences_are_merged_into_one_range() -> None:
     whole = [(0, 2**40)]
     assert availability.decode_availability(list_of((0, 2**40, 1, 1))) == whole
     assert availability.decode_availability(list_of((0, 2**40 - 3, 4, 4))) == [(0, 2**40 - 1)]
@@ -323,6 +325,6 @@ def test_sequences_that_touch_are_one_range_however_many_they_are() -> None:
     ],
     ids=["empty", "short", "version 1", "a group is missing", "-1 groups", "an empty group"],
 )
-def test_what_is_no_list(data: bytes) -> None:
+def test_invalid_lists_of_entries_are_refused(data: bytes) -> None:
     with pytest.raises(availability.BadAvailabilityError):
         availability.decode_availability(data)

@@ -51,14 +51,14 @@ def codec_of(inputs: dict[str, Any]) -> EntryCodec:
 
 
 @pytest.mark.parametrize("name", named("key_"))
-def test_key(name: str) -> None:
+def test_keys_derived_from_passwords_equal_those_of_java(name: str) -> None:
     vector = VECTORS[name]
     derive = master_key if "master" in name else mac_key
     same(derive(bytes.fromhex(vector["inputs"]["password_hex"])), vector)
 
 
 @pytest.mark.parametrize("name", named("v2_header_"))
-def test_header_word(name: str) -> None:
+def test_header_words_are_encoded_and_decoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     word = int(vector["hex"], 16)
@@ -70,7 +70,7 @@ def test_header_word(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named("entry_"))
-def test_entry(name: str) -> None:
+def test_entries_are_packed_and_unpacked_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     codec, payload = codec_of(inputs), payload_of(inputs)
@@ -84,7 +84,7 @@ def test_entry(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named("lac_"))
-def test_lac_packet(name: str) -> None:
+def test_lac_packets_are_packed_and_unpacked_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     codec = codec_of(vector["inputs"])
     data = codec.pack_lac(int(vector["inputs"]["lac"]))
@@ -93,7 +93,7 @@ def test_lac_packet(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named("v2_add_req_"))
-def test_add_request(name: str) -> None:
+def test_add_requests_are_encoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     codec, payload = codec_of(inputs), payload_of(inputs)
@@ -109,7 +109,7 @@ def test_add_request(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named("v2_read_req"))
-def test_read_request(name: str) -> None:
+def test_read_requests_are_encoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     key = bytes.fromhex(inputs["master_key_hex"] or "")
@@ -121,7 +121,7 @@ def test_read_request(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named("v2_batch_read_req"))
-def test_batch_read_request(name: str) -> None:
+def test_batch_read_requests_are_encoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     same(
@@ -139,14 +139,14 @@ def test_batch_read_request(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named("v2_auth_"))
-def test_auth(name: str) -> None:
+def test_auth_messages_are_encoded_as_in_java(name: str) -> None:
     inputs = VECTORS[name]["inputs"]
     message = frames.auth_message(inputs["auth_plugin_name"], bytes.fromhex(inputs["payload_hex"]))
     same(frames.auth_frame(message), VECTORS[name])
 
 
 @pytest.mark.parametrize("name", named("v2_add_rsp_"))
-def test_add_response(name: str) -> None:
+def test_add_responses_are_encoded_as_in_java(name: str) -> None:
     inputs = VECTORS[name]["inputs"]
     codes = inputs.get("error_codes", [inputs.get("error_code")])
     data = b"".join(
@@ -156,7 +156,7 @@ def test_add_response(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named("v2_read_rsp_"))
-def test_read_response(name: str) -> None:
+def test_read_responses_are_encoded_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     if "entry_length" in inputs:
@@ -174,7 +174,7 @@ def test_read_response(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named("v2_batch_read_rsp_"))
-def test_batch_read_response(name: str) -> None:
+def test_batch_read_responses_are_encoded_and_unpacked_as_in_java(name: str) -> None:
     vector = VECTORS[name]
     inputs = vector["inputs"]
     entries = [bytes.fromhex(entry) for entry in inputs.get("entries_hex", ())]
@@ -194,7 +194,7 @@ def test_batch_read_response(name: str) -> None:
         assert run.payloads() == [codec.unpack(entry).payload for entry in entries]
 
 
-def test_how_many_vectors_there_are() -> None:
-    """All v2, key, entry and LAC vectors are named above; v3 comes with its issue."""
+def test_the_number_of_v2_vectors_is_complete() -> None:
+    """All v2, key, entry and LAC vectors are named above."""
     used = ("key_", "v2_", "entry_", "lac_")
     assert sum(name.startswith(used) for name in VECTORS) == 144

@@ -45,8 +45,8 @@ def told() -> Any:
     return mock.patch.object(Member, "on_acked_run", autospec=True, side_effect=Member.on_acked_run)
 
 
-async def test_a_turn_is_confirmed_without_a_call_for_each_ledger() -> None:
-    """Row by row where the ack quorum's answers end, wherever a chunk is cut."""
+async def test_coalesced_adds_are_confirmed_without_a_call_per_ledger() -> None:
+    """Rows are confirmed one by one where the answers of the ack quorum end, in any chunks."""
     async with many_writers(20) as (network, _, writers):
         await sent(writers)
         first, second, third = network.ends.values()
@@ -67,7 +67,7 @@ async def test_a_turn_is_confirmed_without_a_call_for_each_ledger() -> None:
         assert all(w._session.pipeline.idle for w in writers)
 
 
-async def test_those_who_wait_are_told_when_their_row_is_confirmed() -> None:
+async def test_waiting_callers_return_once_their_row_is_confirmed() -> None:
     """This includes callers that begin to wait after the row was sent."""
     async with many_writers(5) as (network, _, writers):
         waiting = [asyncio.ensure_future(writer.append(b"second")) for writer in writers[:4]]
@@ -94,8 +94,8 @@ async def test_those_who_wait_are_told_when_their_row_is_confirmed() -> None:
         await drained(network, writers, 1)
 
 
-async def test_answers_to_others_between_those_that_are_expected() -> None:
-    """A ledger with `append_many` beside coalesced adds does not disturb their order."""
+async def test_answers_of_other_ledgers_between_the_expected_ones_are_accepted() -> None:
+    """A ledger that uses `append_many` beside coalesced adds does not disturb their order."""
     async with many_writers(10) as (network, _, writers):
         *in_turn, batch = writers
         appended = []
@@ -112,7 +112,7 @@ async def test_answers_to_others_between_those_that_are_expected() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
+async def test_ledgers_detached_before_the_flush_are_sent_once_and_in_order(whole: bool) -> None:
     """Code within an event-loop iteration may inspect one or all ledgers.
 
     Their frames are sent once and in order, and later adds are rows of other coalesced adds.
@@ -140,7 +140,7 @@ async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
 
 @pytest.mark.parametrize("detached", [1, 3])
 async def test_the_time_of_an_entry_counts_once_if_its_row_was_detached(detached: int) -> None:
-    """It counted with its row, and again with the ledger that had taken the entry back."""
+    """The time once counted with the row, and again with the detached ledger."""
     async with many_writers(6) as (network, client, writers):
         times = pool_of(client).counters.add_time
         before = times.count
@@ -151,8 +151,8 @@ async def test_the_time_of_an_entry_counts_once_if_its_row_was_detached(detached
         assert times.count - before == len(writers)
 
 
-async def test_every_ledger_learns_that_a_connection_is_lost() -> None:
-    """An error while one was told kept all others. They waited for answers until a time-out."""
+async def test_every_ledger_is_notified_of_a_lost_connection() -> None:
+    """An error in one notification once stopped all others, which waited for a time-out."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
     async with many_writers(3) as (network, _, writers):
@@ -168,7 +168,7 @@ async def test_every_ledger_learns_that_a_connection_is_lost() -> None:
             sink.on_lost(end.link.lost)
 
 
-async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
+async def test_a_separate_entry_among_coalesced_rows_is_confirmed() -> None:
     """The answers before and after it in the same buffer are expected in two parts."""
     async with many_writers(10) as (network, _, writers):
         writers_of_one = [*writers[:5], *writers[6:]]
@@ -187,7 +187,7 @@ async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
             assert not end.link._expected
 
 
-async def test_ledgers_with_other_ack_quorums_wait_for_theirs() -> None:
+async def test_ledgers_with_other_ack_quorums_wait_for_their_own_quorum() -> None:
     async with many_writers(2) as (network, client, writers):
         for ack_quorum in (3, 3, 1):
             writer = await client.create_ledger(ack_quorum=ack_quorum)
@@ -225,19 +225,19 @@ def answers_to(*ids: tuple[int, int]) -> bytes:
     return b"".join(add_response(Code.OK, *each) for each in ids)
 
 
-def test_an_expectation_ends_where_its_first_row_has_another_behind_it() -> None:
+def test_an_expectation_ends_when_its_first_row_is_answered_out_of_order() -> None:
     link = BookieChannel("b:1")
     expecting = Expecting(answers_to((1, 0), (2, 0), (3, 0)))
     link.expect(expecting, 2)
     link.data_received(answers_to((1, 0)))
     link.data_received(answers_to((9, 0), (9, 1)))
-    assert expecting.told == [(2, 1)], "others may come between"
+    assert expecting.told == [(2, 1)], "other answers may arrive in between"
     link.data_received(answers_to((2, 0), (4, 0)))
     assert expecting.told == [(2, 1), "disorder"]
 
 
 def test_an_expectation_is_not_met_between_two_answers() -> None:
-    """Bytes that look like it, within other answers, do not match."""
+    """The expected bytes do not match if they occur within other answers."""
     chunk = answers_to((1, 0), (2, 0), (3, 0))
     link = BookieChannel("b:1")
     expecting = Expecting(chunk[5:33])
@@ -246,8 +246,8 @@ def test_an_expectation_is_not_met_between_two_answers() -> None:
     assert expecting.told == ["disorder"]
 
 
-async def test_an_entry_behind_one_that_a_member_has_not_acknowledged() -> None:
-    """Its ledger takes its entry back; the late answer counts for it all the same."""
+async def test_an_entry_after_an_unacknowledged_one_is_detached_from_its_row() -> None:
+    """The ledger detaches its entry, and the late answer still counts for it."""
     async with many_writers(6) as (network, _, writers):
         await sent(writers)
         first, second, third = network.ends.values()
@@ -265,14 +265,14 @@ async def test_an_entry_behind_one_that_a_member_has_not_acknowledged() -> None:
         await drained(network, writers, 1)
         await sent(writers[:2], b"fourth")
         assert writers[0]._session.pipeline.coalesced is None, (
-            "it has several under way at most times"
+            "the writer usually has several entries in flight"
         )
         await drained(network, writers[:2], 3)
 
 
 @pytest.mark.parametrize("order", ["backwards", "swapped", "one late"])
-async def test_answers_in_another_order(order: str) -> None:
-    """A bookie with several logs: each ledger has its own again, and for a while it stays so."""
+async def test_answers_in_another_order_detach_the_ledgers_for_a_while(order: str) -> None:
+    """A bookie with several logs answers in any order. Ledgers are sent separately for a while."""
     async with many_writers(12) as (network, _, writers):
         await sent(writers)
         for end in network.ends.values():
@@ -296,8 +296,8 @@ async def test_answers_in_another_order(order: str) -> None:
             await drained(network, writers, turn)
 
 
-async def test_a_refusal_among_the_answers_counts_for_its_ledger() -> None:
-    """No other ledger loses an acknowledgement, and its own ledger counts none of this bookie."""
+async def test_a_refusal_among_the_answers_affects_only_its_ledger() -> None:
+    """Other ledgers keep their acknowledgements. The refused ledger counts none of this bookie."""
     async with many_writers(8, bookies=3) as (network, _, writers):
         await sent(writers)
         refused = writers[3]
@@ -318,8 +318,8 @@ async def test_a_refusal_among_the_answers_counts_for_its_ledger() -> None:
         await drained(network, others, 2)
 
 
-async def test_a_connection_that_is_lost_takes_nobody_s_acknowledgement_along() -> None:
-    """Its acknowledgements do not count once it is replaced. Those of others do."""
+async def test_a_lost_connection_does_not_discard_the_acknowledgements_of_others() -> None:
+    """Only the acknowledgements of the replaced bookie stop counting."""
     async with many_writers(10, bookies=4) as (network, _, writers):
         await sent(writers)
         for end in network.ends.values():
@@ -340,7 +340,7 @@ async def test_a_connection_that_is_lost_takes_nobody_s_acknowledgement_along() 
                 assert stored[-1] == 1
 
 
-async def test_a_writer_that_ends_takes_its_entry_back() -> None:
+async def test_the_entry_of_a_writer_that_ends_is_detached() -> None:
     async with many_writers(6) as (network, _, writers):
         await sent(writers)
         first, second, third = network.ends.values()
@@ -353,7 +353,7 @@ async def test_a_writer_that_ends_takes_its_entry_back() -> None:
         assert confirmed(writers) == [1, 1, 0, 1, 1, 1]
 
 
-async def test_no_payload_is_kept_behind_the_last_acknowledgement() -> None:
+async def test_no_payload_is_kept_after_the_last_acknowledgement() -> None:
     async with many_writers(6) as (network, _, writers):
         data = b"payload" * 1000
         count = sys.getrefcount(data)
@@ -362,12 +362,14 @@ async def test_no_payload_is_kept_behind_the_last_acknowledgement() -> None:
         first, second, third = network.ends.values()
         answer(first, 0, 6)
         answer(second, 0, 6)
-        assert sys.getrefcount(data) > count, "the third bookie may have to be sent it again"
+        assert sys.getrefcount(data) > count, (
+            "the payload may have to be sent to the third bookie again"
+        )
         answer(third, 0, 6)
         assert sys.getrefcount(data) == count
 
 
-async def test_what_one_bookie_never_answers_is_replaced_in_time() -> None:
+async def test_a_bookie_that_never_answers_coalesced_adds_is_replaced_in_time() -> None:
     """The timer also checks coalesced entries."""
     async with many_writers(20, bookies=4) as (network, _, writers):
         await sent(writers)
@@ -381,7 +383,7 @@ async def test_what_one_bookie_never_answers_is_replaced_in_time() -> None:
         for writer in hit:
             lent = writer._session.pipeline.coalesced
             writer._session.check_timeouts(loop.time() + 4.0)
-            assert writer._session.pipeline.coalesced is lent, "too early to look closer"
+            assert writer._session.pipeline.coalesced is lent, "it is too early for a closer check"
             writer._session.check_timeouts(loop.time() + 6.0)
         network.refuses.add(int(silent.link.bookie_id[2:]))
         async with asyncio.timeout(10):

@@ -27,7 +27,7 @@ def facts(number: int, file_bytes: int, live_bytes: int) -> CompactionCandidate:
     return CompactionCandidate(number, file_bytes, file_bytes // 200, live_bytes)
 
 
-def test_the_emptiest_go_together_as_far_as_there_is_room() -> None:
+def test_the_emptiest_segments_that_fit_the_free_space_are_chosen_together() -> None:
     segments = [
         facts(1, 64 * MIB, 60 * MIB),
         facts(2, 64 * MIB, 30 * MIB),
@@ -44,7 +44,7 @@ def test_the_emptiest_go_together_as_far_as_there_is_room() -> None:
     assert choose(segments, below_ratio=0.8, available_bytes=FIXED_BYTES) is None
 
 
-def test_a_small_segment_is_not_worth_it_alone_and_many_are() -> None:
+def test_one_small_segment_is_not_worth_compacting_but_many_together_are() -> None:
     small = [facts(number, 20_000, 2_000) for number in range(1, 20)]
     assert choose(small[:1], below_ratio=0.8, available_bytes=MIB) is None
     assert "waits for others" in why_not(small[0], below_ratio=0.8, available_bytes=MIB)
@@ -53,8 +53,8 @@ def test_a_small_segment_is_not_worth_it_alone_and_many_are() -> None:
     assert len(found.numbers) == 19
 
 
-def test_small_ones_do_not_keep_out_one_that_is_worth_it_alone() -> None:
-    """Small ones once came first and used up the space without freeing any."""
+def test_small_segments_do_not_displace_one_that_is_worth_compacting_alone() -> None:
+    """Small segments were once chosen first, and used the space without freeing any."""
     segments = [
         CompactionCandidate(1, 79_428, 500, 70_736),
         CompactionCandidate(2, 37_316, 400, 15_840),
@@ -66,7 +66,7 @@ def test_small_ones_do_not_keep_out_one_that_is_worth_it_alone() -> None:
     assert found.numbers == (3,)
 
 
-def test_one_that_is_larger_than_segments_are_made_now_goes_alone() -> None:
+def test_a_segment_above_the_current_segment_size_is_compacted_alone() -> None:
     """A smaller segment size once prevented old segments from ever being freed."""
     large = facts(1, 256 * MIB, 100 * MIB)
     available_bytes = {"below_ratio": 0.8, "together_bytes": 64 * MIB}
@@ -89,7 +89,7 @@ SEGMENTS = st.lists(st.tuples(st.integers(1, MIB), st.floats(0, 1)), max_size=12
 
 
 @given(SEGMENTS, st.floats(0, 1), st.integers(0, 2 * MIB), st.integers(0, 2 * MIB))
-def test_a_choice_fits_and_gains(
+def test_a_choice_fits_the_free_space_and_frees_space(
     segments: list[CompactionCandidate], ratio: float, available_bytes: int, together_bytes: int
 ) -> None:
     found = choose_together(

@@ -23,7 +23,7 @@ def accepting(count: int, *members: int) -> DeferredPipeline:
     return pipeline
 
 
-def test_only_a_force_confirms() -> None:
+def test_only_a_force_confirms_deferred_entries() -> None:
     pipeline = accepting(5, 0, 1)
     assert (pipeline.accepted, pipeline.last_confirmed) == (4, -1)
     assert pipeline.unconfirmed_bytes == 200
@@ -32,7 +32,7 @@ def test_only_a_force_confirms() -> None:
     assert pipeline.unconfirmed_bytes == 0
 
 
-def test_what_a_member_accepted_before_it_went_away_does_not_count() -> None:
+def test_entries_accepted_before_a_member_was_lost_do_not_count() -> None:
     pipeline = accepting(5, 0, 1)
     pipeline.frozen = True
     pipeline.park({0})
@@ -44,7 +44,7 @@ def test_what_a_member_accepted_before_it_went_away_does_not_count() -> None:
     assert pipeline.stored_through() == 4
 
 
-def test_a_force_from_before_a_member_started_again_proves_nothing() -> None:
+def test_a_force_sent_before_a_member_restarted_confirms_nothing() -> None:
     pipeline = accepting(5, 0, 1)
     through, generation = pipeline.stored_through(), pipeline.generation
     pipeline.frozen = True
@@ -52,7 +52,9 @@ def test_a_force_from_before_a_member_started_again_proves_nothing() -> None:
     pipeline.frozen = False
     assert not pipeline.forced(through, generation)
     assert pipeline.last_confirmed == -1
-    assert [last for last, _ in pipeline.frames_for(0, -1)] == [4], "it is sent all of it again"
+    assert [last for last, _ in pipeline.frames_for(0, -1)] == [4], (
+        "the member is sent everything again"
+    )
 
 
 def test_nothing_is_confirmed_while_the_ensemble_changes() -> None:
@@ -63,7 +65,7 @@ def test_nothing_is_confirmed_while_the_ensemble_changes() -> None:
     assert pipeline.last_confirmed == -1
 
 
-def test_blocks_are_held_until_they_are_forced() -> None:
+def test_accepted_blocks_are_kept_until_they_are_forced() -> None:
     pipeline = accepting(5, 0, 1, 2)
     pushed(pipeline, 3)
     for index in range(3):
@@ -75,7 +77,7 @@ def test_blocks_are_held_until_they_are_forced() -> None:
     assert [last for last, _ in pipeline.frames_for(1, pipeline.last_confirmed)] == [7]
 
 
-def test_striped_members_count_for_their_own_entries() -> None:
+def test_members_of_a_striped_ledger_count_only_for_their_own_entries() -> None:
     pipeline = DeferredPipeline(3, 2, 2)
     pushed(pipeline, 3)  # entry 0 belongs to 0 and 1, entry 1 to 1 and 2, entry 2 to 2 and 0
     pipeline.acked(0, [0])
@@ -89,7 +91,7 @@ def test_striped_members_count_for_their_own_entries() -> None:
     assert pipeline.accepted == 1
 
 
-def test_a_force_from_before_a_member_went_away_proves_nothing() -> None:
+def test_a_force_sent_before_a_member_was_lost_confirms_nothing() -> None:
     """The member that answers the force now may have lost what it had accepted before."""
     pipeline = accepting(5, 0, 1, 2)
     through, generation = pipeline.stored_through(), pipeline.generation
@@ -100,7 +102,7 @@ def test_a_force_from_before_a_member_went_away_proves_nothing() -> None:
     assert pipeline.last_confirmed == 4
 
 
-def test_an_ack_out_of_order_does_not_count_for_the_next_bookie_in_the_place() -> None:
+def test_an_early_ack_does_not_count_for_the_replacement_of_its_bookie() -> None:
     pipeline = AddPipeline(3, 3, 2)
     for entry in range(3):
         length = pipeline.length

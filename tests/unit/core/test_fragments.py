@@ -23,7 +23,7 @@ from tests.support.metadata.golden import NAMED
 from tests.support.metadata.shapes import ledger
 
 
-def test_what_is_closed_may_be_copied() -> None:
+def test_only_closed_fragments_of_an_open_ledger_may_be_copied() -> None:
     open_ledger = ledger(firsts=(0, 40), state=LedgerState.OPEN)
     first, newest = fragments(open_ledger, 70)
     assert (first.first, first.last, first.closed) == (0, 39, True)
@@ -37,7 +37,7 @@ def test_what_is_closed_may_be_copied() -> None:
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (4, 1, 1)])
-def test_counts_and_ends_of_a_members_part(quorums: tuple[int, int, int]) -> None:
+def test_the_part_of_a_member_has_the_right_count_and_bounds(quorums: tuple[int, int, int]) -> None:
     metadata = ledger(quorums)
     for index in range(quorums[0]):
         for first in range(7):
@@ -49,7 +49,7 @@ def test_counts_and_ends_of_a_members_part(quorums: tuple[int, int, int]) -> Non
                     assert last_stored(metadata, index, last) == mine[-1]
 
 
-def test_a_replaced_member_is_what_java_writes() -> None:
+def test_replacing_a_member_gives_the_metadata_that_java_writes() -> None:
     vector = NAMED["update_rereplicate_first_segment"]
     before = decode(bytes.fromhex(vector["beforeHex"]))
     new = vector["after"]["segments"][0]["ensemble"][1]
@@ -62,7 +62,7 @@ def test_a_replaced_member_is_what_java_writes() -> None:
     assert replace(after, segments=before.segments) == before
 
 
-def test_a_member_is_replaced_only_where_it_still_stands() -> None:
+def test_a_member_is_replaced_only_if_the_metadata_still_names_it() -> None:
     metadata = ledger(firsts=(0, 40))
     changed = replaced_in(metadata, 40, {0: ("a:1", "x:1"), 1: ("gone:1", "y:1")})
     assert changed == Segment(40, ("x:1", "b:1", "c:1"))

@@ -29,7 +29,7 @@ def test_a_writer_changes_the_ensemble_of_an_open_ledger_only(state: LedgerState
     assert changed_ensemble(ledger(state=state), {1: "b:1"}, {1: "x:1"}, 7) is None
 
 
-def test_only_a_member_that_still_stands_is_replaced_by_its_writer() -> None:
+def test_a_writer_replaces_only_members_that_the_metadata_still_names() -> None:
     """Another client has replaced b:1 in the meantime."""
     now = ledger(state=OPEN).with_ensemble_from(0, ("a:1", "n:1", "c:1"))
     failed, new = {1: "b:1", 2: "c:1"}, {1: "x:1", 2: "y:1"}
@@ -39,7 +39,7 @@ def test_only_a_member_that_still_stands_is_replaced_by_its_writer() -> None:
     assert changed_ensemble(now, {1: "b:1"}, {1: "x:1"}, 7) is None
 
 
-def test_a_writer_closes_what_is_not_closed_and_the_first_close_counts() -> None:
+def test_a_writer_closes_an_unclosed_ledger_and_keeps_an_earlier_close() -> None:
     for state in (OPEN, IN_RECOVERY):
         closed = closed_by_writer(ledger(state=state), 5, 50)
         assert closed is not None
@@ -47,7 +47,7 @@ def test_a_writer_closes_what_is_not_closed_and_the_first_close_counts() -> None
     assert closed_by_writer(ledger(last=9), 5, 50) is None
 
 
-def test_a_recovery_marks_an_open_ledger_only() -> None:
+def test_a_recovery_marks_only_an_open_ledger() -> None:
     marked = marked_in_recovery(ledger(state=OPEN))
     assert marked == dataclasses.replace(ledger(state=OPEN), state=IN_RECOVERY)
     assert marked_in_recovery(ledger(state=IN_RECOVERY)) is None
@@ -55,7 +55,7 @@ def test_a_recovery_marks_an_open_ledger_only() -> None:
 
 
 @pytest.mark.parametrize("state", [OPEN, CLOSED])
-def test_a_recovery_closes_what_is_in_recovery_only(state: LedgerState) -> None:
+def test_a_recovery_closes_only_a_ledger_in_recovery(state: LedgerState) -> None:
     private = [(7, ("a:1", "x:1", "c:1"))]
     closed = closed_by_recovery(ledger(state=IN_RECOVERY), private, 9, 90)
     assert closed is not None
@@ -64,7 +64,7 @@ def test_a_recovery_closes_what_is_in_recovery_only(state: LedgerState) -> None:
     assert closed_by_recovery(ledger(state=state, last=3), private, 9, 90) is None
 
 
-def test_each_ensemble_of_a_recovery_follows_from_its_last_one() -> None:
+def test_each_ensemble_change_of_a_recovery_starts_from_its_previous_one() -> None:
     """Two changes at one entry are one segment. The metadata is not changed before the close."""
     now = ledger(state=IN_RECOVERY, firsts=(0, 4))
     one = private_change(now, [], {1: "x:1"}, 7)

@@ -92,7 +92,7 @@ def windows_of(members: Sequence[Place], quorum: int) -> list[list[Place]]:
 
 
 @pytest.mark.parametrize("vector", vectors("rackaware_adherence"))
-def test_rack_adherence(vector: dict[str, Any]) -> None:
+def test_rack_adherence_equals_that_of_apache(vector: dict[str, Any]) -> None:
     given = vector["inputs"]
     chosen_by = policy(
         min_racks=given["minNumRacksPerWriteQuorum"],
@@ -107,7 +107,7 @@ def test_rack_adherence(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("vector", vectors("read_reorder"))
-def test_read_order(vector: dict[str, Any]) -> None:
+def test_the_read_order_equals_that_of_apache(vector: dict[str, Any]) -> None:
     given = {
         name: json.loads(text) for name, text in vector["inputs"].items() if text.startswith("[")
     }
@@ -144,10 +144,10 @@ def test_every_write_quorum_spans_its_racks(
 
 
 @pytest.mark.parametrize("name", ["rack-aware", "region-aware", "zone-aware"])
-def test_locations_are_ranked_and_not_single_bookies(
+def test_placement_ranks_locations_instead_of_single_bookies(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cost of a placement in a large cluster was that of ranking each bookie for each place."""
+    """Ranking each bookie for each position once dominated the cost in a large cluster."""
     chosen_by = policy(policy=name)
     racks = {f"/z{n % 3}/r{n}": " ".join(f"b{n}-{k}" for k in range(20)) for n in range(10)}
     known = view(racks, chosen_by)
@@ -171,7 +171,7 @@ def test_locations_are_ranked_and_not_single_bookies(
     assert 0 < len(asked) <= 3 * len(racks) * SEEDS
 
 
-def test_an_ensemble_that_a_greedy_choice_misses() -> None:
+def test_placement_finds_an_ensemble_that_a_greedy_choice_misses() -> None:
     """In two racks with quorums of two, bookies must alternate all around."""
     chosen_by = policy(enforce_racks=True)
     known = view({"/a": "a1 a2 a3 a4 a5 a6 a7", "/b": "b1 b2"}, chosen_by)
@@ -180,14 +180,14 @@ def test_an_ensemble_that_a_greedy_choice_misses() -> None:
     assert chosen_by.fill(Wanted.new(5, 2), known, random.Random(1)) == {}
 
 
-def test_a_way_back_out_of_a_doubtful_choice() -> None:
+def test_placement_uses_a_recently_failed_bookie_if_no_other_ensemble_exists() -> None:
     chosen_by = policy(enforce_racks=True)
     known = view({"/a": "a1", "/c": "c1", "/d": "d1 d2"}, chosen_by, failed_s={"d2": 1.0})
     for members in ensembles(chosen_by, known, Wanted.new(4, 2)):
         assert {place.bookie_id for place in members} == {"a1", "c1", "d1", "d2"}
 
 
-def test_as_many_racks_as_there_are_where_nothing_is_enforced() -> None:
+def test_without_enforcement_an_ensemble_spans_all_available_racks() -> None:
     chosen_by = policy(min_racks=3)
     known = view({"/a": "a1 a2 a3", "/b": "b1"}, chosen_by)
     for members in ensembles(chosen_by, known, Wanted.new(3, 3)):
@@ -195,7 +195,7 @@ def test_as_many_racks_as_there_are_where_nothing_is_enforced() -> None:
         assert chosen_by.adherence(members, 3, 2, known).level is Level.FAIL
 
 
-def test_unknown_racks_count_for_nothing_where_they_are_enforced() -> None:
+def test_bookies_of_unknown_racks_are_not_chosen_if_racks_are_enforced() -> None:
     chosen_by = policy(enforce_racks=True)
     known = view({"/a": "a1", "/b": "b1", "/default-rack": "x1 x2 x3"}, chosen_by)
     assert chosen_by.fill(Wanted.new(3, 3), known, random.Random(1)) == {}
@@ -205,7 +205,7 @@ def test_unknown_racks_count_for_nothing_where_they_are_enforced() -> None:
     assert chosen_by.fill(Wanted.new(2, 2), nothing, random.Random(1)) == {}
 
 
-def test_our_own_rack_first() -> None:
+def test_the_first_member_is_from_the_clients_own_rack() -> None:
     chosen_by = policy()
     known = view({"/a": "a1 a2", "/b": "b1 b2", "/c": "c1 c2"}, chosen_by, own_location="/b")
     found = ensembles(chosen_by, known, Wanted.new(3, 3))
@@ -213,7 +213,7 @@ def test_our_own_rack_first() -> None:
     assert all(len(racks_of(members)) == 3 for members in found)
 
 
-def test_a_replacement_is_from_the_same_rack_if_it_can_be() -> None:
+def test_a_replacement_comes_from_the_same_rack_if_possible() -> None:
     chosen_by = policy()
     known = view({"/a": "a1 a2", "/b": "b1 b2", "/c": "c1"}, chosen_by)
     wanted = Wanted.replacing(("a1", "b1"), {0: "a1"}, 2, 2)
@@ -222,14 +222,14 @@ def test_a_replacement_is_from_the_same_rack_if_it_can_be() -> None:
     assert {m[0].bookie_id for m in ensembles(chosen_by, known, wanted)} == {"c1"}
 
 
-def test_a_replacement_mends_what_was_wrong() -> None:
+def test_a_replacement_restores_the_missing_rack() -> None:
     chosen_by = policy()
     known = view({"/a": "a1 a2 a3", "/b": "b1"}, chosen_by)
     wanted = Wanted.replacing(("a1", "a2"), {0: "a1"}, 2, 2)
     assert {m[0].bookie_id for m in ensembles(chosen_by, known, wanted)} == {"b1"}
 
 
-def test_enforced_racks_do_not_stop_a_replacement_that_makes_nothing_worse() -> None:
+def test_enforced_racks_allow_a_replacement_that_does_not_reduce_adherence() -> None:
     """The ledger is older than the enforcement, and its writer continues nevertheless."""
     chosen_by = policy(enforce_racks=True)
     known = view({"/a": "a1 a2 a3"}, chosen_by)
@@ -240,8 +240,8 @@ def test_enforced_racks_do_not_stop_a_replacement_that_makes_nothing_worse() -> 
     assert chosen_by.fill(wanted, known, random.Random(1)) == {}
 
 
-def test_some_of_several_are_replaced() -> None:
-    """Those that can be replaced are."""
+def test_members_that_can_be_replaced_are_replaced_even_if_others_cannot() -> None:
+    """One of two failed members has a possible replacement, and the other one has none."""
     chosen_by = policy(min_racks=3, enforce_racks=True)
     known = view({"/a": "a1", "/b": "b1 b2", "/c": "c1"}, chosen_by)
     wanted = Wanted.replacing(("a1", "b1", "c1"), {0: "a1", 1: "b1"}, 3, 2)
@@ -250,7 +250,7 @@ def test_some_of_several_are_replaced() -> None:
     assert chosen_by.fill(wanted, known, random.Random(1)) == {0: "b2"}
 
 
-def test_who_failed_lately_only_where_nothing_else_is_left() -> None:
+def test_recently_failed_bookies_are_chosen_only_if_needed() -> None:
     chosen_by = policy()
     known = view({"/a": "a1 a2", "/b": "b1"}, chosen_by, failed_s={"b1": 3.0})
     for members in ensembles(chosen_by, known, Wanted.new(2, 2)):
@@ -263,7 +263,7 @@ def test_who_failed_lately_only_where_nothing_else_is_left() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_different_hosts_first(name: str) -> None:
+def test_bookies_on_different_hosts_are_preferred(name: str) -> None:
     chosen_by = policy(policy=name, strict_zones=False)
     default = chosen_by.default_location
     for racks in ({default: "a1@h a2@h a3@h b1"}, {"/x/r": "a1@h a2@h a3@h b1"}):
@@ -281,7 +281,7 @@ def regions_of(members: Sequence[Place]) -> list[str]:
     return [region_of(place.location) for place in members]
 
 
-def test_regions_take_turns_our_own_first() -> None:
+def test_members_alternate_between_regions_starting_with_the_clients_own() -> None:
     chosen_by = policy(policy="region-aware")
     known = view(REGIONS, chosen_by, own_location="/y/1")
     for members in ensembles(chosen_by, known, Wanted.new(5, 5)):
@@ -306,7 +306,7 @@ def test_every_ack_quorum_spans_the_regions() -> None:
         two.check(3, 3, 2)
 
 
-def test_regions_outside_are_not_written_to() -> None:
+def test_bookies_outside_the_configured_regions_are_not_chosen() -> None:
     chosen_by = policy(policy="region-aware", regions=("x", "y"), min_regions=1)
     known = view(REGIONS, chosen_by)
     for members in ensembles(chosen_by, known, Wanted.new(3, 3, 2)):
@@ -314,7 +314,7 @@ def test_regions_outside_are_not_written_to() -> None:
     assert "z" in chosen_by.adherence([known.find("z1")], 1, 1, known).reason
 
 
-def test_reads_of_regions() -> None:
+def test_reads_prefer_the_clients_own_region_unless_disabled() -> None:
     chosen_by = policy(policy="region-aware")
     known = view(REGIONS, chosen_by, own_location="/y/9")
     order = chosen_by.read_order(["x1", "y1", "z1", "y3"], known)
@@ -323,7 +323,7 @@ def test_reads_of_regions() -> None:
     assert silent.read_order(["x1", "y1"], known) == ["x1", "y1"]
 
 
-def test_reads_of_racks_are_local_where_that_is_asked_for() -> None:
+def test_reads_prefer_the_clients_own_rack_if_configured() -> None:
     racks = {"/a": "a1", "/b": "b1"}
     for local, order in ((None, ["a1", "b1"]), (True, ["b1", "a1"])):
         chosen_by = policy(local_reads=local)
@@ -336,7 +336,7 @@ def test_reads_of_racks_are_local_where_that_is_asked_for() -> None:
 ZONES = {"/1/u": "a1 a2", "/1/v": "a3", "/2/u": "b1 b2", "/2/v": "b3", "/3/u": "c1"}
 
 
-def test_zones() -> None:
+def test_an_ensemble_spans_zones_and_upgrade_domains() -> None:
     chosen_by = policy(policy="zone-aware")
     known = view(ZONES, chosen_by)
     for members in ensembles(chosen_by, known, Wanted.new(3, 3)):
@@ -351,7 +351,7 @@ def test_zones() -> None:
     assert chosen_by.fill(Wanted.new(3, 3), known, random.Random(1)) == {}
 
 
-def test_adherence_of_zones_and_their_upgrade_domains() -> None:
+def test_adherence_is_judged_by_zones_and_upgrade_domains() -> None:
     chosen_by = policy(policy="zone-aware")
     known = view(ZONES, chosen_by)
 
@@ -364,7 +364,7 @@ def test_adherence_of_zones_and_their_upgrade_domains() -> None:
     assert level("a1", "a3") is Level.FAIL
 
 
-def test_strict_zones_want_fitting_quorums() -> None:
+def test_strict_zones_require_fitting_quorums() -> None:
     chosen_by = policy(policy="zone-aware")
     chosen_by.check(6, 3, 2)
     for size, quorum in ((4, 3), (2, 2)):
@@ -376,7 +376,7 @@ def test_strict_zones_want_fitting_quorums() -> None:
 # -- near, and heavy --------------------------------------------------------------------------
 
 
-def test_local_first() -> None:
+def test_local_first_prefers_the_own_host_then_rack_then_region() -> None:
     chosen_by = policy(policy="local-first")
     known = view(
         {"/r/1": "mine@h mine2@h near", "/r/2": "further", "/s/1": "far"}, chosen_by,
@@ -391,7 +391,7 @@ def test_local_first() -> None:
     assert silent.read_order(some, known) == some
 
 
-def test_weights() -> None:
+def test_weights_are_bounded_by_a_multiple_of_the_median_free_space() -> None:
     free = {"full": 10, "half": 100, "half2": 100, "empty": 10_000}
     weights = weighed(free, [*free, "silent"], 3.0)
     assert weights == {"full": 10, "half": 100, "half2": 100, "empty": 300, "silent": 10}
@@ -408,7 +408,7 @@ def test_a_heavy_bookie_is_chosen_more_often(racks: Mapping[str, str]) -> None:
     assert 0.8 * seeds < heavy < seeds
 
 
-def test_mixing_by_weight_keeps_who_has_none() -> None:
+def test_shuffling_by_weight_keeps_bookies_without_a_weight() -> None:
     ids = ["a", "b", "c"]
     mix(ids, random.Random(1), {"a": 1.0})
     assert ids[0] == "a"
@@ -418,7 +418,7 @@ def test_mixing_by_weight_keeps_who_has_none() -> None:
 # -- words ------------------------------------------------------------------------------------
 
 
-def test_what_is_wanted_and_what_is_there() -> None:
+def test_messages_describe_wanted_and_writable_bookies() -> None:
     chosen_by = policy(enforce_racks=True)
     known = view({"/a": "b1 b2 b3", "/b": "b4"}, chosen_by, failed_s={"b4": 3.2, "b3": -1.0})
     wanted = Wanted.new(5, 2)
@@ -430,7 +430,7 @@ def test_what_is_wanted_and_what_is_there() -> None:
     )
 
 
-def test_a_rack_that_has_nobody_is_named() -> None:
+def test_the_message_names_a_rack_without_writable_bookies() -> None:
     chosen_by = policy(enforce_racks=True)
     gone = Place("b9", "h9", "/b")
     known = View(
@@ -446,8 +446,8 @@ def test_a_rack_that_has_nobody_is_named() -> None:
     assert "instead of b9" in chosen_by.wish(wanted, known)
 
 
-def test_a_bookie_is_not_called_writable_and_to_be_replaced() -> None:
-    """'1 is writable: b1 (to be replaced)' was read three times."""
+def test_the_message_does_not_list_a_bookie_to_be_replaced_as_writable() -> None:
+    """Readers misunderstood the message '1 is writable: b1 (to be replaced)'."""
     chosen_by = policy()
     alone = view({"/a": "b1"}, chosen_by)
     assert situation(Wanted.replacing(("b1",), {0: "b1"}, 1, 1), alone) == (
@@ -459,7 +459,7 @@ def test_a_bookie_is_not_called_writable_and_to_be_replaced() -> None:
     )
 
 
-def test_many_names_are_not_all_told() -> None:
+def test_the_message_abbreviates_long_lists_of_bookies() -> None:
     chosen_by = policy()
     racks = {f"/r{n}": " ".join(f"b{n}-{k}" for k in range(30)) for n in range(30)}
     known = view(racks, chosen_by)
@@ -481,12 +481,12 @@ def test_locations_are_normalised() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "/", "//a", "/a//b", "/a\tb\n/c", "/a / b", "/" + "x" * 300])
-def test_what_is_no_location(text: str) -> None:
+def test_invalid_locations_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a network location"):
         parse_location(text)
 
 
-def test_tables() -> None:
+def test_location_tables_are_parsed_and_bad_ones_refused() -> None:
     lines = "# racks\nbookie-1:3181  /a\n\nhost2 b # the other one\n"
     assert parse_lines(lines) == {"bookie-1:3181": "/a", "host2": "/b"}
     assert parse_toml('[locations]\n"bookie-1:3181" = "/a"\n') == {"bookie-1:3181": "/a"}
@@ -507,7 +507,7 @@ PULSAR = b"""{"default": {"b1:3181": {"rack": "/rack-a", "hostname": "h1"},
               "west": {"b3:3181": {"rack": "/w/1", "note": "kept"}, "b4:3181": {"rack": null}}}"""
 
 
-def test_the_table_of_pulsar() -> None:
+def test_the_location_table_of_pulsar_is_parsed() -> None:
     assert parse_groups(PULSAR) == {
         "b1:3181": "/rack-a", "h1": "/rack-a", "b2:3181": "/rack-b", "b3:3181": "/w/1",
     }  # fmt: skip
@@ -517,7 +517,7 @@ def test_the_table_of_pulsar() -> None:
             parse_groups(bad)
 
 
-def test_a_change_of_the_table_keeps_what_is_not_ours() -> None:
+def test_a_change_of_the_table_keeps_unknown_fields() -> None:
     changed = read_groups(with_location(PULSAR, "b3:3181", "/w/2"))
     assert changed["west"]["b3:3181"] == {"rack": "/w/2", "note": "kept"}
     assert changed["default"] == read_groups(PULSAR)["default"]

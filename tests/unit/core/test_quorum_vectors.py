@@ -22,7 +22,7 @@ def shape(vector: dict[str, Any]) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("vector", vectors("write_set"))
-def test_write_sets(vector: dict[str, Any]) -> None:
+def test_write_sets_equal_those_of_apache(vector: dict[str, Any]) -> None:
     size, quorum, _ = shape(vector)
     for entry, members in vector["writeSets"].items():
         assert list(write_set(int(entry), size, quorum)) == members
@@ -35,7 +35,7 @@ KNOWN_ANSWERS = {0, -7, -13}
 
 
 @pytest.mark.parametrize("vector", vectors("quorum_coverage"))
-def test_coverage(vector: dict[str, Any]) -> None:
+def test_coverage_equals_that_of_apache(vector: dict[str, Any]) -> None:
     if "cases" in vector:
         for case in vector["cases"]:
             known = {index for index, code in enumerate(case["rc"]) if code in KNOWN_ANSWERS}
@@ -48,7 +48,7 @@ def test_coverage(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("vector", vectors("ack_set"))
-def test_failures_that_an_entry_bears(vector: dict[str, Any]) -> None:
+def test_the_failures_an_entry_tolerates_equal_those_of_apache(vector: dict[str, Any]) -> None:
     size, quorum, acks = shape(vector)
     for failures, broken in enumerate(vector["ackQuorumBrokenAfterNthFailure"], 1):
         absent = set(write_set(0, size, quorum)[:failures])

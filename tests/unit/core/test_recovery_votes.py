@@ -11,7 +11,7 @@ def votes(shape: tuple[int, int, int] = (3, 3, 2)) -> RecoveryVotes:
     return RecoveryVotes(10, *shape)
 
 
-def test_one_valid_copy_is_enough() -> None:
+def test_one_valid_copy_proves_that_an_entry_exists() -> None:
     v = votes()
     v.negative(10, 0)
     v.neither(10, 1)
@@ -22,7 +22,9 @@ def test_one_valid_copy_is_enough() -> None:
 @pytest.mark.parametrize(
     ("shape", "needed"), [((3, 3, 2), 2), ((3, 3, 3), 1), ((3, 3, 1), 3), ((5, 3, 2), 2)]
 )
-def test_rule_3_so_many_negatives_prove_absence(shape: tuple[int, int, int], needed: int) -> None:
+def test_rule_3_enough_negative_answers_prove_absence(
+    shape: tuple[int, int, int], needed: int
+) -> None:
     v = votes(shape)
     members = [(10 + k) % shape[0] for k in range(shape[1])]
     for count, index in enumerate(members[:needed], 1):
@@ -39,13 +41,13 @@ def test_a_bookie_that_repeats_itself_counts_once() -> None:
     assert v.verdict(10) is EntryVerdict.OPEN
 
 
-def test_negatives_of_others_than_the_write_set_do_not_count() -> None:
+def test_negative_answers_from_outside_the_write_set_do_not_count() -> None:
     v = votes((5, 2, 2))  # entry 10: members 0 and 1
     v.negative(10, 3)
     assert v.verdict(10) is EntryVerdict.OPEN
 
 
-def test_rule_9_bad_digests_and_silence_are_neither() -> None:
+def test_rule_9_bad_digests_and_silence_are_neither_positive_nor_negative() -> None:
     v = votes()
     v.negative(10, 0)
     v.neither(10, 1)
@@ -59,7 +61,7 @@ def test_rule_2_recovery_starts_at_the_last_segment() -> None:
     assert recovery_lac({0: 44, 2: 41}, 40) == 44
 
 
-def test_a_member_that_did_not_answer_may_have_the_content_that_another_one_has() -> None:
+def test_an_entry_with_one_forgeable_copy_and_silent_members_is_undecidable() -> None:
     """One copy proves nothing if digests can be forged. But it is not proved to be absent either,
     because the three members that timed out may have acknowledged the same content.
     """

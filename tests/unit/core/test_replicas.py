@@ -34,7 +34,7 @@ def missing(first: int, last: int) -> Bad:
     return Bad(first, last, Kind.MISSING, "no such entry")
 
 
-def test_the_end_that_an_ack_quorum_has_is_short_and_all_else_is_missing() -> None:
+def test_an_end_that_an_ack_quorum_has_is_short_and_other_gaps_are_missing() -> None:
     metadata = ledger()
     assert judged(metadata, {2: [missing(60, 99)]}) == [(60, 99, "c:1", Kind.SHORT)]
     assert judged(metadata, {2: [missing(60, 90)]}) == [(60, 90, "c:1", Kind.MISSING)]
@@ -61,7 +61,7 @@ def test_the_end_that_an_ack_quorum_has_is_short_and_all_else_is_missing() -> No
     assert judged(ledger((3, 3, 3)), {2: [missing(60, 99)]}) == [(60, 99, "c:1", Kind.MISSING)]
 
 
-def test_what_a_writer_may_still_send_is_not_missing() -> None:
+def test_entries_that_a_writer_may_still_send_are_not_missing() -> None:
     metadata = ledger(state=LedgerState.OPEN)
     assert judged(metadata, {2: [missing(60, 70)]}, 70) == []
     assert judged(metadata, {1: [missing(65, 70)], 2: [missing(60, 70)]}, 70) == [
@@ -70,12 +70,12 @@ def test_what_a_writer_may_still_send_is_not_missing() -> None:
     ]
 
 
-def test_a_range_inside_the_one_before_it_does_not_shorten_that() -> None:
+def test_merging_a_range_inside_the_previous_one_does_not_shorten_it() -> None:
     found = [missing(0, 99), missing(10, 20), missing(100, 109)]
     assert coalesced(ledger(), 0, found) == [missing(0, 109)]
 
 
-def test_ranges_of_a_striped_member_join_over_what_is_not_its_own() -> None:
+def test_ranges_of_a_striped_member_are_merged_across_entries_of_others() -> None:
     metadata = ledger((4, 2, 2))
     mine = list(stored_by(metadata, 1, 0, 99))
     found = [Bad(entry, entry, Kind.DAMAGED, "I/O error") for entry in mine[2:7]]
@@ -115,7 +115,7 @@ def test_sums_do_not_depend_on_the_cut_and_see_every_change(
     assert suspicious(metadata, {1: shorter, **others}) == [wrong]  # type: ignore[dict-item]
 
 
-def test_the_majority_is_right_and_without_one_nobody_is() -> None:
+def test_differing_copies_are_judged_by_the_majority_and_all_without_one() -> None:
     a, b, c = (1, 1, 1), (1, 1, 2), (1, 1, 3)
     assert differing_copies({0: {5: a}, 1: {5: a}, 2: {5: b}}) == {2: [5]}
     assert differing_copies({0: {5: a}, 1: {5: b}}) == {0: [5], 1: [5]}

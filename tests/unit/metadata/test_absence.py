@@ -23,13 +23,13 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, LOGGER)
 
 
-async def test_one_event_when_it_is_away_and_one_when_it_is_back(
+async def test_losing_and_regaining_zookeeper_log_one_event_each(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(absence, "AWAY_S", 0.0)
     log = AbsenceLog("zk-1:2181,zk-2:2181", lambda: {"zk-1:2181": "Connection refused"})
     log.back()
-    assert events(caplog) == [], "it was never away"
+    assert events(caplog) == [], "the store was never unavailable"
     told: list[float] = []
     log.watches.add(told.append)
     for _ in range(5):  # kazoo reports each attempt
@@ -47,7 +47,7 @@ async def test_one_event_when_it_is_away_and_one_when_it_is_back(
     assert "answers again, after" in second.getMessage()
 
 
-async def test_a_move_to_another_server_is_no_event(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_move_to_another_server_logs_no_event(caplog: pytest.LogCaptureFixture) -> None:
     log = AbsenceLog("zk-1:2181", dict)
     log.lost()
     await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 
-async def test_a_bookie_with_a_name_moves(tmp_path: Path) -> None:
+async def test_a_bookie_with_a_name_moves_to_another_port_with_its_ledgers(tmp_path: Path) -> None:
     metadata = memory_metadata()
     ports = set()
     async with (
@@ -34,7 +34,7 @@ async def test_a_bookie_with_a_name_moves(tmp_path: Path) -> None:
     assert len(ports) == 2
 
 
-async def test_the_directory_of_another_id(tmp_path: Path) -> None:
+async def test_a_start_refuses_the_directory_of_another_bookie_id(tmp_path: Path) -> None:
     metadata = memory_metadata()
     async with running_bookie(tmp_path / "a", metadata=metadata, bookie_id="alpha"):
         pass
@@ -44,7 +44,9 @@ async def test_the_directory_of_another_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bookie_id", ["a/b", "readonly", "a b", "\u00e4"])
-async def test_what_no_bookie_can_be_called(tmp_path: Path, bookie_id: str) -> None:
+async def test_invalid_bookie_ids_are_refused_before_anything_is_written(
+    tmp_path: Path, bookie_id: str
+) -> None:
     with pytest.raises(UsageError, match="cannot be a bookie id"):
         async with running_bookie(tmp_path / "a", bookie_id=bookie_id):
             pass

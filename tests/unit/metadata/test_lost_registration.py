@@ -12,7 +12,7 @@ from quire.metadata.interface import BookieAddress
 from quire.metadata.sqlite.store import SqliteStore
 
 
-async def test_a_change_of_a_lost_registration_names_no_time(
+async def test_a_change_of_a_lost_registration_fails_without_naming_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await open_metadata(f"sqlite:///{tmp_path}/cluster.db", create=True)

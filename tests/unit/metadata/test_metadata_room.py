@@ -50,7 +50,7 @@ async def full_ledger(
     return writer, members, other
 
 
-def test_a_writer_without_room_goes_on_with_fewer_bookies_and_closes() -> None:
+def test_a_writer_with_full_metadata_continues_with_fewer_bookies_and_closes() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client(WAITS) as client:
@@ -69,7 +69,7 @@ def test_a_writer_without_room_goes_on_with_fewer_bookies_and_closes() -> None:
     simulated(main)
 
 
-def test_the_member_comes_back_although_another_bookie_is_there() -> None:
+def test_a_lost_member_returns_if_the_metadata_has_no_space_for_a_replacement() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client(WAITS) as client:
@@ -86,7 +86,7 @@ def test_the_member_comes_back_although_another_bookie_is_there() -> None:
     simulated(main)
 
 
-def test_without_an_ack_quorum_it_fails_with_the_reason_and_recovery_closes_the_ledger() -> None:
+def test_without_an_ack_quorum_the_writer_fails_and_recovery_closes_the_ledger() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client(WAITS) as client:
@@ -109,7 +109,7 @@ def test_without_an_ack_quorum_it_fails_with_the_reason_and_recovery_closes_the_
     simulated(main)
 
 
-def test_a_recovery_without_room_for_other_bookies_goes_on_with_those_that_it_has() -> None:
+def test_a_recovery_with_full_metadata_continues_with_its_bookies() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((3, 3, 2), range(10), state=LedgerState.IN_RECOVERY)
@@ -124,7 +124,7 @@ def test_a_recovery_without_room_for_other_bookies_goes_on_with_those_that_it_ha
     simulated(main)
 
 
-def test_a_copy_whose_bookies_do_not_fit_into_the_metadata_is_not_begun() -> None:
+def test_a_copy_is_not_started_if_its_bookies_do_not_fit_into_the_metadata() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         long = "b3-" + "x" * 50

@@ -48,7 +48,7 @@ async def there() -> AsyncIterator[Scene]:
     await made.store.close()
 
 
-async def test_an_outage_is_written_when_the_store_is_back(there: Scene) -> None:
+async def test_an_outage_is_recorded_when_the_store_is_back(there: Scene) -> None:
     notes = there.notes("b1:3181")
     notes.start()
     assert await there.found() == {}
@@ -59,7 +59,7 @@ async def test_an_outage_is_written_when_the_store_is_back(there: Scene) -> None
     await notes.close()
     there.store.outages.tell(6.0)
     await asyncio.sleep(0)
-    assert await there.found() == wanted, "it was closed"
+    assert await there.found() == wanted, "closed notes record no outage"
 
 
 async def test_a_server_that_was_restarted_keeps_its_earlier_outages(there: Scene) -> None:
@@ -93,7 +93,7 @@ async def test_only_the_last_hour_is_shown_and_then_the_note_is_deleted(there: S
     await notes.close()
 
 
-async def test_a_note_is_bounded(there: Scene) -> None:
+async def test_the_number_of_outages_in_a_note_is_limited(there: Scene) -> None:
     notes = there.notes("b1:3181")
     notes.start()
     for _ in range(OUTAGES_MAX + 5):
@@ -110,7 +110,7 @@ async def test_a_note_is_bounded(there: Scene) -> None:
     await notes.close()
 
 
-async def test_a_write_that_fails_is_tried_again(
+async def test_a_failed_write_of_a_note_is_retried(
     there: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store may go away again at once."""
@@ -136,7 +136,7 @@ async def test_a_write_that_fails_is_tried_again(
 @pytest.mark.parametrize(
     "value", [b"no json", b"[]", b'{"outages": 1}', encode([])[:-1] + b', "new": 1}']
 )
-async def test_a_note_that_is_not_understood_is_left_out_and_kept(
+async def test_a_note_that_cannot_be_decoded_is_skipped_and_kept(
     there: Scene, value: bytes
 ) -> None:
     notes = there.notes("b2:3181")

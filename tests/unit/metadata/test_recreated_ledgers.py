@@ -115,7 +115,7 @@ def test_a_writer_does_not_change_the_ensemble_of_the_new_ledger(
     simulated(main)
 
 
-def test_a_conflict_is_not_taken_for_a_change_of_the_old_ledger() -> None:
+def test_a_conflict_with_the_new_ledger_is_reported_as_a_recreation() -> None:
     """The new ledger has another version, so that the compare-and-swap fails first."""
 
     async def main() -> None:
@@ -135,7 +135,7 @@ def test_a_conflict_is_not_taken_for_a_change_of_the_old_ledger() -> None:
     simulated(main)
 
 
-def test_a_writer_that_watches_stops_at_once() -> None:
+def test_a_writer_that_watches_its_ledger_stops_at_once() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         config = replace(CONFIG, watch_written_ledgers=True)
@@ -154,7 +154,7 @@ def test_a_writer_that_watches_stops_at_once() -> None:
     simulated(main)
 
 
-def test_a_reader_does_not_take_over_the_new_ledger() -> None:
+def test_a_reader_of_the_old_ledger_does_not_adopt_the_new_one() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:
@@ -176,7 +176,7 @@ def test_a_reader_does_not_take_over_the_new_ledger() -> None:
     simulated(main)
 
 
-def test_a_reader_that_follows_the_former_ledger_is_told() -> None:
+def test_a_reader_that_follows_the_old_ledger_gets_an_error() -> None:
     """It would wait for ever, or be given entries of another ledger."""
 
     async def main() -> None:
@@ -228,7 +228,7 @@ def test_recovery_does_not_close_the_new_ledger() -> None:
 
 
 @FORMS
-def test_repair_looks_again(
+def test_a_repair_detects_that_its_ledger_was_recreated(
     version: int, change: Callable[[LedgerMetadata], LedgerMetadata]
 ) -> None:
     async def main() -> None:
@@ -248,7 +248,7 @@ def test_repair_looks_again(
     simulated(main)
 
 
-def test_what_tells_creations_apart() -> None:
+def test_creations_are_distinguished_by_token_time_or_password() -> None:
     token = Versioned(stored_form(3), 0, created=1)
     rewritten = Versioned(replace(token.value, ctoken=0), 4, created=1)
     assert same_creation(token, replace(token, version=9))

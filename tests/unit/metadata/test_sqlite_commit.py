@@ -19,7 +19,7 @@ LIMIT_S = 10.0
 async def test_writes_end_if_the_file_cannot_be_examined_after_their_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They waited for ever, because the error ended the callback that completes them."""
+    """Writes once waited for ever, because the error ended the callback that completes them."""
     file, _ = await SqliteFile.open(tmp_path / "cluster.db", "an-id")
     examined, committed = os.stat, False
 
@@ -46,7 +46,7 @@ async def test_writes_end_if_the_file_cannot_be_examined_after_their_commit(
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
-async def test_what_is_logged_about_a_file_that_is_gone_agrees_with_the_outcome(
+async def test_the_log_about_a_missing_file_agrees_with_the_outcome_of_the_commit(
     committed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, away = tmp_path / "cluster.db", tmp_path / "away.db"

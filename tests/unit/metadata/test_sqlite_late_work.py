@@ -96,8 +96,8 @@ async def test_a_watch_sees_a_change_whose_caller_was_cancelled(
     watch.close()
 
 
-async def test_the_last_of_all_ids_cannot_be_skipped(store: SqliteStore) -> None:
-    """The store raised OverflowError, which is no error of Quire."""
+async def test_the_highest_ledger_id_cannot_be_skipped(store: SqliteStore) -> None:
+    """The store once raised OverflowError, which is not an error of Quire."""
     with pytest.raises(MetadataError, match="used up"):
         await store.skip_ledger_ids(LEDGER_ID_MAX)
     await store.skip_ledger_ids(LEDGER_ID_MAX - 1)

@@ -47,7 +47,7 @@ async def test_a_command_that_is_too_long_is_not_kept(store: MetadataStore) -> N
     await write_start_command(store, "b:1", FIRST)
     long = StartCommand(("quire", "x" * WORDS_BYTES_MAX))
     await write_start_command(store, "b:1", long)
-    assert await read_start_command(store, "b:1") is None, "the former one is wrong by now"
+    assert await read_start_command(store, "b:1") is None, "the previous command is outdated"
 
 
 async def test_a_value_that_cannot_be_decoded_is_unknown(store: MetadataStore) -> None:
@@ -60,6 +60,6 @@ async def test_a_value_that_cannot_be_decoded_is_unknown(store: MetadataStore) -
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"words": 1}', b'{"words": ["a"]}'])
-def test_values_that_are_no_command(value: bytes) -> None:
+def test_invalid_start_commands_are_refused(value: bytes) -> None:
     with pytest.raises(ValueError):
         decode(value)

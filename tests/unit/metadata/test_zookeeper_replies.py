@@ -71,9 +71,7 @@ def stat(created_zxid: int, version: int) -> Any:
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-async def test_a_ledger_that_is_created_again_just_before_a_write_is_noticed(
-    *, recreated: bool
-) -> None:
+async def test_a_ledger_recreated_just_before_a_write_is_noticed(*, recreated: bool) -> None:
     """ZooKeeper compares only versions, and the new node has the same one."""
 
     class ZooKeeper:
@@ -117,7 +115,7 @@ async def test_a_node_is_missing_only_if_the_newest_state_lacks_it() -> None:
 
 
 async def test_marks_of_an_earlier_session_are_not_kept() -> None:
-    """After 10 of them, a commit failed as if its session had ended 10 times."""
+    """After 10 marks, a commit once failed as if its session had ended 10 times."""
     answer = asyncio.Event()
 
     class ZooKeeper:
@@ -342,14 +340,14 @@ class MovingBookie:
         return b"", self._stat(path)
 
 
-async def test_a_bookie_that_becomes_writable_during_a_look_is_not_missing() -> None:
-    """It would count as lost, and its ledgers would be marked."""
+async def test_a_bookie_that_becomes_writable_during_a_listing_is_not_missing() -> None:
+    """A missing bookie would count as lost, and its ledgers would be marked."""
     assert await read_ids(cast(ZooKeeperRoot, Root(MovingBookie()))) == {"b:1"}
     found = await read_bookies(cast(ZooKeeperRoot, Root(MovingBookie())), True)
     assert (list(found.writable), list(found.readonly)) == (["b:1"], [])
 
 
-async def test_lists_of_bookies_that_change_all_the_time_are_read_so_often_and_no_more() -> None:
+async def test_lists_of_bookies_that_keep_changing_are_read_a_limited_number_of_times() -> None:
     zk = MovingBookie(moves=1_000)
     await read_ids(cast(ZooKeeperRoot, Root(zk)))
     assert zk.looks == LISTS_ATTEMPTS_MAX

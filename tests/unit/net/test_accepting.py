@@ -67,7 +67,7 @@ LOOPS = pytest.mark.parametrize(
 
 
 @LOOPS
-def test_it_waits_for_a_descriptor_and_says_so_once(
+def test_a_listener_waits_for_a_file_descriptor_and_logs_it_once(
     loop: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "PAUSE_S", 0.01)
@@ -100,7 +100,7 @@ def test_it_waits_for_a_descriptor_and_says_so_once(
 
 
 @LOOPS
-def test_a_storm_of_connections_is_accepted_piece_by_piece(loop: Any) -> None:
+def test_a_burst_of_connections_is_accepted_in_batches(loop: Any) -> None:
     """The protocols of earlier connections run before the next ones take more descriptors."""
     made_at: list[int] = []
 

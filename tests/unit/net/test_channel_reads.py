@@ -96,7 +96,7 @@ async def begin(channel: BookieChannel, read: Read) -> asyncio.Task[object]:
 
 @pytest.mark.parametrize("plain", [one(LAST_ENTRY), many([LAST_ENTRY])], ids=["one", "many"])
 @pytest.mark.parametrize("fence", [one(LAST_ENTRY, KEY), many([LAST_ENTRY], KEY)])
-async def test_rule_33_the_answer_to_a_plain_read_is_not_that_to_a_fencing_read(
+async def test_rule_33_the_answer_to_a_plain_read_does_not_complete_a_fencing_read(
     plain: Read, fence: Read
 ) -> None:
     async with connected() as (bookie, channel):
@@ -113,7 +113,7 @@ async def test_rule_33_the_answer_to_a_plain_read_is_not_that_to_a_fencing_read(
         assert await reading in (b"plain", [b"plain"])
 
 
-async def test_a_fencing_read_waits_for_an_older_plain_one_and_later_ones_wait_for_it() -> None:
+async def test_a_fencing_read_waits_for_earlier_plain_reads_and_later_ones_wait_for_it() -> None:
     """The bookie may have looked for the older one before it took the last entry."""
     async with connected() as (bookie, channel):
         first = await begin(channel, one(3))
@@ -135,7 +135,7 @@ async def test_a_fencing_read_waits_for_an_older_plain_one_and_later_ones_wait_f
         assert await later == b"later"
 
 
-async def test_reads_of_one_kind_are_under_way_together() -> None:
+async def test_reads_of_one_kind_are_in_flight_together() -> None:
     for key in (None, KEY):
         async with connected() as (bookie, channel):
             reads = [await begin(channel, one(LAST_ENTRY, key)) for _ in range(3)]
@@ -145,7 +145,7 @@ async def test_reads_of_one_kind_are_under_way_together() -> None:
             assert await asyncio.gather(*reads) == [b"last"] * 3
 
 
-async def test_a_wrong_password_is_not_the_answer_to_a_right_one() -> None:
+async def test_a_refused_password_does_not_fail_a_read_with_the_right_one() -> None:
     async with connected() as (bookie, channel):
         right = await begin(channel, one(LAST_ENTRY, KEY))
         wrong = await begin(channel, one(LAST_ENTRY, WRONG_KEY))
@@ -158,7 +158,7 @@ async def test_a_wrong_password_is_not_the_answer_to_a_right_one() -> None:
             await wrong
 
 
-async def test_a_read_that_waits_for_others_ends_with_the_connection() -> None:
+async def test_a_waiting_read_fails_with_the_connection() -> None:
     async with connected() as (bookie, channel):
         reads = [await begin(channel, one(LAST_ENTRY, key)) for key in (KEY, None, WRONG_KEY, None)]
         await bookie.has_been_asked((LAST_ENTRY, True))
@@ -168,7 +168,7 @@ async def test_a_read_that_waits_for_others_ends_with_the_connection() -> None:
             assert isinstance(error, BookieUnavailableError)
 
 
-async def test_a_read_that_was_given_up_still_takes_its_answer() -> None:
+async def test_a_cancelled_read_still_consumes_its_answer() -> None:
     async with connected() as (bookie, channel):
         plain = await begin(channel, one(LAST_ENTRY))
         given_up = await begin(channel, one(LAST_ENTRY, WRONG_KEY))

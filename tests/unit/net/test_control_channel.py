@@ -92,7 +92,7 @@ def add_answer(txn_id: int, code: int, ledger_id: int, entry_id: int) -> bytes:
     return v3.frame(answer)
 
 
-async def test_what_each_call_asks_and_gives() -> None:
+async def test_each_call_sends_its_request_and_returns_the_answer() -> None:
     def script(request: Request) -> Answer:
         answer = answer_to(request)
         match request.header.operation:
@@ -149,7 +149,9 @@ async def test_what_each_call_asks_and_gives() -> None:
         (Code.BAD_VERSION, ProtocolError),
     ],
 )
-async def test_what_a_bookie_refuses_is_an_error(code: Code, kind: type[QuireError]) -> None:
+async def test_a_refusal_by_a_bookie_raises_an_error_for_every_call(
+    code: Code, kind: type[QuireError]
+) -> None:
     bookie = ScriptedBookie(lambda request: v3.frame(answer_to(request, code)))
     async with connected(bookie) as channel:
         for call in (
@@ -165,14 +167,14 @@ async def test_what_a_bookie_refuses_is_an_error(code: Code, kind: type[QuireErr
             await channel.bookie_info()
 
 
-async def test_an_explicit_lac_without_any_entry_is_no_failure() -> None:
+async def test_an_explicit_lac_without_any_entry_is_not_a_failure() -> None:
     """The bookie returns an I/O error with the packet."""
     bookie = ScriptedBookie(lambda r: lac_answer(r, packet=b"packet", code=Code.IO_ERROR))
     async with connected(bookie) as channel:
         assert await channel.read_lac(7) == LacAnswer(b"packet", b"")
 
 
-async def test_answers_come_in_any_order() -> None:
+async def test_answers_in_any_order_reach_their_calls() -> None:
     waiting: list[Request] = []
 
     def script(request: Request) -> Answer:
@@ -186,7 +188,7 @@ async def test_answers_come_in_any_order() -> None:
         assert [answer.max_lac for answer in await asyncio.gather(*calls)] == [11, 12, 13]
 
 
-async def test_a_cancelled_call_leaves_nothing() -> None:
+async def test_a_cancelled_call_leaves_no_state() -> None:
     waiting: list[Request] = []
     bookie = ScriptedBookie(lambda request: waiting.append(request))
     async with connected(bookie) as channel:
@@ -200,7 +202,7 @@ async def test_a_cancelled_call_leaves_nothing() -> None:
         assert (await channel.long_poll(7, 0, 1)).max_lac == 1
 
 
-async def test_a_lost_connection_fails_everything_that_waits() -> None:
+async def test_a_lost_connection_fails_all_waiting_calls() -> None:
     asked = asyncio.Event()
     bookie = ScriptedBookie(lambda request: asked.set())
     async with connected(bookie) as channel:
@@ -220,13 +222,13 @@ async def test_a_lost_connection_fails_everything_that_waits() -> None:
 @pytest.mark.parametrize(
     "garbage", [b"\x00\x00\x00\x08\x02\x01\x00\x00abcd", b"\xff\xff\xff\xff"], ids=["v2", "huge"]
 )
-async def test_bytes_that_are_no_answer_end_the_connection(garbage: bytes) -> None:
+async def test_invalid_answers_end_the_connection(garbage: bytes) -> None:
     async with connected(ScriptedBookie(lambda request: garbage)) as channel:
         with pytest.raises(BookieUnavailableError, match="protocol error"):
             await channel.force(7)
 
 
-async def test_calls_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_outstanding_calls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "MAX_OUTSTANDING_CALLS", 2)
     async with connected(ScriptedBookie()) as channel:
         calls = [asyncio.ensure_future(channel.long_poll(7, k, 1)) for k in range(2)]
@@ -238,7 +240,7 @@ async def test_calls_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_answers_to_adds_go_to_their_ledgers_by_the_chunk() -> None:
+async def test_answers_to_adds_reach_their_ledgers_once_per_chunk() -> None:
     async with connected(ScriptedBookie()) as channel:
         one, other = Sink(), Sink()
         channel.attach(1, one)

@@ -25,7 +25,7 @@ MUCH = bytes(64 << 20)
 """More than the kernel holds for one connection."""
 
 
-async def test_a_closed_connection_whose_bookie_takes_nothing_ends() -> None:
+async def test_a_closed_connection_ends_even_if_its_bookie_reads_nothing() -> None:
     """It would otherwise stay until the kernel gives up sending the written bytes."""
     ended = asyncio.Event()
 
@@ -47,7 +47,7 @@ async def test_a_closed_connection_whose_bookie_takes_nothing_ends() -> None:
 
 
 @pytest.mark.parametrize("data", [b"the last words", MUCH], ids=["little", "much"])
-async def test_what_was_handed_over_still_leaves(data: bytes) -> None:
+async def test_data_handed_over_before_the_end_is_still_sent(data: bytes) -> None:
     received = bytearray()
     ended = asyncio.Event()
 
@@ -103,7 +103,7 @@ class Sink:
         pass
 
 
-async def test_a_slow_bookie_reads_all_adds_although_it_answers_after_the_end() -> None:
+async def test_a_slow_bookie_receives_all_adds_even_if_it_answers_after_the_end() -> None:
     """A closed socket answers the late answer with a reset, and drops what it has not sent."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -163,7 +163,7 @@ def test_a_dead_connection_ends_without_an_error(
     assert problems == []
 
 
-async def test_a_bookie_that_never_answers_is_not_waited_for() -> None:
+async def test_ending_a_connection_does_not_wait_for_a_silent_bookie() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         link = BookieChannel("a:1")
         await AsyncioNetwork().connect("127.0.0.1", listener.getsockname()[1], lambda: link)
@@ -175,7 +175,7 @@ async def test_a_bookie_that_never_answers_is_not_waited_for() -> None:
         assert link.lost is not None
 
 
-async def test_a_bookie_reads_all_adds_of_a_tls_connection(tmp_path: Path) -> None:
+async def test_a_bookie_receives_all_adds_of_a_closed_tls_connection(tmp_path: Path) -> None:
     """More than the socket takes is still within TLS when the client ends."""
     authority = Authority(tmp_path)
     own = authority.issue("bookie")
@@ -208,10 +208,10 @@ async def test_a_bookie_reads_all_adds_of_a_tls_connection(tmp_path: Path) -> No
     assert len(received) == len(MUCH)
 
 
-async def test_a_connection_forgets_the_ledgers_of_long_ago(
+async def test_a_connection_forgets_ledgers_with_old_unanswered_adds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It remembered each ledger that was left with an unanswered add, for as long as it lived."""
+    """A connection once remembered each ledger with an unanswered add for its whole life."""
     link = BookieChannel("b")
     loop = asyncio.get_running_loop()
     now_s = loop.time()

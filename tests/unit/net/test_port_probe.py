@@ -24,7 +24,7 @@ class Failing(AsyncioNetwork):
         raise AssertionError("unreachable")
 
 
-async def test_a_port_that_listens_and_one_that_does_not() -> None:
+async def test_a_probe_distinguishes_a_listening_port_from_a_closed_one() -> None:
     ended = asyncio.Event()
 
     class Server(asyncio.Protocol):
@@ -45,7 +45,7 @@ async def test_a_port_that_listens_and_one_that_does_not() -> None:
     assert await probe_port(AsyncioNetwork(), "127.0.0.1", port, LIMIT_S) is ProbeResult.REFUSED
 
 
-async def test_the_reasons_of_several_addresses() -> None:
+async def test_a_probe_reports_the_reasons_of_several_addresses() -> None:
     refused = "[Errno 111] Connect call failed ('::1', 1), [Errno 111] Connect call failed"
     both = OSError(f"Multiple exceptions: {refused}")
     assert await probe_port(Failing(both), "host", 1, LIMIT_S) is ProbeResult.REFUSED
@@ -53,7 +53,7 @@ async def test_the_reasons_of_several_addresses() -> None:
     assert await probe_port(Failing(one), "host", 1, LIMIT_S) is ProbeResult.SILENT
 
 
-async def test_an_address_without_an_answer_and_an_unknown_name() -> None:
+async def test_a_probe_distinguishes_a_silent_address_from_an_unknown_name() -> None:
     assert await probe_port(Failing(None), "10.0.0.1", 1, 0.01) is ProbeResult.SILENT
     assert (
         await probe_port(Failing(OSError(113, "No route")), "10.0.0.1", 1, LIMIT_S)

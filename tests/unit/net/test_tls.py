@@ -47,7 +47,7 @@ def server(own: Files, **more: object) -> TlsServerConfig:
 # -- contexts ---------------------------------------------------------------------------------
 
 
-def test_a_server_takes_tls_1_2_and_newer_and_no_tickets(own: Files) -> None:
+def test_a_server_accepts_tls_1_2_or_later_without_session_tickets(own: Files) -> None:
     context = server_context(server(own))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert context.maximum_version == ssl.TLSVersion.MAXIMUM_SUPPORTED
@@ -59,7 +59,7 @@ def test_a_server_takes_tls_1_2_and_newer_and_no_tickets(own: Files) -> None:
 @pytest.mark.parametrize(
     ("wanted", "mode"), [("optional", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)]
 )
-def test_a_server_that_wants_client_certificates(
+def test_a_server_requests_client_certificates_if_configured(
     authority: Authority, own: Files, wanted: str, mode: int
 ) -> None:
     context = server_context(server(own, ca=authority.ca, client_certificates=wanted))
@@ -69,7 +69,7 @@ def test_a_server_that_wants_client_certificates(
         server_context(server(own, client_certificates=wanted))
 
 
-def test_a_client_verifies_unless_told_otherwise(authority: Authority, own: Files) -> None:
+def test_a_client_verifies_certificates_by_default(authority: Authority, own: Files) -> None:
     config = TlsClientConfig(ca=authority.ca)
     context = client_context(config)
     assert context.verify_mode == ssl.CERT_REQUIRED
@@ -141,7 +141,7 @@ def test_files_that_cannot_be_used_are_named(
             client_context(client)
 
 
-def test_encrypted_keys(tmp_path: Path, own: Files) -> None:
+def test_encrypted_keys_need_a_password_file(tmp_path: Path, own: Files) -> None:
     key = serialization.load_pem_private_key(Path(own.private_key).read_bytes(), None)
     Path(own.private_key).write_bytes(
         key.private_bytes(
@@ -183,7 +183,7 @@ class Told:
         self.events.append(event)
 
 
-def test_changed_files_are_followed_at_the_next_look(authority: Authority, own: Files) -> None:
+def test_changed_files_are_loaded_at_the_next_check(authority: Authority, own: Files) -> None:
     time, told = Time(), Told()
     tls = server_tls(server(own, reload_check_s=10.0), time, told)
     first = tls.current()
@@ -191,7 +191,7 @@ def test_changed_files_are_followed_at_the_next_look(authority: Authority, own: 
     assert tls.current() is first, "nothing changed"
     authority.issue("bookie")
     time.now += 9.9
-    assert tls.current() is first, "not looked at yet"
+    assert tls.current() is first, "the files are not checked yet"
     time.now += 0.1
     second = tls.current()
     assert second is not first
@@ -224,7 +224,7 @@ def test_a_reload_that_fails_keeps_the_context_and_tries_again(
 
 
 def test_a_replaced_link_is_a_change(tmp_path: Path, authority: Authority, own: Files) -> None:
-    """Secrets that are mounted change by a link that points elsewhere: same size, same time."""
+    """Mounted secrets change by a new link target, with the same size and time."""
     ca = tmp_path / "linked.pem"
     ca.symlink_to(authority.ca)
     time = Time()
@@ -239,7 +239,7 @@ def test_a_replaced_link_is_a_change(tmp_path: Path, authority: Authority, own: 
     assert tls.current() is not first
 
 
-def test_the_first_context_must_be_had(tmp_path: Path) -> None:
+def test_a_failure_to_load_the_first_context_is_raised(tmp_path: Path) -> None:
     with pytest.raises(TlsConfigError, match="cannot be read"):
         client_tls(TlsClientConfig(ca=str(tmp_path / "none")), Time(), Told())
 
@@ -257,7 +257,9 @@ def at_ms(days: int) -> int:
     return int(at(days).timestamp()) * 1000
 
 
-def test_when_the_files_expire(authority: Authority, own: Files) -> None:
+def test_expiry_dates_of_own_and_trusted_certificates_are_reported(
+    authority: Authority, own: Files
+) -> None:
     authority.issue("bookie", ends=at(0))
     tls = server_tls(server(own, ca=authority.ca, client_certificates="required"), Time(), Told())
     presented, trusted = tls.certificates()
@@ -278,7 +280,7 @@ def test_a_renewed_file_is_seen_without_a_handshake(authority: Authority, own: F
         server(own, reload_check_s=10.0), time, lambda event, **more: events.append((event, more))
     )
     authority.issue("bookie", ends=at(0))
-    assert tls.certificates()[0].ends_ms != (at_ms(0),), "not looked at yet"
+    assert tls.certificates()[0].ends_ms != (at_ms(0),), "the files are not checked yet"
     time.now += 10.0
     assert tls.certificates()[0].ends_ms == (at_ms(0),)
     ((event, fields),) = events
@@ -290,7 +292,7 @@ def test_a_renewed_file_is_seen_without_a_handshake(authority: Authority, own: F
 def test_a_reload_of_a_certificate_that_has_expired_is_a_warning(
     authority: Authority, own: Files
 ) -> None:
-    """The event was logged as if everything was well."""
+    """The event was once logged at the level of a success."""
     time, events = Time(), list[tuple[str, dict[str, object]]]()
     tls = server_tls(
         server(own, reload_check_s=10.0),
@@ -311,7 +313,7 @@ def test_a_reload_of_a_certificate_that_has_expired_is_a_warning(
 def test_a_reload_names_the_time_at_which_the_authorities_must_be_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, authority: Authority
 ) -> None:
-    """It named an authority that had expired, and stays in the file beside its successor."""
+    """The event once named an expired authority that is still in the file with its successor."""
     ends = at_ms(0), at_ms(9)
     monkeypatch.setattr(
         "quire.net.tls._certificates", lambda own, ca: (CertificateFile(str(ca), False, ends),)
@@ -339,14 +341,14 @@ def test_the_first_certificate_of_a_chain_that_expires_counts() -> None:
     assert chain.expires_ms(at_ms(7)) == at_ms(1), "the chain is not valid any more"
 
 
-def test_an_old_authority_beside_a_new_one_is_no_problem() -> None:
+def test_an_expired_authority_beside_a_valid_one_is_ignored() -> None:
     trusted = CertificateFile("f", False, (at_ms(1), at_ms(9)))
     assert trusted.expires_ms(at_ms(0)) == at_ms(1), "clients may still use the old one"
     assert trusted.expires_ms(at_ms(1)) == at_ms(9)
-    assert trusted.expires_ms(at_ms(20)) == at_ms(9), "none is left"
+    assert trusted.expires_ms(at_ms(20)) == at_ms(9), "no valid certificate is left"
 
 
-def test_a_file_with_other_things_beside_certificates(own: Files) -> None:
+def test_a_certificate_file_may_contain_other_pem_blocks(own: Files) -> None:
     pem = Path(own.certificate).read_bytes()
     found = certificate_file("f", b"text\n" + Path(own.private_key).read_bytes() + pem, own=True)
     assert found == certificate_file("f", pem, own=True)
@@ -358,7 +360,7 @@ def test_a_file_with_other_things_beside_certificates(own: Files) -> None:
     assert certificate_file("f", b"", own=True) is None
 
 
-def test_the_metric(authority: Authority, own: Files) -> None:
+def test_the_expiry_metric_has_one_sample_per_file(authority: Authority, own: Files) -> None:
     files = [CertificateExpiry("/a", True, 1_500), CertificateExpiry("/b", False, 2_000)]
     text = exposition([expiry_metric("bookie", files)])
     name = "quire_bookie_tls_certificate_expires_seconds"
@@ -388,7 +390,7 @@ def test_the_metric(authority: Authority, own: Files) -> None:
         ("0:,writer", ("", "writer")),
     ],
 )
-def test_roles_in_an_organizational_unit(unit: str, roles: tuple[str, ...]) -> None:
+def test_roles_are_read_from_the_organizational_unit(unit: str, roles: tuple[str, ...]) -> None:
     assert roles_of(unit) == roles
 
 

@@ -203,7 +203,7 @@ def says(data: bytes, *, close: bool = False) -> Callable[[Peer], Awaitable[None
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-def test_a_secured_connection_carries_what_is_sent(run: Run, authority: Authority) -> None:
+def test_a_secured_connection_transfers_data(run: Run, authority: Authority) -> None:
     own = authority.issue("bookie")
 
     async def scenario() -> None:
@@ -225,7 +225,7 @@ def test_a_secured_connection_carries_what_is_sent(run: Run, authority: Authorit
     run(scenario())
 
 
-def test_no_more_is_read_than_is_wanted(run: Run, authority: Authority) -> None:
+def test_a_paused_secured_connection_reads_no_more(run: Run, authority: Authority) -> None:
     """Paused reading works inside TLS, and waiting data arrives after `resume_reading`."""
     own = authority.issue("bookie")
 
@@ -260,7 +260,9 @@ CERTIFICATES = {
 
 
 @pytest.mark.parametrize("case", CERTIFICATES)
-def test_certificates_that_do_not_verify(run: Run, authority: Authority, case: str) -> None:
+def test_certificates_that_do_not_verify_are_refused(
+    run: Run, authority: Authority, case: str
+) -> None:
     kinds, message = CERTIFICATES[case]
     names = cast(tuple[str, ...], kinds.get("names", ()))
     own = authority.issue("bookie", *names, expired="expired" in kinds)
@@ -275,7 +277,7 @@ def test_certificates_that_do_not_verify(run: Run, authority: Authority, case: s
     run(scenario())
 
 
-def test_the_date_of_an_expired_certificate(run: Run, authority: Authority) -> None:
+def test_a_probe_returns_the_date_of_an_expired_certificate(run: Run, authority: Authority) -> None:
     """`quire explain` names it, although the handshake of a client fails without it."""
     own = authority.issue("bookie", expired=True)
 
@@ -292,7 +294,9 @@ def test_the_date_of_an_expired_certificate(run: Run, authority: Authority) -> N
     run(scenario())
 
 
-def test_a_bookie_without_a_certificate_has_no_date(run: Run, authority: Authority) -> None:
+def test_a_probe_of_a_bookie_without_a_certificate_returns_no_date(
+    run: Run, authority: Authority
+) -> None:
     async def refuses(peer: Peer) -> None:
         peer.transport.write(offer(Code.BAD_REQUEST))
 
@@ -304,7 +308,9 @@ def test_a_bookie_without_a_certificate_has_no_date(run: Run, authority: Authori
     run(scenario())
 
 
-def test_an_unknown_authority(run: Run, authority: Authority, tmp_path: Path) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused(
+    run: Run, authority: Authority, tmp_path: Path
+) -> None:
     other = Authority(tmp_path, "other")
     own = other.issue("bookie")
 
@@ -318,7 +324,7 @@ def test_an_unknown_authority(run: Run, authority: Authority, tmp_path: Path) ->
     run(scenario())
 
 
-def test_names_can_be_left_unverified(run: Run, authority: Authority) -> None:
+def test_host_name_verification_can_be_disabled(run: Run, authority: Authority) -> None:
     own = authority.issue("bookie", "elsewhere.example")
 
     async def scenario() -> None:
@@ -331,7 +337,9 @@ def test_names_can_be_left_unverified(run: Run, authority: Authority) -> None:
     run(scenario())
 
 
-def test_client_certificates(run: Run, authority: Authority, tmp_path: Path) -> None:
+def test_a_required_client_certificate_is_presented_and_checked(
+    run: Run, authority: Authority, tmp_path: Path
+) -> None:
     own, client = authority.issue("bookie"), authority.issue("client")
     stranger = Authority(tmp_path, "other").issue("stranger")
 
@@ -367,7 +375,7 @@ MISBEHAVIOUR: dict[str, tuple[Callable[[Peer], Awaitable[None]], str]] = {
 
 
 @pytest.mark.parametrize("case", MISBEHAVIOUR)
-def test_whatever_the_bookie_answers_nothing_goes_in_clear_text(
+def test_no_clear_text_is_sent_whatever_the_bookie_answers(
     run: Run, authority: Authority, case: str
 ) -> None:
     answer, message = MISBEHAVIOUR[case]
@@ -387,7 +395,7 @@ def test_whatever_the_bookie_answers_nothing_goes_in_clear_text(
     run(scenario())
 
 
-def test_clear_text_instead_of_a_handshake(run: Run, authority: Authority) -> None:
+def test_clear_text_instead_of_a_handshake_is_refused(run: Run, authority: Authority) -> None:
     """It is sent after the client's handshake began, so it does not follow the answer."""
 
     async def answer(peer: Peer) -> None:
@@ -413,7 +421,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_a_bookie_that_does_not_accept_the_role(run: Run, authority: Authority, kind: str) -> None:
+def test_a_refused_role_is_reported(run: Run, authority: Authority, kind: str) -> None:
     """Ours refuses the request inside. So does Apache's, which before answers START_TLS again: the
     two may arrive together."""
     own = authority.issue("bookie")
@@ -442,7 +450,7 @@ def test_a_bookie_that_does_not_accept_the_role(run: Run, authority: Authority, 
     run(scenario())
 
 
-def test_a_bookie_that_says_more_than_its_welcome(run: Run, authority: Authority) -> None:
+def test_data_after_the_answer_to_start_tls_is_refused(run: Run, authority: Authority) -> None:
     own = authority.issue("bookie")
 
     class Talkative(Peer):
@@ -465,7 +473,7 @@ def test_a_bookie_that_says_more_than_its_welcome(run: Run, authority: Authority
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
-def test_a_bookie_that_ends_while_the_channel_takes_over(
+def test_a_connection_that_ends_during_the_hand_over_notifies_its_owner(
     run: Run, authority: Authority, end: str
 ) -> None:
     """The current owner of the connection is notified."""
@@ -492,7 +500,9 @@ def test_a_bookie_that_ends_while_the_channel_takes_over(
 
 
 @pytest.mark.parametrize("where", ["answer", "handshake"])
-def test_a_bookie_that_never_answers(run: Run, authority: Authority, where: str) -> None:
+def test_a_handshake_with_a_silent_bookie_times_out(
+    run: Run, authority: Authority, where: str
+) -> None:
     async def scenario() -> None:
         peers: list[Peer] = []
         silent = says(b"" if where == "answer" else offer(Code.OK))
@@ -506,7 +516,9 @@ def test_a_bookie_that_never_answers(run: Run, authority: Authority, where: str)
     run(scenario())
 
 
-def test_nobody_listens(run: Run, authority: Authority) -> None:
+def test_a_refused_connection_is_not_reported_as_a_tls_error(
+    run: Run, authority: Authority
+) -> None:
     async def scenario() -> None:
         port = AsyncioNetwork().bind(LOOPBACK, 0)
         with pytest.raises(BookieUnavailableError, match=f"{WHO} cannot be reached") as failed:

@@ -65,7 +65,7 @@ def test_every_field_refuses_another_type_when_it_is_constructed(
         ("tls", "ca.pem", "a TlsClientConfig, or None"),
     ],
 )
-def test_the_error_names_field_value_and_what_is_allowed(
+def test_the_error_names_the_field_the_value_and_the_allowed_values(
     name: str, wrong: Any, allowed: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
@@ -88,17 +88,17 @@ def test_the_error_names_field_value_and_what_is_allowed(
         (StreamSettings, "roll_interval_s", float("inf")),
     ],
 )
-def test_all_settings_refuse_what_cannot_be(kind: type[Any], name: str, wrong: Any) -> None:
+def test_all_settings_refuse_invalid_values(kind: type[Any], name: str, wrong: Any) -> None:
     with pytest.raises(UsageError, match=name):
         kind(**{**NEEDED.get(kind, {}), name: wrong})
 
 
-def test_a_changed_copy_is_checked_too() -> None:
+def test_a_changed_copy_of_the_settings_is_checked() -> None:
     with pytest.raises(UsageError, match="read_windows"):
         replace(ClientConfig(), read_windows=0)
 
 
-def test_whole_numbers_are_good_enough_for_seconds() -> None:
+def test_whole_numbers_are_accepted_for_seconds() -> None:
     assert ClientConfig(read_timeout_s=3).read_timeout_s == 3
     assert BookieConfig(segment_bytes=0).segment_bytes == 0
     assert PlacementConfig(regions=("east", "west")).regions == ("east", "west")
@@ -137,11 +137,11 @@ def test_a_secret_is_not_shown() -> None:
     assert "hunter2" not in str(refused.value)
 
 
-def test_bounds_that_name_blocks_are_blocks() -> None:
+def test_bounds_given_in_blocks_equal_the_block_size() -> None:
     assert FRAME_BYTES_LEAST == SEGMENT_BYTES_LEAST == 4 * BLOCK_BYTES
 
 
-async def test_a_client_is_not_connected_with_another_config() -> None:
+async def test_connect_refuses_a_config_of_another_type() -> None:
     with pytest.raises(UsageError, match="config"):
         await quire.connect("sqlite:////tmp/none.db", config={"read_windows": 1})  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ from quire._runtime.names.former_names import former_names
         ("quire.spark.jobs.ingest", "Target", "IngestTarget"),
     ],
 )
-def test_a_former_name_is_the_present_one(home: str, former: str, present: str) -> None:
+def test_a_former_name_gives_the_present_object(home: str, former: str, present: str) -> None:
     import_module(home)
     module = sys.modules[home]  # not an attribute: a job hides the module of its name
     with pytest.warns(DeprecationWarning, match=present):

@@ -49,18 +49,18 @@ class Factory:
         return Handle(name)
 
 
-async def test_it_is_awaited() -> None:
+async def test_an_opening_can_be_awaited() -> None:
     assert (await Factory().open("a")).name == "a"
 
 
-async def test_it_is_entered_and_left() -> None:
+async def test_an_opening_can_be_entered_as_a_context_manager() -> None:
     async with Factory().open("a") as handle:
         assert handle.name == "a"
         assert not handle.left
     assert handle.left
 
 
-async def test_the_old_way_still_works() -> None:
+async def test_awaiting_and_then_entering_the_handle_still_works() -> None:
     async with await Factory().open("a") as handle:
         pass
     assert handle.left
@@ -82,7 +82,7 @@ async def test_an_error_while_opening_reaches_the_caller() -> None:
             pytest.fail("the block was entered")
 
 
-async def test_nothing_happens_when_it_is_dropped_but_a_warning_says_so() -> None:
+async def test_an_opening_that_is_dropped_opens_nothing_and_warns() -> None:
     factory = Factory()
     with pytest.warns(RuntimeWarning, match=r"^open\(\) was never awaited\. Use") as warned:
         factory.open("a")
@@ -90,7 +90,7 @@ async def test_nothing_happens_when_it_is_dropped_but_a_warning_says_so() -> Non
     assert [one.filename for one in warned] == [__file__]
 
 
-async def test_what_is_used_or_closed_is_dropped_in_silence() -> None:
+async def test_an_opening_that_was_used_or_closed_is_dropped_without_a_warning() -> None:
     factory = Factory()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -110,7 +110,7 @@ async def test_what_is_used_or_closed_is_dropped_in_silence() -> None:
     assert factory.opened == ["b", "c", "d"]
 
 
-async def test_tasks_and_timeouts_take_it() -> None:
+async def test_tasks_timeouts_and_gather_accept_an_opening() -> None:
     factory = Factory()
     task = asyncio.create_task(factory.open("task"))
     assert (await task).name == "task"
@@ -119,7 +119,7 @@ async def test_tasks_and_timeouts_take_it() -> None:
     assert [handle.name for handle in both] == ["one", "two"]
 
 
-async def test_another_loop_takes_it() -> None:
+async def test_run_coroutine_threadsafe_accepts_an_opening() -> None:
     loop = asyncio.get_running_loop()
     future = await asyncio.to_thread(
         asyncio.run_coroutine_threadsafe, Factory().open("thread"), loop
@@ -127,7 +127,7 @@ async def test_another_loop_takes_it() -> None:
     assert (await asyncio.wrap_future(future)).name == "thread"
 
 
-async def test_it_is_cancelled_like_a_coroutine() -> None:
+async def test_an_opening_is_cancelled_like_a_coroutine() -> None:
     factory = Factory()
     factory.gate = asyncio.Event()
 
@@ -144,21 +144,21 @@ async def test_it_is_cancelled_like_a_coroutine() -> None:
     assert factory.opened == []
 
 
-async def test_it_says_what_is_missing_when_it_is_used_like_the_handle() -> None:
+async def test_an_opening_used_like_its_handle_explains_the_missing_await() -> None:
     opened = Factory().open("a")
     with pytest.raises(AttributeError, match=r"open\(\) returns a handle.*not open yet.*await"):
         opened.name  # type: ignore[attr-defined]  # noqa: B018
     opened.close()
 
 
-async def test_it_is_used_once() -> None:
+async def test_an_opening_can_be_used_only_once() -> None:
     opened = Factory().open("a")
     await opened
     with pytest.raises(RuntimeError):
         await opened
 
 
-def test_the_factory_keeps_its_name_signature_and_text() -> None:
+def test_the_factory_keeps_its_name_signature_and_docstring() -> None:
     assert Factory.open.__name__ == "open"
     assert Factory.open.__doc__ == "Open it."
     assert list(inspect.signature(Factory.open).parameters) == ["self", "name", "wrong"]

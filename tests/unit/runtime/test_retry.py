@@ -52,7 +52,7 @@ async def failing(retry: Retry, failures: int) -> int:
                 raise
 
 
-def test_the_longest_pause_doubles_up_to_its_bound() -> None:
+def test_the_longest_pause_doubles_up_to_its_limit() -> None:
     backoff = Backoff(0.1, 1.0)
     longest = [backoff.longest_s(failures) for failures in range(1, 7)]
     assert longest == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
@@ -78,7 +78,7 @@ async def test_the_same_seed_gives_the_same_pauses() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-async def test_the_attempts_are_bounded() -> None:
+async def test_the_number_of_attempts_is_limited() -> None:
     world = Recorder()
     with pytest.raises(Passing):
         await failing(world.retry(Backoff(0.1), attempts=4), 100)
@@ -86,14 +86,14 @@ async def test_the_attempts_are_bounded() -> None:
     assert await failing(Recorder().retry(Backoff(0.1), attempts=4), 3) == 4
 
 
-async def test_the_time_is_bounded() -> None:
+async def test_the_total_time_is_limited() -> None:
     world = Recorder()
     with pytest.raises(Passing):
         await failing(world.retry(Backoff(1.0, 4.0, 0.0), limit_s=9.0), 100)
     assert world.pauses == [1.0, 2.0, 4.0, 4.0]
 
 
-async def test_progress_begins_again_with_the_shortest_pause() -> None:
+async def test_progress_resets_the_pause_to_the_shortest() -> None:
     world = Recorder()
     retry = world.retry(Backoff(1.0, jitter=0.0))
     for _ in range(3):
@@ -103,7 +103,7 @@ async def test_progress_begins_again_with_the_shortest_pause() -> None:
     assert world.pauses == [1.0, 2.0, 4.0, 1.0]
 
 
-async def test_the_loop_is_the_clock_unless_another_one_is_given() -> None:
+async def test_the_event_loop_is_the_default_clock() -> None:
     retry = Retry(Backoff(0.001), random.Random(1), limit_s=0.0)
     assert not retry.failed()
     assert await Retry(Backoff(0.0), random.Random(1), limit_s=60.0).pause()
@@ -123,7 +123,7 @@ GROWING = re.compile(
 )
 
 
-def test_pauses_grow_in_one_place() -> None:
+def test_growing_pauses_are_implemented_in_one_place() -> None:
     root = Path(quire.__file__).parent
     found = [
         str(path.relative_to(root))

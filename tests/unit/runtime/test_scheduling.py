@@ -62,7 +62,7 @@ class Rig:
         return self.scheduling.batch
 
 
-def test_it_stays_while_threads_get_the_processor_in_time() -> None:
+def test_batch_scheduling_stays_while_threads_run_in_time() -> None:
     rig = Rig()
     assert rig.look(IN_TIME, 100)
     assert rig.look(LATE, LATE_LOOKS_MAX - 1)
@@ -72,7 +72,7 @@ def test_it_stays_while_threads_get_the_processor_in_time() -> None:
     assert rig.said == []
 
 
-def test_it_ends_where_they_wait_much_longer_than_they_run_and_is_tried_again() -> None:
+def test_batch_scheduling_ends_if_threads_wait_too_long_and_is_tried_again() -> None:
     rig = Rig()
     assert not rig.look(LATE, LATE_LOOKS_MAX)
     assert rig.said == [
@@ -83,7 +83,7 @@ def test_it_ends_where_they_wait_much_longer_than_they_run_and_is_tried_again() 
     assert rig.threads.calls == [True, False, True]
 
 
-def test_the_rest_doubles_up_to_an_hour_and_starts_anew_behind_a_good_one() -> None:
+def test_the_pause_doubles_up_to_an_hour_and_resets_after_a_good_period() -> None:
     rig = Rig()
     rests = []
     for _ in range(8):
@@ -98,7 +98,7 @@ def test_the_rest_doubles_up_to_an_hour_and_starts_anew_behind_a_good_one() -> N
     assert rig.said[-1]["seconds"] == REST_S
 
 
-def test_few_runs_tell_nothing_until_there_are_more() -> None:
+def test_few_runs_are_not_judged_until_there_are_more() -> None:
     rig = Rig()
     assert rig.look(FEW_LATE)
     assert rig.look(FEW_LATE)  # now there are enough: late for the first time
@@ -107,19 +107,19 @@ def test_few_runs_tell_nothing_until_there_are_more() -> None:
 
 
 @pytest.mark.parametrize("threads", [HandThreads(None), HandThreads(may=False)])
-def test_it_does_not_begin_where_the_system_cannot(threads: HandThreads) -> None:
+def test_batch_scheduling_does_not_begin_on_a_system_without_it(threads: HandThreads) -> None:
     assert not BatchScheduling(threads, lambda *_, **__: None).begin()
     assert threads.calls == []
 
 
-def test_where_the_system_stops_telling_nothing_changes() -> None:
+def test_batch_scheduling_stays_if_the_system_stops_reporting_times() -> None:
     rig = Rig()
     rig.threads.upcoming = None
     rig.scheduling.look(2_000.0)
     assert rig.scheduling.batch
 
 
-def test_times_are_of_the_threads_that_are_there(tmp_path: Path) -> None:
+def test_times_cover_the_threads_that_exist(tmp_path: Path) -> None:
     def thread(number: int, text: str) -> None:
         (tmp_path / str(number)).mkdir(exist_ok=True)
         (tmp_path / str(number) / "schedstat").write_text(text)
@@ -139,7 +139,7 @@ def test_times_are_of_the_threads_that_are_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
-def test_all_threads_of_the_process_and_those_that_come() -> None:
+def test_scheduling_applies_to_all_existing_and_new_threads() -> None:
     ended = threading.Event()
     seen: list[int] = []
     begun = threading.Thread(target=ended.wait)
@@ -162,7 +162,7 @@ def test_all_threads_of_the_process_and_those_that_come() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
-async def test_what_somebody_has_chosen_for_the_process_stays() -> None:
+async def test_a_scheduling_policy_chosen_by_the_user_is_kept() -> None:
     chosen = threading.Event()
     ended = threading.Event()
 

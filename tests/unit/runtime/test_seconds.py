@@ -39,7 +39,7 @@ from quire.streams.namespace.settings import (
         (StreamSettings, "roll_interval"),
     ],
 )
-def test_a_limit_is_taken_and_given_under_its_former_name(kind: type[Any], name: str) -> None:
+def test_a_limit_can_be_set_and_read_under_its_former_name(kind: type[Any], name: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"{name}_ms is deprecated.* Use {name}_s"):
         made = kind(**{f"{name}_ms": 1_500})
     assert made == kind(**{f"{name}_s": 1.5})
@@ -50,14 +50,14 @@ def test_a_limit_is_taken_and_given_under_its_former_name(kind: type[Any], name:
         assert replace(made, **{f"{name}_ms": 250}) == kind(**{f"{name}_s": 0.25})
 
 
-def test_no_limit_is_in_milliseconds_any_more() -> None:
+def test_no_limit_is_declared_in_milliseconds() -> None:
     for kind in (ClientConfig, BookieConfig, StreamSettings):
         assert [one.name for one in fields(kind) if one.name.endswith("_ms")] == []
     assert not [name for name in keys() if name.endswith("_ms")]
     assert set(IN_MILLISECONDS.values()) <= set(keys())
 
 
-async def test_the_session_of_a_metadata_store_takes_its_former_name(tmp_path: Path) -> None:
+async def test_open_metadata_accepts_the_former_name_of_the_session_timeout(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/q.db"
     with pytest.warns(DeprecationWarning, match="session_timeout_ms"):
         store = await open_metadata(uri, create=True, session_timeout_ms=4_000)
@@ -70,7 +70,9 @@ async def test_the_session_of_a_metadata_store_takes_its_former_name(tmp_path: P
 @pytest.mark.parametrize(
     ("value", "seconds"), [("30_000", 30.0), ("'15s'", 15.0), ("1_500.0", 1.5), ("'2000'", 2.0)]
 )
-def test_a_file_may_have_the_former_name(tmp_path: Path, value: str, seconds: float) -> None:
+def test_a_configuration_file_may_use_the_former_name(
+    tmp_path: Path, value: str, seconds: float
+) -> None:
     path = tmp_path / "q.toml"
     path.write_text(f"[bookie]\nsession_timeout_ms = {value}\n")
     found = merged([file_layer(path)])
@@ -85,13 +87,15 @@ def test_a_file_may_have_the_former_name(tmp_path: Path, value: str, seconds: fl
         quire.load_config(path)
 
 
-def test_a_variable_may_have_the_former_name() -> None:
+def test_an_environment_variable_may_use_the_former_name() -> None:
     found = merged([environment_layer({"QUIRE_CLIENT_LONG_POLL_MS": "250"})])
     assert (found.client().long_poll_s, len(found.warnings)) == (0.25, 1)
 
 
 @pytest.mark.parametrize("value", ["'soon'", "true", "[]", "1"])
-def test_what_cannot_be_is_a_problem_under_the_former_name_too(tmp_path: Path, value: str) -> None:
+def test_an_invalid_value_is_a_problem_under_the_former_name_too(
+    tmp_path: Path, value: str
+) -> None:
     path = tmp_path / "q.toml"
     path.write_text(f"[bookie]\nsession_timeout_ms = {value}\n")
     [problem] = merged([file_layer(path)]).problems
@@ -137,7 +141,7 @@ def test_the_json_of_config_show_keeps_the_former_names(tmp_path: Path) -> None:
 # -- settings of streams ----------------------------------------------------------------------
 
 
-def test_settings_are_stored_as_before() -> None:
+def test_settings_are_stored_under_their_former_names() -> None:
     stored = encode_settings({"retention_s": 350, "roll_interval_s": 0.001, "ack_quorum": 2})
     assert json.loads(stored) == {
         "ack_quorum": 2, "quire": 1, "retention_ms": 350_000, "roll_interval_ms": 1,
@@ -156,7 +160,7 @@ def test_a_stored_time_that_is_no_number_is_refused(value: bytes) -> None:
         decode_settings(b'{"quire": 1, "retention_ms": %s}' % value, "x")
 
 
-def test_programs_may_give_settings_their_former_names() -> None:
+def test_programs_may_set_settings_by_their_former_names() -> None:
     with pytest.warns(DeprecationWarning, match="retention_ms is deprecated.* Use retention_s"):
         assert DEFAULTS.with_values({"retention_ms": 1_500}).retention_s == 1.5
     with pytest.warns(DeprecationWarning, match="Use retention_s"):
@@ -165,7 +169,7 @@ def test_programs_may_give_settings_their_former_names() -> None:
         current_names({"retention_ms": "1d"})
 
 
-def test_what_is_printed_as_json_has_both_names() -> None:
+def test_settings_printed_as_json_have_both_names() -> None:
     shown = StreamSettings(retention_s=1.5).as_json()
     assert (shown["retention_s"], shown["retention_ms"]) == (1.5, 1_500)
     assert shown["roll_interval_ms"] == 7_200_000
@@ -174,5 +178,5 @@ def test_what_is_printed_as_json_has_both_names() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("86400000", 86_400.0), ("1d", 86_400.0), ("1.5", 0.0015)]
 )
-def test_a_command_takes_a_former_name(text: str, seconds: float) -> None:
+def test_a_command_accepts_a_former_name(text: str, seconds: float) -> None:
     assert parse_setting("retention_ms", text) == ("retention_s", seconds)

@@ -66,7 +66,7 @@ def test_the_limit_is_raised_as_far_as_permitted(limits: list[int]) -> None:
     assert raise_limit() is None
 
 
-def test_a_limit_with_which_nothing_works(limits: list[int]) -> None:
+def test_a_limit_that_is_too_low_is_reported(limits: list[int]) -> None:
     assert too_low() == ""
     limits[0] = LEAST
     assert too_low() == ""
@@ -92,7 +92,9 @@ def test_a_bookie_and_its_http_server_together_leave_descriptors_to_files(
     assert WITHOUT_CLIENTS + taken + 12 <= descriptors
 
 
-def test_none_left_opens_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_file_descriptors_is_detected_by_opening_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert none_left() == ""
 
     def refused(*how: Any) -> int:

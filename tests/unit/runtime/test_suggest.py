@@ -21,11 +21,11 @@ KNOWN = ("retention_s", "retention_bytes", "roll_bytes")
         ("", None),
     ],
 )
-def test_the_nearest_name_is_found_if_one_is_near(name: str, found: str | None) -> None:
+def test_the_nearest_name_is_found_if_it_is_near_enough(name: str, found: str | None) -> None:
     assert nearest(name, KNOWN) == found
 
 
-def test_the_hint_is_a_question_or_what_is_said_otherwise() -> None:
+def test_the_hint_asks_did_you_mean_or_gives_the_fallback() -> None:
     assert did_you_mean("rol_bytes", KNOWN) == "Did you mean roll_bytes?"
     assert did_you_mean("rol_bytes", KNOWN, quote=True) == "Did you mean 'roll_bytes'?"
     assert did_you_mean("x", KNOWN, "There are three") == "There are three"

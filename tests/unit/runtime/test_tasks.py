@@ -101,9 +101,11 @@ def test_quire_uses_no_other_task_group() -> None:
     assert using == ["src/quire/_runtime/tasks.py"]
 
 
-async def test_what_has_ended_already_is_not_waited_for() -> None:
-    """`asyncio.gather` does so on Python 3.11 only, and a seed of the simulator gave another run
-    there than on 3.13."""
+async def test_tasks_that_have_already_ended_are_not_waited_for() -> None:
+    """`asyncio.gather` skips the wait on Python 3.11 only.
+
+    A seed of the simulator gave another run there than on 3.13.
+    """
     reported: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reported.append(context))
@@ -123,8 +125,8 @@ async def test_what_has_ended_already_is_not_waited_for() -> None:
     assert reported == []
 
 
-async def test_repeated_work_goes_on_after_unexpected_errors() -> None:
-    """It ended for good, and nothing noticed. One log line a second would be as bad."""
+async def test_repeated_work_continues_after_unexpected_errors() -> None:
+    """The work once ended for good without notice. One log line a second would be as bad."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     raised = [KeyError("a"), KeyError("b"), TypeError("c"), KeyError("d")]

@@ -68,20 +68,20 @@ def test_a_duration_is_a_number_or_has_a_unit(
 @pytest.mark.parametrize(
     "text", ["", "m", "12q", "1.3", "1_", "5.", "nan", "inf", "9" * 99, "1e400"]
 )
-def test_a_size_that_cannot_be_is_refused_with_the_spellings(text: str) -> None:
+def test_an_invalid_size_is_refused_with_the_accepted_spellings(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a size: use bytes, or 512KiB, 64MiB, 1GiB$"):
         parse_size(text)
 
 
 @pytest.mark.parametrize("text", ["", "s", "5 minutes", "1y", "nan", "inf", "1e308d", "9" * 99])
-def test_a_duration_that_cannot_be_is_refused_with_the_spellings(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_the_accepted_spellings(text: str) -> None:
     with pytest.raises(ValueError, match=r"use seconds, or 500ms, 30s, 15m, 12h, 7d$"):
         parse_duration(text)
     with pytest.raises(ValueError, match=r"use milliseconds, or"):
         parse_duration(text, "ms")
 
 
-def test_what_is_too_small_is_refused() -> None:
+def test_sizes_and_durations_below_the_minimum_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^'0' is too small: use at least 1 \(in bytes\)$"):
         parse_size("0")
     with pytest.raises(ValueError, match=r"^'-1s' is too short: use at least 0 \(in seconds\)$"):
@@ -99,13 +99,13 @@ def test_what_is_too_small_is_refused() -> None:
         ("damaged block", "damaged blocks"),
     ],
 )
-def test_counts_and_their_nouns(noun: str, several: str) -> None:
+def test_counts_have_the_singular_or_plural_of_their_noun(noun: str, several: str) -> None:
     assert counted(1, noun) == f"1 {noun}"
     assert [counted(n, noun) for n in (0, 2)] == [f"0 {several}", f"2 {several}"]
     assert (plural(noun, 1), plural(noun, 3)) == (noun, several)
 
 
-def test_their_verb() -> None:
+def test_the_verb_agrees_with_the_count() -> None:
     assert [are(n) for n in (0, 1, 2)] == ["are", "is", "are"]
 
 
@@ -123,7 +123,7 @@ def test_an_address_has_brackets_around_ipv6(host: str, shown: str) -> None:
     assert host_port(host, 80) == shown
 
 
-def test_the_ids_of_bookies_stay_as_they_are() -> None:
+def test_default_bookie_ids_have_no_brackets_around_ipv6() -> None:
     assert default_bookie_id("::1", 3181) == "::1:3181"
 
 
@@ -160,7 +160,7 @@ def test_sizes_are_shown_in_the_unit_that_fits(size: float, text: str) -> None:
     assert size_text(size) == text
 
 
-def test_the_end_of_a_ledger_without_entries_is_not_an_entry() -> None:
+def test_the_last_entry_of_an_empty_ledger_is_not_shown_as_minus_one() -> None:
     assert end_text(6) == "ends at entry 6"
     assert end_text(-1) == "has no entries"
     assert acknowledged_text(0) == "only entries up to 0 are known to be acknowledged so far"

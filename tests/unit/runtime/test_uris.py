@@ -45,6 +45,6 @@ def test_a_text_is_shown_without_the_credentials_in_it(text: str, shown: str) ->
     assert text_without_credentials(text) == shown
 
 
-def test_the_uri_that_a_library_was_given_may_have_spaces() -> None:
+def test_credentials_are_removed_from_a_known_uri_with_spaces() -> None:
     uri = "s3://AK:sec ret@bucket/x?sig=sec ret"
     assert text_without_credentials(f"cannot parse '{uri}'", uri) == "cannot parse 's3://bucket/x'"

@@ -45,7 +45,7 @@ from tests.support.storage.storage import StoreOnDisk, make_entry, sim_disk
 # -- looking ----------------------------------------------------------------------------------
 
 
-def test_files_are_told_apart() -> None:
+def test_every_file_of_a_directory_is_listed_with_its_kind_and_state() -> None:
     disk = sim_disk()
     box = filled(disk)
     found = {one.name: one for one in list_files(disk)}
@@ -68,11 +68,11 @@ def test_files_are_told_apart() -> None:
         ("current/VERSION", None), (segment_name(26) + ".new", None), ("1a.seg", None),
     ],
 )  # fmt: skip
-def test_names_of_segments(name: str, number: int | None) -> None:
+def test_segment_numbers_are_parsed_from_file_names(name: str, number: int | None) -> None:
     assert number_of(name) == number
 
 
-def test_a_ledger_s_runs_are_where_its_entries_are() -> None:
+def test_the_description_of_a_ledger_names_the_runs_of_its_entries() -> None:
     disk = sim_disk()
     box = filled(disk)
     box.append([(1, 5, bytes(300))])  # once more
@@ -97,8 +97,8 @@ def test_a_ledger_s_runs_are_where_its_entries_are() -> None:
     assert describe_ledger(disk, 77) is None
 
 
-def test_what_the_last_group_says_counts() -> None:
-    """After a kill, before the start that writes it again: its entries, keys and fences."""
+def test_the_last_group_counts_before_the_next_start_rewrites_it() -> None:
+    """The entries, keys and fences of the last group after a kill are listed."""
     disk = sim_disk()
     box = StoreOnDisk(disk)
     box.open()
@@ -119,7 +119,7 @@ def test_what_the_last_group_says_counts() -> None:
     assert problems_of(disk) == []
 
 
-def test_a_ledger_that_was_deleted() -> None:
+def test_a_deleted_ledger_has_no_runs_and_keeps_its_refusal_if_it_was_fenced() -> None:
     disk = sim_disk()
     box = filled(disk)
     box.drop([2, 3])
@@ -132,7 +132,7 @@ def test_a_ledger_that_was_deleted() -> None:
     assert problems_of(disk) == []
 
 
-def test_where_the_log_ends() -> None:
+def test_the_end_of_the_log_is_the_end_of_its_last_group() -> None:
     disk = sim_disk()
     box = filled(disk)
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_where_the_log_ends() -> None:
         assert groups[-1].header.end == end.offset_bytes
 
 
-def test_looking_and_checking_change_nothing() -> None:
+def test_inspecting_and_checking_a_directory_change_nothing() -> None:
     disk = sim_disk()
     box = filled(disk)
     flip(disk, sealed_numbers(disk)[0], 3 * BLOCK_BYTES + 77)
@@ -188,8 +188,8 @@ def at_open(disk: SimDisk, moment: int, box: StoreOnDisk) -> None:
     disk.open = opened  # type: ignore[method-assign]
 
 
-def test_files_that_go_meanwhile_are_told_as_gone() -> None:
-    """The store removes what nothing lives in, between two opens of whatever is looked at."""
+def test_files_removed_during_an_inspection_are_reported_as_gone() -> None:
+    """The store removes segments without live entries while the inspection opens files."""
     for moment in range(1, 20):
         disk = sim_disk()
         box = filled(disk)
@@ -201,8 +201,8 @@ def test_files_that_go_meanwhile_are_told_as_gone() -> None:
         describe_ledger(disk, 1)
 
 
-def test_a_log_that_goes_on_meanwhile_is_no_damage() -> None:
-    """The newest segment is rolled when it has been read, and the next not yet."""
+def test_a_segment_rolled_during_a_check_is_not_damage() -> None:
+    """The newest segment is rolled after it was read and before the next one is read."""
     disk = sim_disk()
     box = filled(disk)
     turn, writing = 10_000, False
@@ -230,7 +230,7 @@ def test_a_log_that_goes_on_meanwhile_is_no_damage() -> None:
         assert problems_of(disk) == []
 
 
-def test_a_group_that_comes_between_two_reads_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_written_between_two_reads_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group was missing when groups were read, and existed afterwards.
 
     `lastmark` once reported that a group of a running bookie was lost.
@@ -254,7 +254,7 @@ def test_a_group_that_comes_between_two_reads_is_no_damage(monkeypatch: pytest.M
     assert end_of_log(disk).problems == ()
 
 
-def test_what_is_being_sealed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_is_being_sealed_is_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = sim_disk()
     filled(disk)
     looks = [True]
@@ -264,7 +264,7 @@ def test_what_is_being_sealed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_what_was_open_and_is_gone_at_the_second_look(
+def test_an_open_segment_that_disappears_is_gone_or_lost_at_the_second_examination(
     lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segment was being sealed and nothing in it is live any more, or its file is lost."""
@@ -297,7 +297,7 @@ def test_what_was_open_and_is_gone_at_the_second_look(
 
 
 def test_every_flipped_bit_of_a_segment_is_found() -> None:
-    """One in each block of groups, in each part of the index, in the header."""
+    """One bit is flipped in each block of groups, in each part of the index, and in the header."""
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -320,7 +320,7 @@ def test_every_flipped_bit_of_a_segment_is_found() -> None:
     assert problems_of(disk) == []
 
 
-def test_a_segment_that_is_missing_is_found() -> None:
+def test_a_check_finds_a_missing_segment() -> None:
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -330,10 +330,10 @@ def test_a_segment_that_is_missing_is_found() -> None:
     assert told == f"{segment_name(number)} is missing"
 
 
-def test_an_index_that_does_not_name_what_is_there_is_found(
+def test_a_check_finds_an_index_that_does_not_name_all_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checksums are right then: only the groups tell."""
+    """All checksums are right, so only the groups show the defect."""
     disk = sim_disk()
     with monkeypatch.context() as patch:
         patch.setattr(sealer, "write_footer", forgetful)
@@ -354,7 +354,7 @@ def test_an_index_that_does_not_name_what_is_there_is_found(
     assert problems_of(disk) == []
 
 
-def test_each_part_of_an_index_is_told_by_itself() -> None:
+def test_damage_in_one_part_of_an_index_leaves_the_others_readable() -> None:
     disk = sim_disk()
     filled(disk).close()
     number = sealed_numbers(disk)[0]
@@ -377,7 +377,7 @@ def test_each_part_of_an_index_is_told_by_itself() -> None:
     assert [bool(part.problem) for part in found.parts] == [True, False, False, False]
 
 
-def test_what_only_looks_cannot_write(tmp_path: Path) -> None:
+def test_a_read_only_disk_cannot_write_or_create(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     filled(disk).close()
     file = RealDisk(tmp_path, read_only=True).open(segment_name(1))
@@ -411,7 +411,9 @@ def lines(result: Result, status: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_the_commands_that_look(directory: Path) -> None:
+def test_the_commands_files_segment_ledger_and_last_mark_describe_a_directory(
+    directory: Path,
+) -> None:
     place = str(directory)
     kinds = {one["name"]: one["kind"] for one in lines(quire("files", place, "--json"))}
     assert kinds["log/CLEAN"] == "mark of a clean stop"
@@ -445,7 +447,7 @@ def test_the_commands_that_look(directory: Path) -> None:
     assert f" {number} sealed" in quire("files", place).stdout
 
 
-def test_the_commands_that_check_and_mend(directory: Path) -> None:
+def test_the_commands_check_and_rebuild_index_find_and_repair_damage(directory: Path) -> None:
     place = str(directory)
     *segments, total = lines(quire("check", place, "--json"))
     assert (total["ok"], total["sealed"], len(segments)) == (True, 4, 4)
@@ -472,7 +474,7 @@ def test_the_commands_that_check_and_mend(directory: Path) -> None:
     assert quire("segment", place, str(number)).exit_code == 1
 
 
-def test_nothing_is_made_where_nothing_is(tmp_path: Path) -> None:
+def test_commands_refuse_a_folder_without_data_and_create_nothing(tmp_path: Path) -> None:
     commands: list[Callable[[str], Result]] = [
         lambda place: quire("files", place), lambda place: quire("segment", place, "1"),
         lambda place: quire("ledger", place, "1"), lambda place: quire("check", place),

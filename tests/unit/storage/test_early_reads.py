@@ -92,7 +92,7 @@ def early(store: LedgerStore, ledger_id: int, entry_id: int, count: int = 1) -> 
     return None if found is None else [bytes(entry) for entry in found]
 
 
-@pytest.mark.parametrize("damaged", [False, True], ids=["", "begun anew"])
+@pytest.mark.parametrize("damaged", [False, True], ids=["", "started again"])
 def test_early_reads_leave_no_file_open(
     damaged: bool,
     at_each_step: list[Callable[[LedgerStore], None]],
@@ -127,7 +127,7 @@ def test_early_reads_leave_no_file_open(
     assert [file for file in files if not file._closed] == []
 
 
-def test_what_is_loaded_is_read_and_of_all_else_nothing_is_known(
+def test_loaded_entries_are_read_and_others_are_unknown(
     at_each_step: list[Callable[[LedgerStore], None]],
 ) -> None:
     box = filled()
@@ -150,7 +150,7 @@ def test_what_is_loaded_is_read_and_of_all_else_nothing_is_known(
     box.close()
 
 
-def test_a_stretch_ends_where_nothing_more_is_loaded(
+def test_a_read_of_several_entries_ends_where_the_loaded_part_ends(
     at_each_step: list[Callable[[LedgerStore], None]],
 ) -> None:
     box = filled()
@@ -168,7 +168,7 @@ def test_a_stretch_ends_where_nothing_more_is_loaded(
     assert len(set(lengths)) >= 4
 
 
-def test_what_is_damaged_waits_for_the_copy_that_may_come(
+def test_a_damaged_entry_is_unknown_until_a_later_copy_is_loaded(
     at_each_step: list[Callable[[LedgerStore], None]],
 ) -> None:
     """The read is right once that copy is loaded."""
@@ -190,7 +190,7 @@ def test_what_is_damaged_waits_for_the_copy_that_may_come(
     assert all(answer in (None, answers[-1]) for answer in answers)
 
 
-def test_a_start_that_is_stopped_changes_nothing(
+def test_stopping_a_start_changes_nothing_on_disk(
     at_each_step: list[Callable[[LedgerStore], None]],
 ) -> None:
     box = filled()
@@ -223,7 +223,9 @@ def bytes_of(box: StoreOnDisk, name: str) -> bytes:
     return b"" if content is None else content.read(0, content.size)
 
 
-def test_it_is_stopped_while_it_loads_the_index_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_can_be_stopped_while_it_loads_the_index_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     box = filled()
     box.open()
     box.close()
@@ -290,7 +292,7 @@ def at_each_block(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[LedgerStore
 def test_a_ledger_is_read_before_the_cache_is_decoded(
     at_each_block: list[Callable[[LedgerStore], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once all ledgers were decoded before the first read was answered: 20 s for ten million."""
+    """All ledgers were once decoded before the first answer: 20 s for ten million ledgers."""
     box = cached(monkeypatch)
     loaded: list[int] = []
 
@@ -346,7 +348,7 @@ def test_a_damaged_block_of_the_cache_hides_its_ledgers_only(
         box.store.give_up()
 
 
-def test_a_cache_that_cannot_be_read_or_is_gone_hides_its_ledgers(
+def test_an_unreadable_or_missing_cache_hides_its_ledgers(
     at_each_block: list[Callable[[LedgerStore], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = cached(monkeypatch)
@@ -367,12 +369,12 @@ def test_a_cache_that_cannot_be_read_or_is_gone_hides_its_ledgers(
         assert box.read(*key) == [entry]
 
 
-def test_what_was_looked_up_counts_only_until_the_cache_is_loaded(
+def test_early_answers_from_the_cache_end_once_the_cache_is_loaded(
     at_each_block: list[Callable[[LedgerStore], None]],
     at_each_step: list[Callable[[LedgerStore], None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Segments after the cache may have the deletion of a ledger."""
+    """A segment after the cache may contain the deletion of a ledger."""
     box = cached(monkeypatch)
     box.open()
     box.drop([5])
@@ -513,7 +515,7 @@ def read_of(answer: bytes) -> bytes:
     return answer[frames.READ_RESPONSE_BYTES :]
 
 
-async def test_it_serves_what_is_loaded_and_refuses_all_else(
+async def test_a_loading_bookie_serves_loaded_entries_and_refuses_other_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quire.bookie.protocol.loading_store.WAIT_S", 0.0)
@@ -591,7 +593,9 @@ async def test_a_read_waits_for_its_part_of_the_log(
         assert Code.NO_ENTRY in answers
 
 
-async def test_so_many_reads_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_reads_that_wait_for_loading_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("quire.bookie.protocol.loading_store.WAIT_S", 600.0)
     monkeypatch.setattr("quire.bookie.protocol.loading_store.WAITING_MAX", 3)
     async with loading(tmp_path, monkeypatch) as (_, bookie, _, _, _), peer_of(bookie) as peer:
@@ -615,7 +619,7 @@ async def test_a_ledger_in_a_directory_that_is_not_loaded_waits_for_it(
         assert [code_of(await peer.ask(request)) for request in requests] == [Code.OK, Code.OK]
 
 
-async def test_a_stop_does_not_wait_for_the_rest(
+async def test_a_stop_does_not_wait_until_the_log_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with loading(tmp_path, monkeypatch) as (gate, bookie, metadata, task, _):
@@ -630,7 +634,7 @@ async def test_a_stop_does_not_wait_for_the_rest(
         assert [name for name in links if name.startswith(str(tmp_path))] == []
 
 
-async def test_a_stop_that_comes_when_all_is_loaded(
+async def test_a_stop_right_after_loading_releases_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The early reader was once asked when everything would be durable, which it cannot say.
@@ -654,7 +658,7 @@ async def test_a_stop_that_comes_when_all_is_loaded(
         assert [name for name in links if name.startswith(str(tmp_path))] == []
 
 
-async def test_a_bookie_that_is_asked_to_stop_while_it_starts() -> None:
+async def test_a_stop_request_cancels_the_start_of_a_bookie() -> None:
     begun = asyncio.Event()
     ended: list[str] = []
 

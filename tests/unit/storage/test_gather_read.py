@@ -75,7 +75,7 @@ def read_bytes(gathering: GatherRead) -> int:
     return sum(extent.size for extent in gathering.extents)
 
 
-def test_it_begins_and_ends_within_runs() -> None:
+def test_a_gathered_read_may_begin_and_end_within_runs() -> None:
     gathering = some(rows_of([3] * 20, first=90), 91, most=25)
     assert gathering.first == 91
     runs = runs_of(gathering)
@@ -86,7 +86,7 @@ def test_it_begins_and_ends_within_runs() -> None:
     assert len(gathering.extents) == 1
 
 
-def test_frames_of_different_sizes_are_found_too() -> None:
+def test_runs_with_frames_of_different_sizes_are_gathered() -> None:
     sizes = [100 + 7 * n for n in range(60)]
     gathering = some(rows_of([3] * 20, sizes=sizes), 2, most=30)
     assert list(gathering.sizes) == sizes[2:32]
@@ -94,9 +94,11 @@ def test_frames_of_different_sizes_are_found_too() -> None:
     assert runs_of(gathering)[1] == (15_000, 15_000 + sum(sizes[3:6]))
 
 
-def test_entries_that_do_not_fit_are_left() -> None:
-    """As `LedgerStore.read` counts: entries without what the file has before them, and four bytes
-    for each."""
+def test_entries_over_the_byte_budget_are_not_gathered() -> None:
+    """The budget is counted as in `LedgerStore.read`.
+
+    It counts each entry without its head in the file, plus four bytes.
+    """
     each = SIZE - FRAME_HEADER_BYTES + 4
     assert len(some(rows_of([3] * 40), max_bytes=50 * each).sizes) == 50
     assert len(some(rows_of([3] * 40), max_bytes=50 * each - 1).sizes) == 49
@@ -105,7 +107,7 @@ def test_entries_that_do_not_fit_are_left() -> None:
 
 
 @pytest.mark.parametrize("apart", [2_500, 6_000, 10_000])
-def test_no_more_is_read_than_the_limits_say(apart: int) -> None:
+def test_a_gathered_read_stays_within_its_limits(apart: int) -> None:
     """The limits may be exceeded only by the rest of each extent's last block."""
     gathering = some(rows_of([1] * 1_000, apart=apart))
     rounded = 4096 * (1 + len(gathering.extents))
@@ -117,7 +119,7 @@ def test_no_more_is_read_than_the_limits_say(apart: int) -> None:
     assert read_bytes(some(long, most=PLENTY)) <= GATHERED_BYTES + 4096
 
 
-def test_what_is_far_apart_lies_in_stretches_of_its_own() -> None:
+def test_runs_that_are_far_apart_get_separate_extents() -> None:
     assert len(some(rows_of([1] * 20, apart=SPREAD_MAX * SIZE)).extents) == 1
     far = some(rows_of([1] * 1_000, apart=4096 + (2 * SPREAD_MAX + 1) * SIZE + 1))
     assert len(far.extents) == len(runs_of(far)) == GATHERED_EXTENTS_MAX
@@ -128,7 +130,7 @@ def test_what_is_far_apart_lies_in_stretches_of_its_own() -> None:
     assert [len(one.runs) for one in groups.extents] == [4] * 10
 
 
-def test_what_lies_near_pays_for_a_gap_behind_it() -> None:
+def test_a_small_gap_after_dense_runs_is_read_over() -> None:
     """Reading on costs less than a new read, but only up to a limit."""
     for gap, extents in ((PASSED_MAX_BYTES - 5_000, 1), (PASSED_MAX_BYTES + 5_000, 2)):
         offsets = [10_000 + 1_500 * row + gap * (row // 50) for row in range(60)]
@@ -139,7 +141,7 @@ def test_what_lies_near_pays_for_a_gap_behind_it() -> None:
 @pytest.mark.parametrize("gaps", [(100,), (3_000,), (5_000,), (30_000,), (0, 3_000, 200_000)])
 @pytest.mark.parametrize("sizes", [(60,), (200,), (60, 200, 3_000)])
 def test_no_block_is_read_twice(sizes: tuple[int, ...], gaps: tuple[int, ...]) -> None:
-    """`some` checks what it finds."""
+    """The helper `some` checks the extents that it returns."""
     rng = random.Random(1)
     for _ in range(20):
         each = rng.choices(sizes, k=60)
@@ -148,7 +150,7 @@ def test_no_block_is_read_twice(sizes: tuple[int, ...], gaps: tuple[int, ...]) -
         assert some(rows, rng.randrange(40)).extents
 
 
-def test_a_few_are_read_alone() -> None:
+def test_a_small_number_of_runs_is_not_gathered() -> None:
     assert found(rows_of([1] * RUNS_MIN)) is not None
     assert found(rows_of([1] * (RUNS_MIN - 1))) is None
     assert found(rows_of([1] * 100), most=RUNS_MIN - 1) is None
@@ -156,7 +158,7 @@ def test_a_few_are_read_alone() -> None:
     assert found(rows_of([3] * 100), 300) is None
 
 
-def test_it_ends_before_anything_out_of_the_ordinary() -> None:
+def test_gathering_ends_before_gaps_size_lists_and_backward_offsets() -> None:
     rows = rows_of([2] * 30)
     gap = replace(rows, firsts=[one + (row >= 12) for row, one in enumerate(rows.firsts)])
     assert len(runs_of(some(gap))) == 12
@@ -170,7 +172,7 @@ def test_it_ends_before_anything_out_of_the_ordinary() -> None:
 
 @pytest.mark.parametrize("apart", [1_000, 50_000])
 @pytest.mark.parametrize("sizes", [None, [150 + n for n in range(40)]], ids=["equal", "any"])
-def test_frames_must_be_those_of_the_index(sizes: list[int] | None, apart: int) -> None:
+def test_frames_that_differ_from_the_index_are_refused(sizes: list[int] | None, apart: int) -> None:
     gathering = some(rows_of([2] * 20, sizes=sizes, apart=apart))
     assert len(gathering.extents) == (1 if apart == 1_000 else 20)
     data, lengths = bytearray(1 << 21), iter(gathering.sizes)

@@ -56,10 +56,10 @@ def cache_of(box: StoreOnDisk) -> InodeContent:
     return found.copy()
 
 
-# -- when it is believed ----------------------------------------------------------------------
+# -- when it is trusted -----------------------------------------------------------------------
 
 
-def test_a_start_behind_a_clean_stop_reads_no_footers() -> None:
+def test_a_start_after_a_clean_stop_reads_no_footers() -> None:
     box = opened()
     fill(box, 3, 1, 2)
     box.fence(2)
@@ -79,7 +79,7 @@ def test_a_start_behind_a_clean_stop_reads_no_footers() -> None:
     assert box.store.ledgers[2].fence_durable
 
 
-def test_a_wrong_bit_anywhere_in_it_is_noticed() -> None:
+def test_a_wrong_bit_anywhere_in_the_cache_is_detected() -> None:
     box = opened()
     fill(box, 2, 1, 2)
     box.drop([2])
@@ -103,7 +103,7 @@ def test_a_wrong_bit_anywhere_in_it_is_noticed() -> None:
     assert with_cache(box, None).report.index_cache == ""
 
 
-def test_a_disk_that_does_not_give_it_starts_without() -> None:
+def test_a_start_works_without_an_unreadable_cache() -> None:
     box = opened()
     fill(box, 2, 1)
     box.close()
@@ -112,7 +112,7 @@ def test_a_disk_that_does_not_give_it_starts_without() -> None:
     check(box)
 
 
-def test_another_directory_s_is_left_alone() -> None:
+def test_the_cache_of_another_directory_is_not_used() -> None:
     box, other = opened(), StoreOnDisk(sim_disk(2), EAGER)
     fill(box, 2, 1)
     box.close()
@@ -127,7 +127,7 @@ def test_another_directory_s_is_left_alone() -> None:
     )
 
 
-def test_a_segment_that_was_rewritten_or_is_gone_makes_it_useless() -> None:
+def test_a_rewritten_or_removed_segment_invalidates_the_cache() -> None:
     box = opened()
     fill(box, 3, 1, 2, 3)
     box.close()
@@ -147,7 +147,7 @@ def test_a_segment_that_was_rewritten_or_is_gone_makes_it_useless() -> None:
     assert found.store.ledger_ids() == []
 
 
-def test_one_that_is_newer_than_the_log_is_left_alone() -> None:
+def test_a_cache_that_is_newer_than_the_log_is_not_used() -> None:
     box = opened()
     fill(box, 2, 1, 2)
     earlier = disk_of(box).copy()
@@ -160,7 +160,7 @@ def test_one_that_is_newer_than_the_log_is_left_alone() -> None:
     assert found.store.ledger_ids() == [1, 2]
 
 
-def test_one_that_was_newer_than_the_log_does_not_count_later() -> None:
+def test_a_cache_that_was_newer_than_the_log_is_not_used_later_either() -> None:
     """Such a cache once counted again as soon as the log was as long as before.
 
     A ledger whose deletion was lost with the later groups existed after one start, but not after
@@ -207,11 +207,13 @@ def after_deletions() -> list[int]:
     return found.store.ledger_ids()
 
 
-def test_a_ledger_that_was_deleted_does_not_come_back_from_it() -> None:
+def test_a_deleted_ledger_does_not_come_back_from_the_cache() -> None:
     assert after_deletions() == [1, 62]
 
 
-def test_it_would_if_the_cache_had_all_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_ledger_would_come_back_if_the_cache_had_all_ledgers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     edit(monkeypatch, Snapshot, "blocks", ("if info.born > self.through:", "if False:"))
     monkeypatch.setattr(Snapshot, "_spoken_of", lambda self, rowless: rowless)
     assert 50 in after_deletions()
@@ -224,7 +226,7 @@ def written(box: StoreOnDisk) -> int:
     return box.store.stats().index_caches_written
 
 
-def test_it_is_written_while_the_store_runs_when_enough_is_new() -> None:
+def test_the_cache_is_written_after_enough_new_segments_and_time() -> None:
     box = opened(replace(EAGER, index_cache_interval_s=100.0, index_cache_segments=3))
     fill(box, 3, 1)
     look(box)
@@ -249,7 +251,7 @@ def test_it_is_written_while_the_store_runs_when_enough_is_new() -> None:
     assert written(box) == 3  # The covered segments are gone.
 
 
-def test_it_counts_on_once_it_was_loaded() -> None:
+def test_a_loaded_cache_is_rewritten_only_after_new_segments() -> None:
     box = opened()
     fill(box, 3, 1)
     box.close()
@@ -261,7 +263,7 @@ def test_it_counts_on_once_it_was_loaded() -> None:
     assert written(box) == 1
 
 
-def test_a_compaction_meanwhile_gives_it_up() -> None:
+def test_a_compaction_abandons_the_cache_that_is_being_written() -> None:
     box = opened()
     fill(box, 3, 1, 2, 3)
     box.close()
@@ -289,8 +291,8 @@ def test_a_compaction_meanwhile_gives_it_up() -> None:
     check_alive(box)
 
 
-def test_one_whose_changes_are_not_durable_is_given_up() -> None:
-    """A start would believe in fences and deletions that the log lacks."""
+def test_a_cache_with_changes_that_are_not_durable_is_abandoned() -> None:
+    """A start would otherwise rely on fences and deletions that the log lacks."""
     box = opened()
     fill(box, 3, 1, 2, 3)
     box.close()
@@ -315,7 +317,7 @@ def check_alive(box: StoreOnDisk) -> None:
     assert with_cache(box, cache_of(box)).report.index_cache.startswith("used ")
 
 
-def test_it_has_nothing_of_segments_that_were_sealed_meanwhile() -> None:
+def test_the_cache_omits_segments_that_are_sealed_while_it_is_written() -> None:
     box = opened()
     fill(box, 3, 1, 2)
     snapshot = Snapshot(box.store._catalogue, box.store._directory_id)
@@ -334,7 +336,7 @@ def test_it_has_nothing_of_segments_that_were_sealed_meanwhile() -> None:
     check(found)
 
 
-def test_without_room_there_is_none() -> None:
+def test_a_full_disk_writes_no_cache() -> None:
     box = opened()
     fill(box, 3, 1)
     disk = disk_of(box)
@@ -346,7 +348,7 @@ def test_without_room_there_is_none() -> None:
     check(box)
 
 
-def test_a_full_disk_takes_its_room_for_a_start() -> None:
+def test_a_start_on_a_full_disk_removes_the_cache_for_space() -> None:
     box = opened()
     fill(box, 3, 1)
     box.close()
@@ -363,7 +365,7 @@ def test_a_full_disk_takes_its_room_for_a_start() -> None:
 
 
 @pytest.mark.parametrize("at", range(6))
-def test_no_room_for_it_is_no_failure(at: int) -> None:
+def test_running_out_of_space_for_the_cache_does_not_fail_the_store(at: int) -> None:
     box = opened()
     fill(box, 3, 1)
     disk = disk_of(box)
@@ -381,7 +383,7 @@ def test_no_room_for_it_is_no_failure(at: int) -> None:
     assert not disk.exists(TEMPORARY_NAME)
 
 
-def test_a_sync_of_it_that_fails_ends_the_directory() -> None:
+def test_a_failed_sync_of_the_cache_fails_the_directory() -> None:
     box = opened()
     fill(box, 3, 1)
     disk_of(box).fail_sync_once(TEMPORARY_NAME)
@@ -392,7 +394,7 @@ def test_a_sync_of_it_that_fails_ends_the_directory() -> None:
     assert not disk_of(box).exists(CACHE_NAME)
 
 
-def test_what_is_left_of_one_goes_with_the_next_start() -> None:
+def test_a_start_removes_an_unfinished_cache() -> None:
     box = opened()
     fill(box, 3, 1)
     box.close()
@@ -403,7 +405,9 @@ def test_what_is_left_of_one_goes_with_the_next_start() -> None:
     assert not disk_of(box).exists(TEMPORARY_NAME)
 
 
-def test_deletions_that_wait_to_be_logged_keep_it_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cache_is_written_while_deletions_wait_to_be_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     box = opened()
     fill(box, 3, 1)
     collector = type(box.store._maintenance.collector)
@@ -432,7 +436,7 @@ def slow_start(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, thread
     return began, may_end
 
 
-async def test_a_bookie_that_loads_says_how_far_it_is(
+async def test_a_loading_bookie_reports_its_progress(
     tmp_path: Path,
     slow_start: tuple[threading.Event, threading.Event],
     monkeypatch: pytest.MonkeyPatch,
@@ -484,7 +488,7 @@ def no_call() -> object:
     return None
 
 
-async def test_a_start_that_is_given_up_ends_before_the_directory_is_given_back(
+async def test_a_cancelled_start_ends_before_the_directory_is_released(
     tmp_path: Path, slow_start: tuple[threading.Event, threading.Event]
 ) -> None:
     began, may_end = slow_start
@@ -507,7 +511,7 @@ async def test_a_start_that_is_given_up_ends_before_the_directory_is_given_back(
     assert [name for name in open_files if name.startswith(str(tmp_path))] == []
 
 
-def test_a_start_schedules_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_schedules_no_callbacks_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start runs on a thread, which must not use the event loop.
 
     Lost keys that were found in frames were once given to its timers.
@@ -532,7 +536,7 @@ def test_a_start_schedules_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert StateRecord(RecordKind.MASTER_KEY, 1, key_of(1)) in noted
 
 
-def test_a_lost_key_in_a_frame_that_cannot_be_read_is_no_obstacle() -> None:
+def test_an_unreadable_frame_with_a_lost_key_does_not_prevent_a_start() -> None:
     box = opened()
     fill(box, 3, 1)
     box.close()

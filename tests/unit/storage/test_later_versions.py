@@ -75,7 +75,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_start_refuses_it_and_changes_nothing(what: str, tmp_path: Path) -> None:
+def test_a_start_refuses_a_later_version_and_changes_nothing(what: str, tmp_path: Path) -> None:
     name, change, found = REFUSED[what]
     directory = later.golden_directory(name, tmp_path)
     changed = change(directory)
@@ -104,7 +104,7 @@ LOOKS = {
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("what", REFUSED)
-def test_commands_that_look_at_it_say_the_same(what: str, look: str, tmp_path: Path) -> None:
+def test_inspection_commands_report_the_later_version(what: str, look: str, tmp_path: Path) -> None:
     name, change, found = REFUSED[what]
     directory = later.golden_directory(name, tmp_path)
     changed = change(directory)
@@ -116,7 +116,7 @@ def test_commands_that_look_at_it_say_the_same(what: str, look: str, tmp_path: P
     assert digests(directory) == before
 
 
-def test_a_list_of_files_shows_the_segment(tmp_path: Path) -> None:
+def test_the_list_of_files_shows_a_segment_of_a_later_version(tmp_path: Path) -> None:
     directory = later.golden_directory(SEALED, tmp_path)
     changed = later.segment_header(directory)
     found = {one.name: one for one in list_files(RealDisk(str(directory), read_only=True))}
@@ -129,7 +129,7 @@ def test_a_list_of_files_shows_the_segment(tmp_path: Path) -> None:
 
 
 def test_an_index_cache_of_a_later_version_is_not_used(tmp_path: Path) -> None:
-    """It has nothing of its own, so the start goes on without it."""
+    """The cache has no data of its own, so the start continues without it."""
     directory = later.golden_directory(SEALED, tmp_path)
     later.index_cache(directory)
     disk = RealDisk(str(directory))

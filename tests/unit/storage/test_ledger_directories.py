@@ -50,8 +50,8 @@ def ignore(*_: object) -> None:
     pass
 
 
-async def test_a_directory_that_does_not_close_keeps_no_other_from_it() -> None:
-    """The others were left as after a crash."""
+async def test_an_error_closing_one_directory_does_not_keep_the_others_open() -> None:
+    """The other directories were once left as after a crash."""
     box = DirectoriesOnDisks(3)
     box.open()
     closed: list[int] = []
@@ -74,7 +74,7 @@ async def test_a_directory_that_does_not_close_keeps_no_other_from_it() -> None:
 # -- where a ledger goes ----------------------------------------------------------------------
 
 
-def test_new_ledgers_go_by_the_room_that_there_is() -> None:
+def test_new_ledgers_are_distributed_in_proportion_to_free_space() -> None:
     box = DirectoriesOnDisks(2)
     box.disks[0].capacity_bytes = 30_000_000
     box.disks[1].capacity_bytes = 10_000_000
@@ -86,8 +86,8 @@ def test_new_ledgers_go_by_the_room_that_there_is() -> None:
     assert 2.7 < first / second < 3.3
 
 
-async def test_directories_on_one_disk_have_its_space_once(tmp_path: Path) -> None:
-    """Clients were told that there is twice the space, and jobs took it for enough."""
+async def test_directories_on_one_disk_count_its_space_once(tmp_path: Path) -> None:
+    """Clients once saw twice the real space, and jobs relied on it."""
     disks = [RealDisk(str(tmp_path / name)) for name in ("one", "two", "three")]
     async with running_bookie(tmp_path / "first", more=disks) as bookie:
         total_bytes = disks[0].total_bytes()
@@ -109,7 +109,7 @@ def test_the_space_of_different_disks_is_added() -> None:
     assert box.store.free_bytes() == sum(disk.free_bytes() for disk in box.disks)
 
 
-def test_a_full_directory_gets_no_new_ledger_and_the_other_goes_on() -> None:
+def test_a_full_directory_gets_no_new_ledger_and_the_other_accepts_adds() -> None:
     box = DirectoriesOnDisks(2)
     box.open()
     for ledger_id in (1, 2):
@@ -145,8 +145,8 @@ def test_a_full_directory_gets_no_new_ledger_and_the_other_goes_on() -> None:
     assert sorted(answers) == sorted([(full, False), (other, True)])
 
 
-def test_a_ledger_that_leaves_comes_back_to_its_directory() -> None:
-    """Its deletion is not durable: after a crash it would be in two."""
+def test_a_dropped_ledger_is_recreated_in_its_directory() -> None:
+    """The deletion is not durable yet: after a crash the ledger would be in two directories."""
     box = DirectoriesOnDisks(2)
     box.open()
     box.store.create_ledger(1, key_of(1))
@@ -163,7 +163,7 @@ def test_a_ledger_that_leaves_comes_back_to_its_directory() -> None:
     assert 1 not in box.stores[other].ledgers
 
 
-def test_a_ledger_that_was_fenced_and_dropped_comes_back_fenced() -> None:
+def test_a_ledger_that_was_fenced_and_dropped_is_recreated_fenced() -> None:
     for seed in range(4):
         box = DirectoriesOnDisks(2, seed)
         box.open()
@@ -177,8 +177,8 @@ def test_a_ledger_that_was_fenced_and_dropped_comes_back_fenced() -> None:
         assert box.store.create_ledger(1, key_of(1), again=True).fenced
 
 
-def test_a_ledger_in_two_directories_is_no_ledger_until_it_is_dropped() -> None:
-    """Somebody copied files, so it is unknown which of them is right."""
+def test_a_ledger_found_in_two_directories_is_lost_until_it_is_dropped() -> None:
+    """Somebody copied files, so it is unknown which directory is right."""
     box = DirectoriesOnDisks(2)
     box.open()
     for ledger_id in (1, 2):
@@ -213,7 +213,7 @@ def lose_last_group_but_one(box: DirectoriesOnDisks, number: int) -> None:
 
 @pytest.mark.parametrize("outdated", [0, 1])
 def test_a_directory_that_lost_a_deletion_does_not_decide_what_a_ledger_has(outdated: int) -> None:
-    """The other one is whole, so the ledger was created again there, after the deletion."""
+    """The other directory is complete: the ledger was recreated there after the deletion."""
     box = DirectoriesOnDisks(2)
     box.open()
     old, new = box.stores[outdated], box.stores[1 - outdated]
@@ -240,7 +240,7 @@ def test_a_directory_that_lost_a_deletion_does_not_decide_what_a_ledger_has(outd
         box.kill()
 
 
-def test_a_ledger_of_two_directories_that_both_lost_something_is_no_ledger() -> None:
+def test_a_ledger_in_two_directories_with_losses_is_lost() -> None:
     box = DirectoriesOnDisks(2)
     box.open()
     for store in box.stores:
@@ -262,7 +262,7 @@ def test_a_ledger_of_two_directories_that_both_lost_something_is_no_ledger() -> 
 
 
 @pytest.mark.parametrize("failed", [0, 1])
-def test_what_may_be_in_a_directory_that_was_not_read_is_neither_created_nor_denied(
+def test_a_ledger_that_an_unread_directory_may_hold_is_neither_created_nor_denied(
     failed: int,
 ) -> None:
     box = DirectoriesOnDisks(2)
@@ -295,7 +295,7 @@ def test_what_may_be_in_a_directory_that_was_not_read_is_neither_created_nor_den
     assert told == [None, None]
 
 
-def test_a_ledger_that_no_directory_can_have_has_nothing_to_force() -> None:
+def test_a_force_of_a_ledger_that_no_directory_can_hold_succeeds_at_once() -> None:
     box = DirectoriesOnDisks(2)
     box.open()
     told: list[StorageError | None] = []
@@ -305,7 +305,7 @@ def test_a_ledger_that_no_directory_can_have_has_nothing_to_force() -> None:
     assert not box.store.absence_unknown(77)
 
 
-def test_when_all_directories_have_failed_nothing_is_reported_as_done() -> None:
+def test_every_call_fails_once_all_directories_have_failed() -> None:
     box = DirectoriesOnDisks(2)
     box.open()
     box.store.create_ledger(1, key_of(1))
@@ -327,7 +327,7 @@ def test_when_all_directories_have_failed_nothing_is_reported_as_done() -> None:
     assert not box.store.writable
 
 
-def test_a_ledger_is_taken_where_it_is_and_a_new_one_where_there_is_room() -> None:
+def test_adds_go_to_a_ledgers_directory_and_new_ledgers_where_there_is_space() -> None:
     box = DirectoriesOnDisks(2)
     box.open()
     for number, store in enumerate(box.stores):
@@ -357,7 +357,7 @@ def test_the_first_error_is_the_result_of_calls_to_several_directories() -> None
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_a_batch_for_two_directories_is_answered_in_parts(order: tuple[int, int]) -> None:
-    """Each part has its own entries, and a part that does not fit is refused alone."""
+    """Each directory has its own part, and a part that does not fit is refused alone."""
     box = DirectoriesOnDisks(2)
     box.open()
     for ledger_id in (1, 2):
@@ -399,10 +399,10 @@ def test_a_batch_for_two_directories_is_answered_in_parts(order: tuple[int, int]
 
 
 @pytest.mark.parametrize("later", [0, 1])
-def test_a_directory_of_a_later_version_costs_the_others_nothing(
+def test_a_directory_of_a_later_version_does_not_harm_the_others(
     later: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The version that can read it starts the bookie with all of them."""
+    """A bookie of the later version starts with all directories."""
     box = DirectoriesOnDisks(2)
     box.open()
     box.store.create_ledger(1, key_of(1))
@@ -503,7 +503,9 @@ def listed(path: Path) -> tuple[str, ...]:
     return split_directories(decode((path / COOKIE_FILE).read_bytes()).ledger_dirs)
 
 
-async def test_two_directories_and_again(tmp_path: Path, metadata: MetadataStore) -> None:
+async def test_ledgers_in_two_directories_survive_a_restart(
+    tmp_path: Path, metadata: MetadataStore
+) -> None:
     paths = (str(tmp_path / "one"), str(tmp_path / "two"))
     async with start(tmp_path, metadata, "one", "two") as bookie:
         assert set(await fill(bookie)) == {1, 2}
@@ -519,7 +521,7 @@ async def test_two_directories_and_again(tmp_path: Path, metadata: MetadataStore
         )
 
 
-async def test_a_directory_is_added(tmp_path: Path, metadata: MetadataStore) -> None:
+async def test_a_start_accepts_an_added_directory(tmp_path: Path, metadata: MetadataStore) -> None:
     async with start(tmp_path, metadata, "one") as bookie:
         assert not isinstance(bookie.store, LedgerDirectories)
     async with start(tmp_path, metadata, "one", "two") as bookie:
@@ -528,7 +530,9 @@ async def test_a_directory_is_added(tmp_path: Path, metadata: MetadataStore) -> 
     assert len(listed(tmp_path / "one")) == len(listed(tmp_path / "two")) == 2
 
 
-async def test_a_directory_that_is_left_out(tmp_path: Path, metadata: MetadataStore) -> None:
+async def test_a_start_refuses_when_a_known_directory_is_left_out(
+    tmp_path: Path, metadata: MetadataStore
+) -> None:
     async with start(tmp_path, metadata, "one", "two"):
         pass
     with pytest.raises(CookieError, match=r"has data in .*/two, which was not given") as caught:
@@ -539,8 +543,10 @@ async def test_a_directory_that_is_left_out(tmp_path: Path, metadata: MetadataSt
     assert f"--dir {tmp_path / 'two'}" in caught.value.remedy
 
 
-async def test_a_directory_that_is_not_mounted(tmp_path: Path, metadata: MetadataStore) -> None:
-    """It may hold any ledger, so what the other directory lacks is unknown, not absent."""
+async def test_a_ledger_is_unknown_while_a_directory_is_not_mounted(
+    tmp_path: Path, metadata: MetadataStore
+) -> None:
+    """The missing directory may hold any ledger, so nothing is reported as absent."""
     async with start(tmp_path, metadata, "one", "two") as bookie:
         here, away = await fill(bookie)
     for how in ("missing", "empty"):
@@ -572,10 +578,10 @@ async def test_a_directory_that_is_not_mounted(tmp_path: Path, metadata: Metadat
         assert "b" in (await metadata.bookies()).writable
 
 
-async def test_what_is_in_a_failed_directory_is_reported(
+async def test_the_ledgers_of_a_failed_directory_are_marked_for_replication(
     tmp_path: Path, metadata: MetadataStore
 ) -> None:
-    """Its ledgers are marked, so that they are copied to other bookies; the others are not."""
+    """Ledgers of the failed directory are copied to other bookies, and the others are not."""
     async with start(tmp_path, metadata, "one", "two") as bookie:
         here, away = await fill(bookie)
     for ledger_id in (1, 2, 3):
@@ -591,7 +597,9 @@ async def test_what_is_in_a_failed_directory_is_reported(
     assert here not in marked
 
 
-async def test_nothing_is_left(tmp_path: Path, metadata: MetadataStore) -> None:
+async def test_a_start_with_all_directories_gone_is_refused(
+    tmp_path: Path, metadata: MetadataStore
+) -> None:
     async with start(tmp_path, metadata, "one", "two"):
         pass
     for name in ("one", "two"):
@@ -601,7 +609,9 @@ async def test_nothing_is_left(tmp_path: Path, metadata: MetadataStore) -> None:
             pass
 
 
-async def test_the_directory_of_another_bookie(tmp_path: Path, metadata: MetadataStore) -> None:
+async def test_a_start_refuses_the_directory_of_another_bookie(
+    tmp_path: Path, metadata: MetadataStore
+) -> None:
     async with running_bookie(tmp_path / "two", SMALL, metadata, bookie_id="other"):
         pass
     with pytest.raises(CookieError, match="belongs to bookie other"):
@@ -610,7 +620,9 @@ async def test_the_directory_of_another_bookie(tmp_path: Path, metadata: Metadat
     assert not (tmp_path / "one" / "current").exists()
 
 
-async def test_a_disk_fails_and_the_other_goes_on(tmp_path: Path, metadata: MetadataStore) -> None:
+async def test_the_other_directory_serves_after_one_disk_fails(
+    tmp_path: Path, metadata: MetadataStore
+) -> None:
     async with start(tmp_path, metadata, "one", "two") as bookie, peer_of(bookie) as peer:
         here, broken = await fill(bookie)
         disk = bookie._disks[1]
@@ -643,10 +655,10 @@ async def test_a_disk_fails_and_the_other_goes_on(tmp_path: Path, metadata: Meta
         assert back == frames.read_response(0, broken, 0, entry(broken, 0))
 
 
-async def test_deferred_adds_are_forced_where_they_are(
+async def test_deferred_adds_are_forced_in_their_own_directory(
     tmp_path: Path, metadata: MetadataStore
 ) -> None:
-    """A force must not say yes because another directory is well."""
+    """A force must not succeed merely because another directory works."""
     async with start(tmp_path, metadata, "one", "two") as bookie, peer_of(bookie) as peer:
         here, broken = await fill(bookie)
 

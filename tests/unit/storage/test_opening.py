@@ -36,11 +36,11 @@ def disk(capacity_bytes: int) -> SimDisk:
         (20_000 * GIB, 256 * MIB),
     ],
 )
-def test_segments_grow_with_the_disk(disk_bytes: int, segment_bytes: int) -> None:
+def test_segment_size_grows_with_disk_size(disk_bytes: int, segment_bytes: int) -> None:
     assert segment_bytes_of(disk_bytes) == segment_bytes
 
 
-def test_each_directory_has_segments_of_the_size_of_its_disk() -> None:
+def test_each_directory_has_a_segment_size_that_fits_its_disk() -> None:
     small, large = disk(10 * GIB), disk(1000 * GIB)
     config = BookieConfig()
     assert storage_config(config, small).segment_bytes == SEGMENT_BYTES_LEAST
@@ -49,7 +49,7 @@ def test_each_directory_has_segments_of_the_size_of_its_disk() -> None:
     assert said.segment_bytes == MIB
 
 
-def test_a_disk_whose_size_cannot_be_found_out_is_left_to_the_start_of_its_log(
+def test_a_disk_of_unknown_size_gets_the_smallest_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(self: SimDisk) -> int:
@@ -60,6 +60,6 @@ def test_a_disk_whose_size_cannot_be_found_out_is_left_to_the_start_of_its_log(
 
 
 def test_the_largest_segment_holds_the_runs_of_entries_of_1_kb() -> None:
-    """Otherwise it would be rolled before it is full."""
+    """With a lower limit, a segment would be rolled before it is full."""
     frame_bytes = 1024 + 64
     assert SEGMENT_BYTES_MOST // frame_bytes <= StorageConfig().max_runs_per_segment

@@ -51,5 +51,5 @@ def test_a_disk_that_fails_during_the_check_is_reported(sealed: bool) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_an_error_that_may_pass_is_not(sealed: bool) -> None:
+def test_a_transient_error_during_the_check_is_not_reported(sealed: bool) -> None:
     assert _checked(sealed, OSError(errno.EMFILE, "too many open files")) == []

@@ -41,12 +41,12 @@ def bounds(found: reach.ReadAheadExtent | None) -> tuple[int, int, int] | None:
     return found.start, found.stop, found.last
 
 
-def test_all_runs_of_a_ledger() -> None:
+def test_the_extent_covers_all_runs_of_a_ledger() -> None:
     rows = rows_of((0, 10, 100, 4096), (10, 5, 200, 5096), (40, 1, 300, 6096))
     assert bounds(read_ahead_extent(SEGMENT, rows, 2300, None)) == (4096, 6396, 40)
 
 
-def test_runs_from_an_entry_on_up_to_one_that_lacks() -> None:
+def test_the_extent_begins_at_an_entry_and_ends_before_a_missing_one() -> None:
     rows = rows_of((0, 10, 100, 4096), (10, 5, 200, 5096), (40, 1, 300, 6096))
     for entry_id, expected in (
         (0, (4096, 6096, 14)),
@@ -59,22 +59,25 @@ def test_runs_from_an_entry_on_up_to_one_that_lacks() -> None:
         assert bounds(read_ahead_extent(SEGMENT, rows, 2300, entry_id)) == expected
 
 
-def test_the_last_run_counts_whatever_the_sizes_of_its_frames() -> None:
-    """Its end was taken for where it begins: a compaction makes one run of all."""
+def test_the_extent_includes_all_frames_of_the_last_run() -> None:
+    """The start of the last run was once taken for its end.
+
+    A compaction makes one run of all entries.
+    """
     rows = rows_of((3, 3, [100, 50, 70], 4096))
     assert bounds(read_ahead_extent(SEGMENT, rows, 220, None)) == (4096, 4316, 5)
     assert bounds(read_ahead_extent(SEGMENT, rows, 220, 4)) == (4096, 4316, 5)
 
 
 @pytest.mark.parametrize("entry_id", [None, 0])
-def test_there_is_none_where_others_have_more(entry_id: int | None) -> None:
+def test_there_is_no_extent_if_other_ledgers_fill_most_of_it(entry_id: int | None) -> None:
     near = rows_of((0, 1, 100, 4096), (1, 1, 100, 4396))
     assert read_ahead_extent(SEGMENT, near, 200, entry_id) is not None
     far = rows_of((0, 1, 100, 4096), (1, 1, 100, 4497))
     assert read_ahead_extent(SEGMENT, far, 200, entry_id) is None
 
 
-def test_so_many_runs_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_runs_in_an_extent_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "ROWS_MAX", 4)
     rows = rows_of(*((at, 1, 100, 4096 + 100 * at) for at in range(10)))
     assert bounds(read_ahead_extent(SEGMENT, rows, 1000, 2)) == (4296, 4696, 5)

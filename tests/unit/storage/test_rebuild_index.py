@@ -32,9 +32,11 @@ CRASH_SEEDS = 4
 
 
 @pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
-def test_an_index_is_made_again_as_it_was(part: str) -> None:
-    """The footer is what it was, byte for byte, and the store finds everything. (Of a ledger's LAC
-    a lower bound is known, where the summary is gone.)"""
+def test_a_rebuilt_index_equals_the_original(part: str) -> None:
+    """The footer is equal byte for byte, and the store finds every entry.
+
+    Without the summary, only a lower bound of a ledger's LAC is known.
+    """
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -70,7 +72,7 @@ def test_an_index_is_made_again_as_it_was(part: str) -> None:
 
 @pytest.mark.parametrize("part", ["rows", "trailer"])
 def test_deleted_ledgers_do_not_come_back_with_the_index(part: str) -> None:
-    """Their frames are in the groups still."""
+    """The groups still contain the frames of the deleted ledgers."""
     disk = sim_disk()
     box = StoreOnDisk(disk)
     box.open()
@@ -91,7 +93,7 @@ def test_deleted_ledgers_do_not_come_back_with_the_index(part: str) -> None:
     assert sorted(box.store.ledgers) == [1]
 
 
-def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
+def test_a_rebuilt_index_omits_ledgers_dropped_before_their_segment_was_sealed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = sim_disk()
@@ -106,7 +108,7 @@ def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
         assert list(one.summary.ledger_ids) == [1, 2, 4]
 
 
-def test_it_still_speaks_of_what_was_dropped_before_its_segment_was_sealed() -> None:
+def test_a_rebuilt_index_keeps_mentions_of_ledgers_dropped_before_sealing() -> None:
     """Otherwise the record of that deletion may be dropped while groups have runs of the ledger."""
     disk = sim_disk()
     box = StoreOnDisk(disk)
@@ -130,7 +132,7 @@ def test_it_still_speaks_of_what_was_dropped_before_its_segment_was_sealed() -> 
         assert [record.ledger_id for record in one.records] == [7]
 
 
-def test_what_is_left_of_an_index_is_kept_where_groups_are_lost() -> None:
+def test_a_damaged_index_is_not_rebuilt_from_incomplete_groups() -> None:
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -145,8 +147,8 @@ def test_what_is_left_of_an_index_is_kept_where_groups_are_lost() -> None:
     assert contents(disk) == before
 
 
-def test_damage_in_entries_stays_damage() -> None:
-    """A new index does not make a bad block good."""
+def test_rebuilding_an_index_does_not_hide_damaged_entries() -> None:
+    """A rebuilt index does not make a damaged block valid."""
     disk = sim_disk()
     box = filled(disk)
     box.close()
@@ -162,7 +164,7 @@ def test_damage_in_entries_stays_damage() -> None:
     assert not any("index" in one for one in told)
 
 
-def test_a_compacted_segment_gets_its_index_again() -> None:
+def test_the_index_of_a_compacted_segment_is_rebuilt() -> None:
     disk = sim_disk()
     box = filled(disk, sealed=6)
     box.drop([1, 3, 4])
@@ -198,8 +200,8 @@ def boastful(seal: SealInput) -> Sealed:
     return write_footer(SealInput(seal.directory_id, seal.segment, ledgers, seal.records))
 
 
-def test_a_crash_while_an_index_is_made_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each operation is tried. No mixture of the new and the old index can pass for either."""
+def test_a_crash_while_an_index_is_rebuilt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test crashes at each operation. No mixture of both indexes may pass as valid."""
     points: set[int] = set()
     begun = sim_disk()
     with monkeypatch.context() as patch:

@@ -60,8 +60,10 @@ def numbered(blocks: int) -> bytes:
     ("offset", "size"),
     [(0, 5 * BLOCK_BYTES), (100, 3 * BLOCK_BYTES), (BLOCK_BYTES + 5, 20), (3 * BLOCK_BYTES, 9_999)],
 )
-def test_a_block_that_cannot_be_read_costs_no_other(offset: int, size: int, error: int) -> None:
-    """It reads as bytes that are not those of the disk, and not zeros."""
+def test_an_unreadable_block_does_not_affect_other_blocks(
+    offset: int, size: int, error: int
+) -> None:
+    """An unreadable block is filled with bytes that differ from those on disk and from zeros."""
     data = numbered(5) + b"end"
     reader = TolerantReader(Bytes(data, 1, 3, error=error))
     found = bytes(reader.read(offset, size) or b"")
@@ -77,8 +79,8 @@ def test_a_block_that_cannot_be_read_costs_no_other(offset: int, size: int, erro
     assert reader.size() == len(data)
 
 
-def test_a_disk_that_fails_as_a_whole_is_not_tolerated() -> None:
-    """Too many blocks, or an error that is not about the bytes."""
+def test_errors_of_the_whole_disk_are_not_tolerated() -> None:
+    """Too many unreadable blocks, or an error of another kind, fail the read."""
     data = numbered(UNREADABLE_BLOCKS_MAX + 1)
     reader = TolerantReader(Bytes(data, *range(UNREADABLE_BLOCKS_MAX)))
     reader.read(0, len(data))
@@ -91,7 +93,7 @@ def test_a_disk_that_fails_as_a_whole_is_not_tolerated() -> None:
         reader.read(0, len(data))
 
 
-def test_an_error_of_another_kind_in_a_single_block_is_raised() -> None:
+def test_an_error_other_than_bad_data_in_a_single_block_is_raised() -> None:
     class Changing(Bytes):
         def read(self, offset: int, size: int, *, wait: bool = True) -> bytes | None:
             if size <= BLOCK_BYTES:
@@ -103,7 +105,7 @@ def test_an_error_of_another_kind_in_a_single_block_is_raised() -> None:
     assert raised.value.errno == errno.ENXIO
 
 
-def test_a_block_that_cannot_be_read_once_and_can_be_read_then_is_whole() -> None:
+def test_a_block_that_is_readable_at_the_second_attempt_is_intact() -> None:
     class Recovers(Bytes):
         def read(self, offset: int, size: int, *, wait: bool = True) -> bytes | None:
             try:
@@ -153,7 +155,7 @@ def lost(box: StoreOnDisk, file: object) -> tuple[list[int], int]:
     return [one.header.number for one in found.groups], found.lost_behind
 
 
-def test_a_bad_group_costs_no_other_group() -> None:
+def test_a_damaged_group_does_not_affect_other_groups() -> None:
     box, file, groups = log()
     numbers = [one.header.number for one in groups]
     assert lost(box, file) == (numbers, 0)
@@ -163,8 +165,8 @@ def test_a_bad_group_costs_no_other_group() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_bad_groups_at_the_end_that_were_written_completely_are_counted(count: int) -> None:
-    """All but the last of them were synced. The last one is counted if its front is complete."""
+def test_completely_written_damaged_groups_at_the_end_are_counted_as_lost(count: int) -> None:
+    """All but the last group were synced. The last one counts if its front is complete."""
     box, file, groups = log()
     numbers = [one.header.number for one in groups]
     there = changed(file, *(one.header.offset + 100 for one in groups[-count:]))
@@ -173,8 +175,8 @@ def test_bad_groups_at_the_end_that_were_written_completely_are_counted(count: i
     assert behind == max(count - 1, 1)
 
 
-def test_a_last_group_whose_front_was_not_written_completely_is_no_loss() -> None:
-    """Its sector is zeros, so nobody was told that it was durable."""
+def test_a_last_group_with_an_incomplete_front_is_torn_and_not_lost() -> None:
+    """A sector of the front is zeros, so the group was never acknowledged."""
     box, file, groups = log()
     last = groups[-1].header
     data = bytearray(file.read(0, file.size()) or b"")
@@ -184,7 +186,7 @@ def test_a_last_group_whose_front_was_not_written_completely_is_no_loss() -> Non
     assert lost(box, Bytes(bytes(data))) == ([one.header.number for one in groups[:-1]], 0)
 
 
-def test_a_group_that_cannot_be_read_may_be_lost_wherever_it_is() -> None:
+def test_an_unreadable_group_may_be_lost_at_any_position() -> None:
     box, file, groups = log()
     data = bytes(file.read(0, file.size()) or b"")
     numbers = [one.header.number for one in groups]
@@ -206,7 +208,7 @@ def test_a_group_that_cannot_be_read_may_be_lost_wherever_it_is() -> None:
     assert not found_there[2].may_be_torn, "an unreadable block was written"
 
 
-def test_groups_of_another_directory_or_segment_do_not_count() -> None:
+def test_groups_of_another_directory_or_segment_are_ignored() -> None:
     box, file, groups = log()
     ours = box.store._directory_id
     other = bytes(len(ours))
@@ -225,8 +227,11 @@ def test_groups_of_another_directory_or_segment_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 300])
-def test_a_segment_with_anything_like_a_group_is_not_taken_for_an_empty_one(place: int) -> None:
-    """It would be removed. A header of zeros was never synced, and groups follow it closely."""
+def test_a_segment_with_any_remains_of_a_group_is_not_empty(place: int) -> None:
+    """An empty segment would be removed.
+
+    A header of zeros was never synced, and groups follow it closely.
+    """
     box, file, groups = log()
     at = groups[0].header.offset
     group = bytes(file.read(at, groups[0].header.end - at) or b"")
@@ -252,7 +257,7 @@ def test_a_segment_with_anything_like_a_group_is_not_taken_for_an_empty_one(plac
         (lambda: bytes(SCAN_BYTES) + b"y" + bytes(SCAN_BYTES), 7, SCAN_BYTES + 1),
     ],
 )
-def test_the_end_of_what_was_written(
+def test_the_used_end_follows_the_last_written_block(
     content: Callable[[], bytes], start: int, expected: int
 ) -> None:
     assert used_end(Bytes(content()), start) == expected
@@ -265,7 +270,7 @@ def test_the_end_of_what_was_written(
     ("bits", "torn"), [(1, False), (2, True), (40, True)], ids=["one bit", "two bits", "many bits"]
 )
 @pytest.mark.parametrize("zeros", [True, False])
-def test_a_last_group_with_one_wrong_bit_is_damaged_and_not_torn(
+def test_a_last_group_with_one_wrong_bit_is_damaged_unless_it_looks_torn(
     bits: int, *, torn: bool, zeros: bool
 ) -> None:
     """Entries may have a sector of zeros, which looks like one that was never written.
@@ -307,7 +312,7 @@ def _readable(box: StoreOnDisk) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("what", ["header", "first group", "payload", "last group"])
-def test_a_bad_sector_does_not_end_a_start_and_is_not_taken_for_absence(what: str) -> None:
+def test_a_bad_sector_does_not_fail_a_start_and_is_not_reported_as_absence(what: str) -> None:
     box, _, groups = log()
     disk, name = disk_of(box), segment_name(1)
     at = {

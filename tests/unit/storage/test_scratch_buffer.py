@@ -46,7 +46,7 @@ def on(table: ScratchBuffer, frames: list[bytes], skip: int) -> FrameRun:
     return FrameRun(view, len(frames), size, sizes)
 
 
-def test_a_run_is_packed_as_without_it_whatever_lay_there_before() -> None:
+def test_a_run_is_packed_correctly_whatever_the_buffer_held_before() -> None:
     table = ScratchBuffer(1 << 16)
     for sizes in ([100] * 50, [100] * 20, [33] * 200, [100] * 60, [7, 900, 100], [64], [33] * 3):
         for skip in (0, 1, 4095):
@@ -58,7 +58,7 @@ def test_a_run_is_packed_as_without_it_whatever_lay_there_before() -> None:
             assert list(map(bytes, found.entries())) == entries
 
 
-def test_what_lies_elsewhere_is_not_taken_from_it() -> None:
+def test_a_run_outside_the_buffer_is_not_packed_from_it() -> None:
     table = ScratchBuffer(1 << 16)
     _, frames = frames_of([100] * 10)
     table.pack(on(table, frames, 0))
@@ -71,7 +71,7 @@ def test_what_lies_elsewhere_is_not_taken_from_it() -> None:
     assert list(map(bytes, found.entries()))[1:] == entries[1:]
 
 
-def test_so_many_views_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cached_views_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "VIEWS_MAX", 20)
     table = ScratchBuffer(1 << 16)
     for count in (20, 21):
@@ -82,7 +82,7 @@ def test_so_many_views_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(table._bodies) == 20
 
 
-def test_what_is_not_cached_or_too_large_does_not_lie_there() -> None:
+def test_uncached_and_oversized_reads_do_not_use_the_buffer() -> None:
     disk = sim_disk(1)
     file = disk.create("some")
     file.write([bytes(100_000)], 0)
@@ -94,7 +94,7 @@ def test_what_is_not_cached_or_too_large_does_not_lie_there() -> None:
     assert table.read(file, 0, 50_000, 10) is None
 
 
-async def test_readers_share_it_in_turn() -> None:
+async def test_concurrent_readers_share_the_buffer_without_mixing_entries() -> None:
     box, recorder = sealed(0.0, 300, 20_000, ledgers=1)
     whole = list(box.written.values())
 
@@ -111,7 +111,7 @@ async def test_readers_share_it_in_turn() -> None:
 
 
 @pytest.mark.parametrize("entry_id", [0, 1, 30, 51, 52, 119])
-def test_damage_is_found_there(entry_id: int) -> None:
+def test_damage_is_found_in_reads_through_the_buffer(entry_id: int) -> None:
     box, _ = sealed(0.0, 120, 20_000)
     disk: Any = disk_of(box)
     assert isinstance(disk, SimDisk)

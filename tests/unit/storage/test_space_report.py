@@ -77,7 +77,7 @@ def test_every_byte_is_accounted_for() -> None:
     assert not report.absence_unknown
 
 
-def test_looking_changes_nothing() -> None:
+def test_the_space_report_changes_nothing() -> None:
     disk = sim_disk()
     box = StoreOnDisk(disk)
     box.open()
@@ -98,7 +98,7 @@ def test_looking_changes_nothing() -> None:
     assert box.read(1, 100_000) == [box.written[1, 100_000]]
 
 
-def test_a_file_that_goes_meanwhile_is_no_error() -> None:
+def test_a_file_removed_during_the_report_is_not_an_error() -> None:
     disk = sim_disk()
     box = StoreOnDisk(disk)
     box.open()
@@ -120,7 +120,7 @@ def test_a_file_that_goes_meanwhile_is_no_error() -> None:
     assert box.store.stats().segments_removed > 0
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_explain_space_prints_the_report_as_text_and_json(tmp_path: Path) -> None:
     config = StorageConfig(segment_bytes=1 << 16, reserve_bytes=1 << 15, min_free_bytes=0)
     disk = RealDisk(tmp_path)
     box = StoreOnDisk(disk, config)
@@ -174,7 +174,7 @@ def test_the_command(tmp_path: Path) -> None:
     (errno.EIO, "The disk may be damaged"),
     (errno.EMFILE, ""),
 ])  # fmt: skip
-def test_a_directory_that_cannot_be_read_does_not_hide_the_others(
+def test_an_unreadable_directory_does_not_hide_the_others(
     number: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"

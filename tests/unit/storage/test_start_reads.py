@@ -113,7 +113,7 @@ def test_each_footer_is_read_once(clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_of_what_the_cache_covers_the_trailer_is_read(clean: bool) -> None:
+def test_only_the_trailer_is_read_of_segments_in_the_cache(clean: bool) -> None:
     box = filled(cached=True, clean=clean)
     sealed = footers(box)
     report, reads = counted_start(box)
@@ -134,10 +134,10 @@ def test_of_what_the_cache_covers_the_trailer_is_read(clean: bool) -> None:
 
 
 @pytest.mark.parametrize(("cached", "which"), [(False, 0), (False, 2), (False, -1), (True, -1)])
-def test_a_footer_that_is_found_damaged_late(
+def test_a_start_begins_again_once_if_a_footer_turns_out_to_be_damaged(
     cached: bool, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its trailer was believed: all begins anew, once, and its groups are read instead."""
+    """The trailer was accepted first. The start begins again once and reads the groups instead."""
     looks: list[bool] = []
     attempt = LogRecovery._look_once
 

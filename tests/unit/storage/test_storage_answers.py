@@ -26,7 +26,7 @@ from tests.support.storage.storage import (
 )
 
 
-def test_reads_know_ledgers_and_entries() -> None:
+def test_a_read_distinguishes_a_missing_ledger_from_a_missing_entry() -> None:
     box = opened()
     with pytest.raises(NoLedger):
         box.store.read(1, 0, 1, 100)
@@ -45,7 +45,7 @@ def test_reads_know_ledgers_and_entries() -> None:
 
 
 @pytest.mark.parametrize("state", ["queued", "written", "sealed"])
-def test_a_read_stops_before_the_entry_that_would_pass_its_budget(state: str) -> None:
+def test_a_read_stops_before_the_entry_that_would_exceed_its_budget(state: str) -> None:
     box = opened()
     sizes = [47, 47, 47, 300, 40]
     box.append([(1, i, bytes(size - 32)) for i, size in enumerate(sizes)])
@@ -112,8 +112,8 @@ def test_buffers_may_be_cut_anywhere() -> None:
         assert box.read(*key) == [entry]
 
 
-def test_of_several_copies_the_newest_is_served() -> None:
-    """Recovery writes an entry again with other metadata."""
+def test_the_newest_of_several_copies_is_served() -> None:
+    """Recovery writes an entry again, with other metadata."""
     box = opened()
 
     def write(entry_id: int, lac: int) -> bytes:
@@ -143,7 +143,7 @@ def test_of_several_copies_the_newest_is_served() -> None:
     assert box.read(1, 3, 3) == [expected[3], third, expected[5]]
 
 
-def test_a_damaged_copy_gives_way_to_a_good_one() -> None:
+def test_an_intact_copy_is_served_instead_of_a_damaged_one() -> None:
     box = opened()
     box.append(entries(1, 0, 4))
     box.pump()
@@ -174,7 +174,7 @@ def test_a_read_error_of_the_device_is_damage() -> None:
 
 
 @pytest.mark.parametrize("wrong", [Run(1, 5, 2, 0, 160), Run(2, 0, 2, 0, 160)])
-def test_a_frame_that_is_not_what_the_index_says_is_damage(wrong: Run) -> None:
+def test_a_frame_that_contradicts_the_index_is_damage(wrong: Run) -> None:
     box = opened()
     batch = make_batch([(1, 0, bytes(100)), (1, 1, bytes(100))])
     for ledger_id in (1, 2):
@@ -189,7 +189,7 @@ def test_a_frame_that_is_not_what_the_index_says_is_damage(wrong: Run) -> None:
             box.read(wrong.ledger_id, wrong.first, count)
 
 
-def test_a_read_behind_damage_starts_over_there() -> None:
+def test_a_read_after_a_damaged_entry_succeeds() -> None:
     box = opened()
     box.append(entries(1, 0, 40, 300))
     box.pump()

@@ -105,7 +105,7 @@ def read(box: StoreOnDisk, ledger_id: int, count: int) -> Entries:
 
 
 @pytest.mark.parametrize("sizes", [(100,), (100, 30, 64)])
-def test_an_answer_is_what_stands_in_the_file(sizes: tuple[int, ...]) -> None:
+def test_answers_are_sent_from_the_bytes_of_the_file(sizes: tuple[int, ...]) -> None:
     box = opened()
     in_turn(box, lambda entry: bytes([entry % 251]) * sizes[entry % len(sizes)])
     [number] = compacted(box)
@@ -166,8 +166,10 @@ def test_segments_of_an_earlier_version_are_read_and_compacted_again(from_groups
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("from_groups", [False, True])
-def test_what_a_start_makes_of_a_compacted_segment(cached: bool, from_groups: bool) -> None:
-    """The kind of frames is in the trailer, which the index cache has, and in each group."""
+def test_a_start_restores_a_compacted_segment_from_cache_footer_or_groups(
+    cached: bool, from_groups: bool
+) -> None:
+    """The kind of frames is recorded in the trailer, in the index cache and in each group."""
     box = opened()
     in_turn(box, lambda entry: bytes(100))
     [number] = compacted(box)
@@ -194,7 +196,7 @@ def test_what_a_start_makes_of_a_compacted_segment(cached: bool, from_groups: bo
         assert info.master_key == key_of(ledger_id)
 
 
-def test_a_budget_counts_what_is_sent() -> None:
+def test_a_byte_budget_counts_the_bytes_that_are_sent() -> None:
     box = opened()
     in_turn(box, lambda entry: bytes(100))
     bare = segment_of(box, next(iter(compacted(box))))
@@ -207,7 +209,7 @@ def test_a_budget_counts_what_is_sent() -> None:
         assert found.size_bytes == count * (each - 4)
 
 
-def test_no_key_is_made_of_a_bare_frame() -> None:
+def test_no_lost_key_is_taken_from_a_bare_frame() -> None:
     """A lost key is taken from a frame that contains it."""
     for version, wanted in ((2, key_of(1)), (3, None)):
         box = opened()
@@ -224,7 +226,7 @@ def test_no_key_is_made_of_a_bare_frame() -> None:
         assert find_master_key(box.store._reader, box.store._files, info) == wanted
 
 
-def test_entries_are_dumped() -> None:
+def test_a_segment_dump_returns_the_entries_of_bare_frames() -> None:
     box = opened()
     in_turn(box, lambda entry: bytes(entry % 50))
     [number] = compacted(box)
@@ -240,8 +242,8 @@ def test_entries_are_dumped() -> None:
     assert len(seen) > 40
 
 
-def test_the_keys_of_all_that_was_copied_stand_in_the_output() -> None:
-    """Bare frames do not have them."""
+def test_the_output_of_a_compaction_has_the_keys_of_all_copied_ledgers() -> None:
+    """Bare frames do not contain the keys."""
     box = opened()
     mixed(box, segments=4)  # The keys were logged in the first.
     for gone in ((1, 2), (3,)):  # The output is compacted again.
@@ -263,8 +265,8 @@ def test_the_keys_of_all_that_was_copied_stand_in_the_output() -> None:
 
 
 @pytest.mark.parametrize("place", [1, 4 + 7, 4 + 15, 60])
-def test_damage_in_bare_frames_is_damage(place: int) -> None:
-    """This includes damage in the length, the ids or what follows."""
+def test_damage_in_any_part_of_a_bare_frame_is_detected(place: int) -> None:
+    """Damage in the length, the ids and the payload is detected."""
     box = opened()
     in_turn(box, lambda entry: bytes(100))
     [number] = compacted(box)

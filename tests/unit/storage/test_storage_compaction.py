@@ -43,7 +43,7 @@ def check_numbers(box: StoreOnDisk) -> None:
     ]
 
 
-def test_space_of_deleted_ledgers_comes_back_and_the_rest_stays_readable() -> None:
+def test_compaction_frees_the_space_of_deleted_ledgers_and_keeps_the_rest_readable() -> None:
     box = opened()
     mixed(box, segments=4)
     before = box.store.stats()
@@ -67,7 +67,7 @@ def test_space_of_deleted_ledgers_comes_back_and_the_rest_stays_readable() -> No
     assert box.report.problems == ()
 
 
-def test_what_was_compacted_is_not_compacted_again() -> None:
+def test_a_compacted_segment_is_not_compacted_again_without_new_deletions() -> None:
     box = opened()
     mixed(box)
     box.drop([1, 2, 3])
@@ -90,7 +90,7 @@ def test_compacted_segments_are_compacted_again_when_more_dies() -> None:
     check(box)
 
 
-def test_runs_of_a_ledger_lie_together_behind_a_compaction() -> None:
+def test_the_runs_of_a_ledger_are_adjacent_after_a_compaction() -> None:
     box = opened()
     for turn in range(200):
         box.append([(ledger_id, turn, bytes(100)) for ledger_id in (1, 2, 3)])
@@ -139,7 +139,7 @@ def test_state_records_outlive_a_compaction() -> None:
     assert box.read(5, 0) == [box.written[5, 0]]
 
 
-def test_state_of_a_former_life_does_not_outlive_a_compaction() -> None:
+def test_state_from_before_a_deletion_does_not_outlive_a_compaction() -> None:
     """The ledger was created again, in the same segment, when its deletion had expired."""
     box = opened()
     packet = (2).to_bytes(8, "big") + (1).to_bytes(8, "big") + b"digest"
@@ -164,7 +164,7 @@ def test_state_of_a_former_life_does_not_outlive_a_compaction() -> None:
         assert run(box.store.entry_ranges(1)) == [(5, 5)]
 
 
-def test_a_deletion_on_its_way_stops_compaction_until_it_is_logged() -> None:
+def test_no_compaction_runs_until_a_pending_deletion_is_logged() -> None:
     box = opened()
     mixed(box)
     box.fence(1)
@@ -184,7 +184,7 @@ def test_a_deletion_on_its_way_stops_compaction_until_it_is_logged() -> None:
     assert box.store.ledgers[1].fenced
 
 
-def test_ledgers_that_die_or_come_again_during_a_compaction() -> None:
+def test_ledgers_deleted_or_recreated_during_a_compaction_stay_correct() -> None:
     box = opened(replace(EAGER, compact_bytes_per_s=1))
     mixed(box, segments=3)
     box.drop([1, 2])
@@ -207,8 +207,8 @@ def test_ledgers_that_die_or_come_again_during_a_compaction() -> None:
     assert run(box.store.entry_ranges(4)) == [(0, 0)]
 
 
-def test_space_of_a_ledger_that_came_again_during_a_compaction_is_not_counted_twice() -> None:
-    """What the output has of its former life is dead, and comes back with a later compaction."""
+def test_the_space_of_a_ledger_recreated_during_a_compaction_is_counted_once() -> None:
+    """Entries from before the deletion are dead in the output. A later compaction frees them."""
     box = opened()
     mixed(box, segments=3)
     box.drop([1, 2])
@@ -229,7 +229,7 @@ def test_space_of_a_ledger_that_came_again_during_a_compaction_is_not_counted_tw
     assert kept == found[: len(kept)]
 
 
-def test_a_read_under_way_goes_on_with_the_old_file() -> None:
+def test_a_read_in_progress_continues_in_the_old_file() -> None:
     box = opened()
     mixed(box, segments=2)
     position = sealed(box)[-1]
@@ -292,10 +292,10 @@ def test_a_damaged_segment_is_kept_and_others_are_compacted(where: str) -> None:
     assert 0 < damaged < readable
 
 
-def test_a_dead_segment_that_cannot_be_read_is_not_read_at_every_turn(
+def test_an_unreadable_dead_segment_is_read_again_only_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of it was read again whenever a ledger was deleted, and every few seconds."""
+    """The segment was once read at every deletion and every few seconds."""
     box = opened()
     mixed(box, segments=2)
     number = sealed(box)[0]
@@ -352,7 +352,7 @@ def test_a_failed_sync_of_the_output_is_fatal() -> None:
     check(box)
 
 
-def test_the_pace_is_bounded() -> None:
+def test_compaction_is_limited_to_its_configured_rate() -> None:
     config = replace(EAGER, compact_bytes_per_s=1000, segment_bytes=1 << 20)
     box = opened(config)
     delays: list[float] = []
@@ -376,7 +376,7 @@ def test_the_pace_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("switched_off", [True, False])
-def test_intervals_and_ratios(switched_off: bool) -> None:
+def test_compactions_follow_their_intervals_and_ratios(switched_off: bool) -> None:
     config = replace(
         SMALL,
         compact_minor_ratio=0.0 if switched_off else 0.3,
@@ -402,8 +402,8 @@ def test_intervals_and_ratios(switched_off: bool) -> None:
         assert compact(box)
 
 
-def test_minor_compactions_need_no_major_ones() -> None:
-    """A major ratio of 0 switched the minor kind off as well."""
+def test_minor_compactions_run_with_major_compactions_disabled() -> None:
+    """A major ratio of 0 once disabled minor compactions as well."""
     config = replace(
         SMALL,
         compact_minor_ratio=0.3,
@@ -438,7 +438,7 @@ def test_minor_compactions_need_no_major_ones() -> None:
     check(box)
 
 
-def test_a_full_disk_is_compacted_without_major_compactions_too() -> None:
+def test_a_full_disk_is_compacted_with_major_compactions_disabled() -> None:
     """Whatever is below the minor ratio is compacted at once, from the reserve."""
     box = opened(replace(SMALL, min_free_bytes=20_000, compact_major_ratio=0.0))
     mixed(box, segments=6)
@@ -512,8 +512,8 @@ def test_the_log_gets_the_reserve_when_not_even_a_deletion_can_be_logged() -> No
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "another deletion", "a refusal"])
-def test_a_deletion_that_cannot_be_logged_is_not_forgotten(meanwhile: str) -> None:
-    """A refusal that could not be logged either took the place of the deletion."""
+def test_a_deletion_that_cannot_be_logged_is_retried(meanwhile: str) -> None:
+    """A refusal that could not be logged once replaced the pending deletion."""
     box = with_a_full_log()
     box.fence(1)
     box.drop([1])
@@ -533,7 +533,7 @@ def test_a_deletion_that_cannot_be_logged_is_not_forgotten(meanwhile: str) -> No
     assert box.store.is_refused(77_777) is (meanwhile == "a refusal")
 
 
-def test_starts_go_on_with_nothing_left_of_an_output() -> None:
+def test_a_start_removes_an_unfinished_output_of_a_compaction() -> None:
     box = opened(replace(EAGER, compact_bytes_per_s=1))
     mixed(box, segments=3)
     box.drop([1, 2, 3])
@@ -590,7 +590,7 @@ def test_a_compacted_segment_whose_index_is_damaged_is_read_from_its_groups() ->
     check(box)
 
 
-def test_a_compacted_segment_that_lost_a_group_says_so() -> None:
+def test_a_compacted_segment_that_lost_a_group_is_reported() -> None:
     box = opened()
     mixed(box, segments=2)
     box.drop([1, 2, 3])
@@ -613,7 +613,7 @@ def test_a_compacted_segment_that_lost_a_group_says_so() -> None:
             pass
 
 
-def test_files_of_the_log_are_what_the_store_knows() -> None:
+def test_the_log_directory_has_only_known_and_prepared_segments() -> None:
     box = opened()
     mixed(box, segments=4)
     box.drop([1, 2, 3, 4])
@@ -625,7 +625,7 @@ def test_files_of_the_log_are_what_the_store_knows() -> None:
     assert len(names - known) <= 2  # prepared ones
 
 
-def test_a_full_bookie_starts_again_and_again_serves_reads_and_comes_back() -> None:
+def test_a_full_bookie_survives_repeated_starts_serves_reads_and_recovers() -> None:
     box = opened(replace(EAGER, min_free_bytes=20_000))
     mixed(box, segments=5)
     box.fence(2)
@@ -704,7 +704,7 @@ def test_a_requested_compaction_does_not_wait_for_its_interval() -> None:
     assert box.store.stats().compactions_major
     box.drop([4])
     box.pump()
-    assert compact(box) == []  # The interval begins anew.
+    assert compact(box) == []  # The interval starts again.
     check(box)
 
 
@@ -735,7 +735,7 @@ def reasons(box: StoreOnDisk) -> set[str]:
     return {why for why in all_reasons(box) if "suspended" in why}
 
 
-def test_what_is_suspended_waits_until_it_is_resumed() -> None:
+def test_suspended_compaction_waits_until_it_is_resumed() -> None:
     box = opened()
     mixed(box, segments=4)
     box.store.suspend_compaction(minor=True, major=True, by="the backup")
@@ -757,8 +757,8 @@ def test_what_is_suspended_waits_until_it_is_resumed() -> None:
     check_numbers(box)
 
 
-def test_one_kind_may_be_suspended() -> None:
-    """Half alive is below the major ratio, and not below the minor one."""
+def test_minor_and_major_compaction_can_be_suspended_separately() -> None:
+    """Segments that are half live are below the major ratio and above the minor one."""
     config = replace(EAGER, compact_minor_ratio=0.2, compact_major_ratio=0.9)
     box = opened(config)
     mixed(box, segments=4)
@@ -773,7 +773,7 @@ def test_one_kind_may_be_suspended() -> None:
     check(box)
 
 
-def test_a_suspension_ends_with_the_process() -> None:
+def test_a_suspension_does_not_outlive_the_process() -> None:
     box = opened()
     mixed(box, segments=4)
     box.store.suspend_compaction(minor=True, major=True, by="me")
@@ -792,7 +792,7 @@ def test_a_suspension_ends_with_the_process() -> None:
 
 
 def test_a_full_disk_does_not_lift_a_suspension() -> None:
-    """It could compact within the reserve."""
+    """The store could otherwise compact with the space of its reserve."""
     box = opened(replace(EAGER, min_free_bytes=20_000))
     mixed(box, segments=6)
     compact(box)
@@ -812,7 +812,7 @@ def test_a_full_disk_does_not_lift_a_suspension() -> None:
     check(box)
 
 
-def test_a_note_that_makes_no_sense_stops_nothing() -> None:
+def test_an_invalid_suspension_note_is_ignored() -> None:
     box = opened()
     for text in (b"", b"{}", b"[1]", b'{"minor": true, "nonsense": 1}'):
         file = box.disk.create(NOTE_NAME)
@@ -822,8 +822,8 @@ def test_a_note_that_makes_no_sense_stops_nothing() -> None:
         box.disk.remove(NOTE_NAME)
 
 
-def test_a_ledger_with_the_id_minus_one_is_compacted_as_any_other() -> None:
-    """Bookies took them once."""
+def test_a_ledger_with_the_id_minus_one_is_compacted_like_any_other() -> None:
+    """Earlier bookies accepted this id."""
     box = opened(EAGER)
     box.append(entries(-1, 0, 3))
     fill_segments(box, 1, 2)
@@ -835,7 +835,7 @@ def test_a_ledger_with_the_id_minus_one_is_compacted_as_any_other() -> None:
     check(box)
 
 
-def test_nothing_is_compacted_any_more_once_the_log_has_failed() -> None:
+def test_compaction_stops_once_the_log_has_failed() -> None:
     """A failed sync is final for its directory, which may stay in use for long beside others."""
     box = opened(replace(EAGER, compact_bytes_per_s=1))
     mixed(box, segments=4)
@@ -859,8 +859,8 @@ def test_nothing_is_compacted_any_more_once_the_log_has_failed() -> None:
     check(box)
 
 
-def test_room_for_a_compaction_is_held_only_where_one_may_come() -> None:
-    """All ledgers are deleted, and something else fills the disk: what is free then counts."""
+def test_space_for_a_compaction_is_reserved_only_if_one_may_run() -> None:
+    """All ledgers are deleted, and other files fill the disk: only the free space counts."""
     least, free = 1_000_000, 10_000_000
     box = opened(replace(EAGER, min_free_bytes=least, writable_free_bytes=least))
     mixed(box, segments=2)

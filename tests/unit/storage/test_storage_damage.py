@@ -27,7 +27,7 @@ from tests.support.storage.storage import SMALL, lacks, make_batch, sealed
 # -- finding ----------------------------------------------------------------------------------
 
 
-def test_what_is_whole_is_clean() -> None:
+def test_a_scrub_of_intact_segments_finds_no_damage() -> None:
     box = filled()
     box.later()
     assert box.store.stats().scrub_rounds > 0
@@ -37,7 +37,7 @@ def test_what_is_whole_is_clean() -> None:
     assert box.records() == []
 
 
-def test_one_bit_in_any_block_is_found_and_just_what_it_hits_is_lacking() -> None:
+def test_a_flipped_bit_is_found_and_only_the_entries_it_hits_are_reported() -> None:
     """Damage in header, groups and footer is found, up to the last byte.
 
     The scrub reports exactly the entries that reads refuse.
@@ -67,7 +67,7 @@ def test_one_bit_in_any_block_is_found_and_just_what_it_hits_is_lacking() -> Non
     assert "trailer" in look(box, number).index
 
 
-def test_a_segment_that_is_still_written_is_checked_as_far_as_it_is_synced() -> None:
+def test_the_current_segment_is_scrubbed_up_to_its_synced_end() -> None:
     box = filled()
     for n in range(5):
         box.append([(50, n * 3 + k, b"x" * 700) for k in range(3)])
@@ -83,7 +83,7 @@ def test_a_segment_that_is_still_written_is_checked_as_far_as_it_is_synced() -> 
     assert lacks(box.store) == box.unreadable() != {}
 
 
-def test_who_asks_before_it_is_known_what_lacks_is_told_later() -> None:
+def test_missing_entries_are_reported_once_their_summary_is_computed() -> None:
     """The summary of all records is computed again when one changes."""
     box = filled()
     [number, *_] = sealed(box)
@@ -103,7 +103,7 @@ def test_who_asks_before_it_is_known_what_lacks_is_told_later() -> None:
     assert box.store.stats().damaged_ledgers == len(box.unreadable())
 
 
-def test_frames_that_are_not_what_their_run_says_are_found_though_all_checksums_are_right() -> None:
+def test_frames_that_contradict_their_run_are_found_despite_valid_checksums() -> None:
     box = filled()
     batch = make_batch([(60, n, b"abc") for n in range(3)])
     box.store.create_ledger(60, b"k" * 20)
@@ -114,7 +114,7 @@ def test_frames_that_are_not_what_their_run_says_are_found_though_all_checksums_
     assert lacks(box.store) == {60: [(7, 9)]}
 
 
-def test_an_index_that_names_what_no_group_has_is_found() -> None:
+def test_an_index_that_names_entries_missing_from_the_groups_is_found() -> None:
     box = filled()
     [number, *_] = sealed(box)
     segment = box.segment(number)
@@ -130,7 +130,7 @@ def test_an_index_that_names_what_no_group_has_is_found() -> None:
     assert "names entries" in scrub.found.index
 
 
-def test_a_read_that_meets_damage_has_the_segment_looked_at() -> None:
+def test_a_read_that_finds_damage_triggers_a_scrub_of_the_segment() -> None:
     box = filled(ON_SUSPICION)
     box.later()
     assert box.store.stats().scrubbed_segments == 0
@@ -151,7 +151,7 @@ def test_a_read_that_meets_damage_has_the_segment_looked_at() -> None:
     assert box.store.stats().scrubbed_segments <= before + 1
 
 
-def test_what_a_start_finds_damaged_is_looked_at() -> None:
+def test_damage_found_at_a_start_triggers_a_scrub() -> None:
     box = filled(ON_SUSPICION, segments=1)
     box.append([(70, n, b"y" * 300) for n in range(20)])
     box.idle()
@@ -165,7 +165,7 @@ def test_what_a_start_finds_damaged_is_looked_at() -> None:
     assert lacks(box.store) == box.unreadable() == {70: box.unreadable()[70]}
 
 
-def test_a_device_that_refuses_for_a_while_is_damage_for_a_while() -> None:
+def test_a_transient_device_error_is_reported_as_damage_until_it_ends() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.disk.fail_reads(segment_name(number), 6 * BLOCK_BYTES, BLOCK_BYTES)
@@ -180,7 +180,7 @@ def test_a_device_that_refuses_for_a_while_is_damage_for_a_while() -> None:
     assert box.store.failed is None
 
 
-def test_a_segment_that_cannot_be_read_at_all_lacks_everything() -> None:
+def test_an_unreadable_segment_is_reported_as_missing_all_its_entries() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.disk.fail_reads(segment_name(number))
@@ -192,7 +192,7 @@ def test_a_segment_that_cannot_be_read_at_all_lacks_everything() -> None:
 
 
 @pytest.mark.parametrize("end", ["kill", "crash", "close"])
-def test_it_is_remembered_without_being_found_again(end: str) -> None:
+def test_damage_is_remembered_after_a_restart_without_a_new_scrub(end: str) -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.flip(number, 4)
@@ -213,7 +213,7 @@ def test_it_is_remembered_without_being_found_again(end: str) -> None:
     assert box.store.stats().scrubbed_segments == 0
 
 
-def test_a_record_that_rots_is_made_again() -> None:
+def test_a_damaged_quarantine_record_is_recreated() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.flip(number, 4)
@@ -230,7 +230,7 @@ def test_a_record_that_rots_is_made_again() -> None:
     assert decode_record(file.read(0, file.size()) or b"", number).blocks == ((4, 4),)
 
 
-def test_on_a_full_disk_it_is_written_later() -> None:
+def test_on_a_full_disk_the_quarantine_record_is_written_later() -> None:
     box = filled()
     [number, *_] = sealed(box)
     room, box.disk.capacity_bytes = box.disk.capacity_bytes, 0
@@ -244,7 +244,7 @@ def test_on_a_full_disk_it_is_written_later() -> None:
 
 
 @pytest.mark.parametrize("name", ["record", "round"])
-def test_a_sync_that_fails_is_fatal(name: str) -> None:
+def test_a_failed_sync_of_a_quarantine_record_or_scrub_note_is_fatal(name: str) -> None:
     box = filled()
     [number, *_] = sealed(box)
     if name == "record":
@@ -258,7 +258,7 @@ def test_a_sync_that_fails_is_fatal(name: str) -> None:
     assert box.store.failed is box.failures[0]
 
 
-def test_a_round_goes_on_where_it_was() -> None:
+def test_a_scrub_round_continues_after_a_restart() -> None:
     config = replace(EAGER, scrub_interval_s=10_000.0, scrub_bytes_per_s=1)
     box = filled(config, segments=4)
     first = sealed(box)[0]
@@ -293,13 +293,13 @@ def test_a_round_goes_on_where_it_was() -> None:
     assert box.store.stats().scrub_rounds == 2
 
 
-def test_a_note_of_the_round_that_makes_no_sense_is_none() -> None:
+def test_an_invalid_note_of_the_scrub_round_is_ignored() -> None:
     assert Round.decode(Round(5, 7).encode()) == Round(5, 7)
     for data in (b"", b"format: 2\nbegan_ms: 1\nnext: 1\n", b"format: 1\nnext: x\n", b"\xff"):
         assert Round.decode(data) is None
 
 
-def test_the_pace_is_bounded() -> None:
+def test_a_scrub_is_limited_to_its_configured_rate() -> None:
     box = filled(replace(EAGER, scrub_bytes_per_s=1_000))
     delays: list[float] = []
     schedule = box.store._maintenance.scrubber._schedule
@@ -319,7 +319,7 @@ def test_the_pace_is_bounded() -> None:
 # -- records ----------------------------------------------------------------------------------
 
 
-def test_records_are_read_as_they_were_written_and_bounded() -> None:
+def test_quarantine_records_round_trip_and_are_limited_in_size() -> None:
     many = {n: [(k * 3, k * 3) for k in (0, 5, 99)] for n in range(LEDGERS_MAX + 5)}
     ledgers, more = limited(many)
     assert more
@@ -341,7 +341,7 @@ def test_records_are_read_as_they_were_written_and_bounded() -> None:
 # -- commands ---------------------------------------------------------------------------------
 
 
-def test_the_report_of_a_directory_agrees_with_its_bookie() -> None:
+def test_the_scrub_of_a_directory_agrees_with_its_bookie() -> None:
     box = filled(segments=3)
     numbers = sealed(box)
     assert [one.clean for one in DirectoryScrub(box.disk).segments()] == [True] * (len(numbers) + 1)
@@ -370,7 +370,7 @@ def test_the_report_of_a_directory_agrees_with_its_bookie() -> None:
     assert healed[numbers[0]].lacking == {}
 
 
-def test_explain_space_tells_what_a_scrub_has_found() -> None:
+def test_explain_space_reports_what_a_scrub_has_found() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.flip(number, 4)

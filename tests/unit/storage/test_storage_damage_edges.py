@@ -50,7 +50,7 @@ FRAME_SIZES = [[4096] * 6, [100, 3996, 4096, 8192, 1, 4095], [5000, 3192, 4096, 
 
 @pytest.mark.parametrize("sizes", FRAME_SIZES)
 @pytest.mark.parametrize("offset", [8192, 8192 + 100, 12288 - 1])
-def test_the_frames_that_a_block_hits_are_those_with_bytes_in_it(
+def test_a_damaged_block_affects_only_frames_with_bytes_in_it(
     sizes: list[int], offset: int
 ) -> None:
     """A frame that ends where a damaged block begins, or begins where it ends, can be salvaged."""
@@ -71,7 +71,7 @@ def test_the_frames_that_a_block_hits_are_those_with_bytes_in_it(
 
 
 @pytest.mark.parametrize("most", [1, 2, 4])
-def test_more_ledgers_than_a_record_names_are_healed_too(
+def test_more_ledgers_than_a_quarantine_record_can_name_are_repaired(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine_record, "LEDGERS_MAX", most)
@@ -83,7 +83,7 @@ def test_more_ledgers_than_a_record_names_are_healed_too(
     told: set[int] = set()
     while lacking := lacks(box.store):
         assert len(lacking) <= most
-        assert not told & set(lacking), "they are healed"
+        assert not told & set(lacking), "the damaged entries are repaired"
         told |= set(lacking)
         box.heal(lacking)
         box.later()
@@ -92,7 +92,7 @@ def test_more_ledgers_than_a_record_names_are_healed_too(
     assert box.store.stats().damaged_segments == 0
 
 
-def test_a_record_that_leaves_ledgers_out_still_does_so_after_a_restart(
+def test_a_truncated_quarantine_record_is_known_as_truncated_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A restart forgets which ledgers were left out, until the segment is scrubbed again."""
@@ -118,7 +118,7 @@ def test_a_record_that_leaves_ledgers_out_still_does_so_after_a_restart(
     assert box.unreadable() == {}
 
 
-def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
+def test_the_quarantine_record_of_a_replaced_file_hides_no_copies_in_the_new_one() -> None:
     """A crash came between the rewriting and the removal of the record.
 
     The blocks that it names are sound now, and the newer copies may not be.
@@ -162,7 +162,7 @@ def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
     assert box.records().count(record_name(number).rpartition("/")[2]) == 0
 
 
-def test_a_segment_made_from_its_groups_can_be_made_from_its_groups_again() -> None:
+def test_a_segment_rebuilt_from_its_groups_can_be_rebuilt_again() -> None:
     """A deletion comes after the runs that it removes in the group where it was logged.
 
     Copied elsewhere, it must not remove others.
@@ -198,7 +198,7 @@ def test_a_segment_made_from_its_groups_can_be_made_from_its_groups_again() -> N
     assert box.store.ledgers[0].fenced
 
 
-def test_a_segment_that_the_log_has_not_begun_is_not_damaged() -> None:
+def test_a_preallocated_segment_is_not_reported_as_damaged() -> None:
     box = filled()
     appender = box.store._appender
     old = appender.current
@@ -222,7 +222,7 @@ def test_a_segment_that_the_log_has_not_begun_is_not_damaged() -> None:
     assert box.events == [(number, False)]
 
 
-def test_a_process_without_file_descriptors_says_nothing_of_the_disk() -> None:
+def test_a_lack_of_file_descriptors_is_not_reported_as_damage() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.store._files.close(box.segment(number))
@@ -245,7 +245,7 @@ def test_a_process_without_file_descriptors_says_nothing_of_the_disk() -> None:
 
 
 def test_a_read_without_a_file_descriptor_reports_no_damage() -> None:
-    """It was a DamagedError, as if the disk had returned wrong bytes."""
+    """The error was once a DamagedError, as if the disk had returned wrong bytes."""
     box = filled()
     [number, *_] = sealed(box)
     segment = box.segment(number)
@@ -261,7 +261,7 @@ def test_a_read_without_a_file_descriptor_reports_no_damage() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".damaged.new", "SCRUB.new", ".spare", ".seg"])
-def test_a_process_without_file_descriptors_makes_the_files_later(suffix: str) -> None:
+def test_files_are_created_later_after_a_lack_of_file_descriptors(suffix: str) -> None:
     box = filled(replace(EAGER, compact_minor_ratio=0.5, compact_major_ratio=0.9))
     [number, *_] = sealed(box)
     real = box.disk.create
@@ -288,7 +288,7 @@ def test_a_process_without_file_descriptors_makes_the_files_later(suffix: str) -
 
 
 @pytest.mark.parametrize("rotten", ["record", "round"])
-def test_a_hint_that_cannot_be_read_keeps_nothing_from_being_served(rotten: str) -> None:
+def test_an_unreadable_scrub_note_or_record_does_not_affect_serving(rotten: str) -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.flip(number, 4)
@@ -301,7 +301,7 @@ def test_a_hint_that_cannot_be_read_keeps_nothing_from_being_served(rotten: str)
     assert lacks(box.store) == lacking != {}
 
 
-def test_a_record_that_cannot_be_read_goes_with_its_damage() -> None:
+def test_an_undecodable_quarantine_record_of_an_intact_segment_is_removed() -> None:
     box = filled(ON_SUSPICION)
     [number, *_] = sealed(box)
     box.close()
@@ -315,7 +315,7 @@ def test_a_record_that_cannot_be_read_goes_with_its_damage() -> None:
     assert box.events == []
 
 
-def test_a_compaction_that_met_an_error_that_passed_is_done_later() -> None:
+def test_a_compaction_that_met_a_transient_error_is_done_later() -> None:
     box = filled(replace(ON_SUSPICION, compact_minor_ratio=0.5, compact_major_ratio=0.9))
     numbers = sealed(box)
     box.drop([1, 2, 3])
@@ -335,7 +335,7 @@ def test_a_compaction_that_met_an_error_that_passed_is_done_later() -> None:
     assert box.unreadable() == {}
 
 
-def test_damage_found_while_a_look_is_too_soon_is_looked_at_later() -> None:
+def test_damage_found_right_after_a_scrub_is_scrubbed_later() -> None:
     box = filled(ON_SUSPICION)
     [number, *_] = sealed(box)
     box.store._maintenance.scrubber.suspect(number)
@@ -374,7 +374,7 @@ def watched(box: Box, number: int) -> tuple[SegmentScrub, Watched]:
     return SegmentScrub(file, box.store._directory_id, target_of(box.segment(number))), file
 
 
-def test_all_of_a_sealed_segment_comes_from_the_device() -> None:
+def test_a_scrub_reads_all_of_a_sealed_segment_from_the_device() -> None:
     box = filled()
     [number, *_] = sealed(box)
     scrub, _ = watched(box, number)
@@ -383,8 +383,8 @@ def test_all_of_a_sealed_segment_comes_from_the_device() -> None:
     assert merged(uncached) == [(0, box.segment(number).file_bytes - 1)]
 
 
-def test_where_nothing_can_be_read_a_step_asks_for_little() -> None:
-    """Every read may take seconds then, and the log waits for the thread."""
+def test_a_scrub_step_reads_little_from_an_unreadable_segment() -> None:
+    """Each failing read may take seconds, and the log waits for the thread."""
     box = filled()
     [number, *_] = sealed(box)
     box.disk.fail_reads(segment_name(number))
@@ -401,7 +401,7 @@ def test_where_nothing_can_be_read_a_step_asks_for_little() -> None:
     assert asked[-1] <= blocks + 2  # Then everything, to find out what is good.
 
 
-def test_ranges_that_overlap() -> None:
+def test_overlapping_finds_the_ranges_that_intersect_an_interval() -> None:
     ranges = [(1, 2), (5, 9), (12, 12)]
     for first in range(14):
         for last in range(first, 14):

@@ -84,7 +84,7 @@ def forget_why(box: StoreOnDisk) -> None:
     assert logged_in not in [one.number for one in box.store.usage()]
 
 
-def test_what_a_segment_that_lost_groups_has_of_it_does_not_bring_it_back() -> None:
+def test_runs_in_a_segment_with_lost_groups_do_not_restore_a_deleted_ledger() -> None:
     box = StoreOnDisk(sim_disk())
     box.open()
     number = speaks_in_runs_only(box)
@@ -103,8 +103,8 @@ def test_what_a_segment_that_lost_groups_has_of_it_does_not_bring_it_back() -> N
     box.close()
 
 
-def test_what_a_lost_group_had_of_it_does_not_bring_it_back() -> None:
-    """A group that cannot be read at one start, and can be at the next."""
+def test_a_lost_group_that_is_readable_again_does_not_restore_a_deleted_ledger() -> None:
+    """One start cannot read the group, and the next one can."""
     box = StoreOnDisk(sim_disk())
     box.open()
     number = speaks_in_runs_only(box)
@@ -127,8 +127,8 @@ def test_what_a_lost_group_had_of_it_does_not_bring_it_back() -> None:
     box.close()
 
 
-def test_a_segment_whose_index_rots_does_not_bring_it_back() -> None:
-    """Its groups have entries of the ledger, its index never had them."""
+def test_a_segment_whose_index_is_damaged_does_not_restore_a_deleted_ledger() -> None:
+    """The groups have entries of the ledger that the index never named."""
     box = StoreOnDisk(sim_disk())
     box.open()
     number = speaks_in_runs_only(box)
@@ -187,7 +187,7 @@ def test_a_footer_mentions_dropped_ledgers_without_deleting_them() -> None:
     assert box.read(KEPT, 0) == [box.written[KEPT, 0]]
 
 
-def test_dropped_ledgers_are_gone_and_their_segments_too() -> None:
+def test_dropped_ledgers_and_their_segments_are_removed() -> None:
     box = opened()
     fill_segments(box, 1, 3)
     box.append(entries(2, 0, 5))
@@ -259,8 +259,8 @@ def test_a_ledger_fenced_and_deleted_stays_refused_for_a_week() -> None:
     assert box.read(1, 0) == [box.written[1, 0]]
 
 
-def test_refusals_that_are_over_are_forgotten() -> None:
-    """Each took memory until the ledger was asked for, and the metric counted it."""
+def test_expired_refusals_are_forgotten() -> None:
+    """Each once used memory until its ledger was requested, and the metric counted it."""
     box = opened()
     for ledger_id in (1, 2, 3):
         box.append(entries(ledger_id, 0, 1))
@@ -287,7 +287,7 @@ def test_refusals_that_are_over_are_forgotten() -> None:
     assert box.store.stats().tombstones == 0
 
 
-def test_a_ledger_that_is_created_again_for_copies_is_fenced_after_a_start() -> None:
+def test_a_ledger_recreated_for_copies_is_fenced_after_a_start() -> None:
     box = opened()
     box.append(entries(1, 0, 2))
     box.fence(1)
@@ -329,7 +329,7 @@ def test_a_deleted_ledger_does_not_come_back_from_an_older_segment() -> None:
         assert run(box.store.entry_ranges(1)) == [(7, 7)]
 
 
-def test_a_deletion_that_is_logged_again_spares_what_came_after_it() -> None:
+def test_a_relogged_deletion_does_not_remove_later_entries() -> None:
     box = opened()
     box.append(entries(1, 0, 3))
     box.append(entries(2, 0, 3))
@@ -387,10 +387,10 @@ def live_twice(box: StoreOnDisk, *, cached: bool, fenced: bool) -> None:
 
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_ledger_that_was_created_again_has_nothing_of_its_former_life(
+def test_a_recreated_ledger_has_no_fence_or_lac_from_before_its_deletion(
     cached: bool, fenced: bool
 ) -> None:
-    """Neither the fence, which would end its writer, nor the LAC, which readers would believe."""
+    """An old fence would end its writer, and readers would trust an old LAC."""
     box = opened()
     live_twice(box, cached=cached, fenced=fenced)
     for restart in range(2):
@@ -404,8 +404,8 @@ def test_a_ledger_that_was_created_again_has_nothing_of_its_former_life(
         assert info.last_add_confirmed < 900
 
 
-def test_a_deletion_that_is_logged_again_spares_a_ledger_of_its_first_segment() -> None:
-    """A crash may leave that segment beside the new record: the ledger is in no other one."""
+def test_a_relogged_deletion_does_not_remove_a_ledger_recreated_in_its_first_segment() -> None:
+    """A crash may leave that segment beside the new record. The ledger is in no other segment."""
     catalogue = Catalogue()
 
     def log(kind: RecordKind, value: bytes, number: int) -> None:
@@ -430,8 +430,8 @@ def test_a_deletion_that_is_logged_again_spares_a_ledger_of_its_first_segment() 
     assert segment.live_ledgers == 0
 
 
-def test_a_refusal_outlives_the_segments_that_tell_of_the_ledger() -> None:
-    """For a week, whatever is removed, and not for longer."""
+def test_a_refusal_outlives_the_segments_that_mention_the_ledger() -> None:
+    """The refusal lasts exactly a week, whatever segments are removed."""
     assert timedelta(milliseconds=TOMBSTONE_TTL_MS) == timedelta(days=7)
     box = opened()
     box.append(entries(1, 0, 2))
@@ -488,8 +488,8 @@ def test_the_last_of_several_deletions_decides_how_long_a_ledger_is_refused() ->
         assert box.store._catalogue.tombstones[1] == last + TOMBSTONE_TTL_MS
 
 
-def test_no_segment_is_removed_while_a_deletion_is_not_logged() -> None:
-    """A crash would bring the ledger back, and its fence in one of the segments must come too."""
+def test_no_segment_is_removed_before_pending_deletions_are_logged() -> None:
+    """A crash would restore the ledger without its fence, which is in one of the segments."""
     box = opened()
     fill_segments(box, 1, 2)
     box.idle()
@@ -517,7 +517,7 @@ def test_no_segment_is_removed_while_a_deletion_is_not_logged() -> None:
     assert box.store.stats().segments_removed > 0
 
 
-def test_a_removal_that_was_begun_waits_for_a_deletion_that_is_not_logged() -> None:
+def test_a_started_removal_waits_for_pending_deletions_to_be_logged() -> None:
     """The removed segment had the fence of a ledger that a crash then brought back."""
     box = opened()
     box.fence(DEAD)
@@ -552,8 +552,8 @@ def test_a_removal_that_was_begun_waits_for_a_deletion_that_is_not_logged() -> N
     assert box.store.stats().segments_removed > 0
 
 
-def test_a_deletion_that_is_logged_twice_again_spares_what_came_after_it() -> None:
-    """It concerns what was before its first record, and not what was before its second one."""
+def test_a_deletion_relogged_twice_does_not_remove_later_entries() -> None:
+    """The deletion applies to entries before its first record, not before its second one."""
     box = opened()
     box.append(entries(1, 0, 3))
     box.append(entries(2, 0, 3))
@@ -575,7 +575,7 @@ def test_a_deletion_that_is_logged_twice_again_spares_what_came_after_it() -> No
 
 
 def test_a_removal_whose_records_span_segments_loses_none_in_a_crash() -> None:
-    """More state records than one batch takes, with a roll between them."""
+    """The state records need several batches, with a new segment between them."""
     config = replace(SMALL, segment_bytes=600_000, reserve_bytes=600_000)
     packet = bytes(4000)
     for operation in range(1, 40):
@@ -604,7 +604,7 @@ def test_a_removal_whose_records_span_segments_loses_none_in_a_crash() -> None:
             assert (info.master_key, info.explicit_lac) == (key_of(ledger_id), packet)
 
 
-def test_a_removal_in_a_torn_group_has_not_happened() -> None:
+def test_a_removal_logged_in_a_torn_group_has_no_effect() -> None:
     box = opened()
     fill_segments(box, 1, 1)
     box.idle()
@@ -632,10 +632,10 @@ def test_a_removal_in_a_torn_group_has_not_happened() -> None:
         box.read(2, 0)
 
 
-def test_deletions_that_found_no_space_are_remembered_together(
+def test_all_deletions_that_found_no_space_are_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of several calls that found no space is tried again, not only the last."""
+    """Each of several calls is retried, not only the last one."""
     box = opened()
     box.append([(DEAD, 0, b"x"), (KEPT, 0, b"y")])
     box.pump()

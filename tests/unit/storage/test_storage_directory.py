@@ -37,7 +37,7 @@ def test_an_empty_directory_is_formatted_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["holiday.jpg", "current/VERSION", "log/0000000000000001.seg"])
-def test_a_directory_with_something_else_is_refused(name: str) -> None:
+def test_a_directory_with_foreign_files_is_refused(name: str) -> None:
     disk = sim_disk()
     if "/" in name:
         disk.make_directory(name.partition("/")[0])
@@ -59,19 +59,19 @@ def test_a_directory_with_something_else_is_refused(name: str) -> None:
         "format: 1\ndirectory: " + "00" * 16 + "\nlog: begum\n",
     ],
 )
-def test_an_identity_that_cannot_be_understood_is_refused(text: str) -> None:
+def test_an_identity_that_cannot_be_decoded_is_refused(text: str) -> None:
     disk = sim_disk()
     write_small_file(disk, IDENTITY_NAME, text.encode("latin-1"))
     with pytest.raises(StorageError, match="current/DIRECTORY is damaged"):
         ensure_directory(disk, random.Random(1).randbytes)
 
 
-def test_an_identity_is_text_that_can_be_read() -> None:
+def test_an_identity_is_stored_as_readable_text() -> None:
     text = Identity(bytes(range(16)), True).encode().decode()
     assert text == "format: 1\ndirectory: 000102030405060708090a0b0c0d0e0f\nlog: begun\n"
 
 
-def test_a_small_file_is_the_old_or_the_new_one_after_a_crash() -> None:
+def test_a_small_file_has_its_old_or_new_contents_after_a_crash() -> None:
     seen = set()
     for seed in range(40):
         disk = sim_disk(seed)
@@ -103,7 +103,7 @@ def test_removing_a_small_file_is_durable() -> None:
     assert read_small_file(disk, "f") is None
 
 
-def test_a_file_that_is_too_large_is_not_taken_for_a_small_one() -> None:
+def test_a_small_file_over_the_size_limit_is_refused() -> None:
     disk = sim_disk()
     file = disk.create("f")
     file.truncate(2 << 20)

@@ -31,13 +31,13 @@ def file(disk: RealDisk) -> Iterator[Any]:
     file.close()
 
 
-def test_the_directory_is_made(disk: RealDisk) -> None:
+def test_a_disk_creates_its_directory(disk: RealDisk) -> None:
     assert Path(disk.path).is_dir()
     assert disk.list() == []
     assert disk.total_bytes() >= disk.free_bytes() > 0
 
 
-def test_what_is_written_is_read(file: Any) -> None:
+def test_a_read_returns_what_was_written(file: Any) -> None:
     file.write([b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3]], 3)
     file.sync()
     assert bytes(file.read(3, 6)) == b"abcdef"
@@ -46,14 +46,16 @@ def test_what_is_written_is_read(file: Any) -> None:
     assert file.size() == 9
 
 
-def test_more_buffers_than_the_system_takes_at_once(file: Any) -> None:
+def test_a_write_of_more_buffers_than_the_system_accepts_at_once_is_complete(file: Any) -> None:
     buffers = [b"%05d" % n for n in range(5_000)]
     file.write(buffers, 7)
     assert bytes(file.read(7, 25_000)) == b"".join(buffers)
 
 
 @pytest.mark.parametrize("most", [1, 3, 4, 7, 1000])
-def test_short_writes_are_finished(file: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_short_writes_are_continued_until_complete(
+    file: Any, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
     """The system may take fewer bytes than it was given, anywhere."""
     pwrite = os.pwrite
 
@@ -66,7 +68,7 @@ def test_short_writes_are_finished(file: Any, monkeypatch: pytest.MonkeyPatch, m
     assert bytes(file.read(2, 100)) == b"abcdefg" + b"h" * 50
 
 
-def test_a_device_that_takes_nothing_is_an_error(
+def test_a_device_that_accepts_no_bytes_is_an_error(
     file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: 0)
@@ -75,15 +77,15 @@ def test_a_device_that_takes_nothing_is_an_error(
         file.write([b"abcd"], 0)
 
 
-def test_a_read_in_pieces_is_put_together(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_reads_are_joined(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write([b"abcdefgh"], 0)
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 3), offset))
     assert bytes(file.read(1, 100)) == b"bcdefgh"
 
 
-def test_a_read_that_must_not_wait(file: Any) -> None:
-    """Just written: in the page cache, wherever the file system can tell."""
+def test_a_read_without_waiting_returns_cached_data(file: Any) -> None:
+    """Data that was just written is in the page cache, if the file system can tell."""
     file.write([b"abcdefgh"], 0)
     assert bytes(file.read(2, 3, wait=False)) == b"cde"
     assert bytes(file.read(6, 30, wait=False)) == b"gh"
@@ -91,7 +93,9 @@ def test_a_read_that_must_not_wait(file: Any) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system has no such reads")
-def test_a_read_that_would_wait(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_without_waiting_returns_none_for_uncached_data(
+    file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file.write([b"abcdefgh"], 0)
     preadv = os.preadv
 
@@ -117,7 +121,7 @@ def test_a_read_that_would_wait(file: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system has no such reads")
-def test_a_file_system_that_cannot_tell_just_reads(
+def test_a_file_system_without_nowait_reads_normally(
     file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write([b"abcdefgh"], 0)
@@ -136,7 +140,7 @@ def test_a_file_system_that_cannot_tell_just_reads(
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system has no such reads")
-def test_what_a_file_system_says_where_memory_is_to_be_filled(
+def test_read_into_raises_real_errors_and_refuses_if_unsupported(
     file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write([b"abcdefgh"], 0)
@@ -154,7 +158,7 @@ def test_what_a_file_system_says_where_memory_is_to_be_filled(
     assert not file.read_into(0, memoryview(bytearray(4)))
 
 
-def test_preallocated_parts_read_as_zeros(file: Any) -> None:
+def test_preallocated_ranges_read_as_zeros(file: Any) -> None:
     file.write([b"abc"], 0)
     file.preallocate(100_000)
     assert file.size() == 100_000
@@ -166,7 +170,7 @@ def test_preallocated_parts_read_as_zeros(file: Any) -> None:
 
 
 @pytest.mark.parametrize("emulated", [True, False])
-def test_a_preallocation_does_not_overwrite_what_is_written_meanwhile(
+def test_a_preallocation_does_not_overwrite_concurrent_writes(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch, emulated: bool
 ) -> None:
     """The log may write to the segment whose file is being extended on another thread.
@@ -217,7 +221,7 @@ def test_preallocation_reports_a_full_disk(file: Any) -> None:
     assert caught.value.errno in (errno.ENOSPC, errno.EFBIG)
 
 
-def test_names(disk: RealDisk) -> None:
+def test_files_are_listed_renamed_and_removed_by_name(disk: RealDisk) -> None:
     disk.make_directory("a/b")
     disk.make_directory("a/b")
     disk.create("a/b/x").close()
@@ -239,12 +243,12 @@ def test_names(disk: RealDisk) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x"])
-def test_names_outside_are_refused(disk: RealDisk, name: str) -> None:
+def test_file_names_outside_the_directory_are_refused(disk: RealDisk, name: str) -> None:
     with pytest.raises(ValueError, match="inside"):
         disk.open(name)
 
 
-def test_only_one_holds_the_lock(disk: RealDisk) -> None:
+def test_only_one_disk_object_holds_the_lock(disk: RealDisk) -> None:
     other = RealDisk(disk.path)
     disk.lock()
     disk.lock()

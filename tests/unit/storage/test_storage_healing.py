@@ -17,7 +17,7 @@ from tests.support.storage.scrubbed_store import ON_SUSPICION, Box, filled, look
 from tests.support.storage.storage import check, lacks, mixed, sealed
 
 
-def test_what_is_added_again_heals_and_the_segment_is_written_anew() -> None:
+def test_newer_copies_repair_damage_and_the_segment_is_rewritten() -> None:
     box = filled()
     [number, *_] = sealed(box)
     for block in (3, 4, 9):
@@ -48,7 +48,7 @@ def test_what_is_added_again_heals_and_the_segment_is_written_anew() -> None:
         assert look(box, number).clean
 
 
-def test_what_is_queued_does_not_count() -> None:
+def test_queued_copies_repair_nothing_until_they_are_durable() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.flip(number, 4)
@@ -69,8 +69,8 @@ def test_what_is_queued_does_not_count() -> None:
     assert box.unreadable() == lacking
 
 
-def test_a_newer_copy_in_the_same_segment_heals() -> None:
-    """The page rotted while the segment was still written."""
+def test_a_newer_copy_in_the_same_segment_repairs_damage() -> None:
+    """The page was damaged while the segment was still being written."""
     box = filled(segments=1)
     box.append([(80, n, b"z" * 900) for n in range(12)])
     box.idle()
@@ -95,8 +95,8 @@ def test_a_newer_copy_in_the_same_segment_heals() -> None:
     assert box.unreadable() == {}
 
 
-def test_entries_of_which_nothing_is_left_in_the_segment_stay_known() -> None:
-    """A ledger whose only entry there was damaged: its newer copy is not lost with the rewrite."""
+def test_a_rewrite_keeps_newer_copies_of_ledgers_it_leaves_out() -> None:
+    """The ledger's only entry in the segment was damaged. Its newer copy survives the rewrite."""
     box = filled(segments=1)
     box.append([(90, 0, b"only" * 200)])
     while box.store.usage()[-1].state != "sealed" and len(sealed(box)) < 2:
@@ -135,7 +135,7 @@ def look_runs(box: Box, number: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
-def test_a_damaged_index_is_made_again_from_the_groups(part: str) -> None:
+def test_a_damaged_index_is_rebuilt_from_the_groups(part: str) -> None:
     box = filled(segments=1)
     box.fence(2)
     box.append([(95, n, b"old life") for n in range(9)])
@@ -169,7 +169,7 @@ def test_a_damaged_index_is_made_again_from_the_groups(part: str) -> None:
         assert box.open().problems == ()
 
 
-def test_index_and_page_damaged_together_are_healed_from_the_groups() -> None:
+def test_damage_to_both_index_and_page_is_repaired_from_the_groups() -> None:
     box = filled(segments=1)
     box.append([(85, n, b"z" * 900) for n in range(12)])
     box.pump()
@@ -191,7 +191,7 @@ def test_index_and_page_damaged_together_are_healed_from_the_groups() -> None:
     assert look(box, number).clean
 
 
-def test_where_index_and_tables_are_damaged_everything_may_be_lost() -> None:
+def test_everything_may_be_lost_if_both_index_and_tables_are_damaged() -> None:
     box = filled()
     [number, *_] = sealed(box)
     segment = box.segment(number)
@@ -225,7 +225,7 @@ def bounds(info: Any, number: int) -> tuple[int, int]:
     return next((row[1], row[2]) for row in unpack(info.sealed) if row[0] == number)
 
 
-def test_a_damaged_header_is_kept_until_nothing_lives_there() -> None:
+def test_a_segment_with_a_damaged_header_is_kept_until_nothing_in_it_is_live() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.disk.flip_bit(segment_name(number), 20)
@@ -241,7 +241,7 @@ def test_a_damaged_header_is_kept_until_nothing_lives_there() -> None:
     assert box.events[-1] == (number, True)
 
 
-def test_ledgers_that_are_deleted_need_no_healing() -> None:
+def test_damage_to_deleted_ledgers_needs_no_repair() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.flip(number, 4)
@@ -255,7 +255,7 @@ def test_ledgers_that_are_deleted_need_no_healing() -> None:
     check(box)
 
 
-def test_damage_that_was_not_known_ends_the_rewriting_and_is_known_then() -> None:
+def test_unknown_damage_stops_a_rewrite_and_is_recorded() -> None:
     box = filled()
     [number, *_] = sealed(box)
     box.flip(number, 4)
@@ -274,7 +274,7 @@ def test_damage_that_was_not_known_ends_the_rewriting_and_is_known_then() -> Non
     check(box)
 
 
-def test_a_record_that_outlived_its_segment_spoils_nothing() -> None:
+def test_a_quarantine_record_that_outlived_its_segment_is_removed() -> None:
     """A crash came between the rewriting and the removal of the record."""
     box = filled()
     [number, *_] = sealed(box)
@@ -297,7 +297,7 @@ def test_a_record_that_outlived_its_segment_spoils_nothing() -> None:
     check(box)
 
 
-def test_several_directories_tell_of_theirs() -> None:
+def test_damage_in_several_directories_is_reported_per_directory() -> None:
     boxes = [filled(), filled()]
     both = LedgerDirectories([box.store for box in boxes])
     told: list[tuple[str, int, bool]] = []

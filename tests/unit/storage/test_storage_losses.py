@@ -84,7 +84,7 @@ def assert_it_is_missed_until_repaired(box: StoreOnDisk) -> None:
 
 
 @pytest.mark.parametrize("wholly", [False, True])
-def test_the_segment_that_tells_of_a_loss_is_not_removed(*, wholly: bool) -> None:
+def test_a_segment_that_reports_a_loss_is_not_removed(*, wholly: bool) -> None:
     """Nothing in the segment was live, so its report went with it (amnesia, seed 2323457955)."""
     box = with_a_loss(wholly=wholly)
     fill_segments(box, 2, 2)
@@ -95,7 +95,7 @@ def test_the_segment_that_tells_of_a_loss_is_not_removed(*, wholly: bool) -> Non
 
 
 @pytest.mark.parametrize("wholly", [False, True])
-def test_the_segment_that_tells_of_a_loss_is_not_compacted(*, wholly: bool) -> None:
+def test_a_segment_that_reports_a_loss_is_not_compacted(*, wholly: bool) -> None:
     box = with_a_loss(wholly=wholly)
     fill_in_turn(box, 3)
     box.drop(list(range(2, 9)))
@@ -105,7 +105,9 @@ def test_the_segment_that_tells_of_a_loss_is_not_compacted(*, wholly: bool) -> N
 
 
 @pytest.mark.parametrize("wholly", [False, True])
-def test_a_loss_counts_although_what_showed_it_cannot_be_read_for_a_while(*, wholly: bool) -> None:
+def test_a_loss_is_remembered_while_the_segment_that_showed_it_is_unreadable(
+    *, wholly: bool
+) -> None:
     """The start that could not read the next segment sealed the one that had lost groups."""
     box = with_a_loss(wholly=wholly)
     fill_segments(box, 2, 3)
@@ -127,7 +129,7 @@ def test_a_loss_counts_although_what_showed_it_cannot_be_read_for_a_while(*, who
     assert not box.open().negatives_unknown
 
 
-def test_groups_that_do_not_check_are_lost_whatever_the_segments_behind_tell() -> None:
+def test_groups_with_wrong_checksums_are_lost_even_if_the_next_segment_is_missing() -> None:
     box = with_a_loss(wholly=False)
     fill_segments(box, 2, 2)
     box.close()
@@ -144,10 +146,8 @@ def lose_group(box: StoreOnDisk, number: int, at: int) -> None:
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_a_last_group_after_which_something_was_written_is_damaged_and_not_torn(
-    *, used: bool
-) -> None:
-    """The log syncs a group before it writes behind it, so the group may be acknowledged."""
+def test_a_last_group_with_bytes_written_after_it_is_damaged_and_not_torn(*, used: bool) -> None:
+    """The log syncs a group before it writes after it, so the group may be acknowledged."""
     box = opened(EAGER)
     for number in range(3):
         box.append(entries(1, 20 * number, 20, 200))
@@ -186,8 +186,8 @@ def lose_header(box: StoreOnDisk, number: int) -> None:
 @pytest.mark.parametrize(
     ("header", "lost"), [(False, 0), (False, 1), (False, 3), (True, 0), (True, 1), (True, 3)]
 )
-def test_all_groups_that_a_later_segment_begins_with_are_counted(header: bool, lost: int) -> None:
-    """Without its header, the segment before it shows the number that its first group had."""
+def test_lost_groups_at_the_start_of_a_later_segment_are_counted(header: bool, lost: int) -> None:
+    """Without the header, the previous segment shows the number of the first group."""
     box = opened()
     fill_segments(box, 1, 1)
     append_alone(box, 2, 0, 8)
@@ -210,7 +210,7 @@ def test_all_groups_that_a_later_segment_begins_with_are_counted(header: bool, l
     )  # fmt: skip
 
 
-def test_groups_lost_at_both_places_of_a_segment_without_neighbour_are_both_counted() -> None:
+def test_groups_lost_at_both_ends_of_a_segment_without_neighbours_are_counted() -> None:
     """The segment before it was removed, so that nobody knows the number of its first group."""
     box = opened()
     fill_segments(box, 1, 1)
@@ -233,7 +233,9 @@ def test_groups_lost_at_both_places_of_a_segment_without_neighbour_are_both_coun
     assert f"2 groups of {segment_name(number)} are lost" in report.problems
 
 
-def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_waited_for_space_for_its_index_is_sealed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The loss is found and repaired again meanwhile, which seals all segments with a loss."""
     box = opened()
     append_alone(box, 1, 0, 8)
@@ -274,7 +276,7 @@ def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.M
     assert {entry_id: box.read(1, entry_id) for entry_id in range(3)} == whole
 
 
-def test_no_lac_is_taken_from_a_block_that_does_not_check() -> None:
+def test_no_lac_is_taken_from_a_block_with_a_wrong_checksum() -> None:
     box = opened()
     head = struct.pack(">qqqq", 7, 100, 0, 50)
     frame = add_request(key_of(7), head + bytes(50))
@@ -293,7 +295,7 @@ def test_no_lac_is_taken_from_a_block_that_does_not_check() -> None:
 @pytest.mark.parametrize("sizes", [[50], [50, 50, 50], [50, 60, 7], [9, 300, 300, 4_500]])
 @pytest.mark.parametrize("others", [0, 20])
 def test_the_lac_of_each_ledger_is_known_after_a_crash(sizes: list[int], others: int) -> None:
-    """It is in the last entry of the ledger, whatever the sizes of its entries."""
+    """The LAC is in the last entry of the ledger, whatever the sizes of its entries."""
     box = opened()
     box.append([
         *((7, number, bytes(size)) for number, size in enumerate(sizes)),

@@ -61,7 +61,7 @@ def check_newest(box: StoreOnDisk) -> None:
 def test_a_compaction_keeps_the_newest_copy(
     old: range | list[int], new: range | list[int], together: bool
 ) -> None:
-    """It kept the copy in the longest run, and so brought back what a repair had replaced."""
+    """A compaction once kept the copy in the longest run, which undid a repair."""
     box = opened()
     add(box, old, "old")
     if not together:
@@ -96,7 +96,7 @@ def copies_apart(box: StoreOnDisk) -> tuple[int, int, int]:
     return first, between, sealed(box)[-1]
 
 
-def test_a_compaction_moves_no_copy_past_a_newer_one() -> None:
+def test_a_compaction_does_not_move_a_copy_after_a_newer_one() -> None:
     """The output has the number of its newest source, and a segment in between was not a source."""
     box = opened()
     first, between, last = copies_apart(box)
@@ -113,7 +113,7 @@ def test_a_compaction_moves_no_copy_past_a_newer_one() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("part", ["rows", "summary"])
-def test_a_compaction_moves_no_copy_past_a_segment_whose_footer_cannot_be_read(
+def test_a_compaction_does_not_move_a_copy_after_a_segment_with_an_unreadable_footer(
     part: str, known: bool
 ) -> None:
     """Its newer copies were unknown, so the older ones came after them and counted for good."""
@@ -147,7 +147,7 @@ def test_a_compaction_moves_no_copy_past_a_segment_whose_footer_cannot_be_read(
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_a_long_read_returns_newer_copies_that_are_between_others(apart: bool) -> None:
+def test_a_long_read_returns_newer_copies_between_older_ones(apart: bool) -> None:
     """A read from entry 4 on must not pass over entry 12, which is in the newer segment."""
     box = opened_store(SMALL)
     add(box, range(20), "old")
@@ -160,7 +160,7 @@ def test_a_long_read_returns_newer_copies_that_are_between_others(apart: bool) -
 
 
 @pytest.mark.parametrize("new", [range(5, 10), [3, 12], range(25), [0], [19]])
-def test_a_segment_without_a_footer_has_no_newer_copies_than_later_ones(
+def test_a_segment_without_a_footer_is_older_than_later_segments(
     monkeypatch: pytest.MonkeyPatch, new: range | list[int]
 ) -> None:
     """It waits for space or for a repair, and the segments after it are sealed."""
@@ -193,7 +193,7 @@ def test_a_segment_without_a_footer_has_no_newer_copies_than_later_ones(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_newest_copy_counts_whatever_was_appended_before(seed: int) -> None:
+def test_the_newest_copy_is_served_whatever_was_appended_before(seed: int) -> None:
     rng = random.Random(seed)
     box = opened()
     for turn in range(rng.randrange(3, 9)):

@@ -34,7 +34,7 @@ def play(scenario: Callable[[SimulatedLoop, Log, ReadBudget], Coroutine[Any, Any
     loop.run(scenario(loop, log, ReadBudget(RATE, log.taken)))
 
 
-def test_without_adds_a_read_goes_on_after_a_turn() -> None:
+def test_reads_are_not_limited_without_adds() -> None:
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         began = loop.time()
         for _ in range(100):
@@ -45,7 +45,7 @@ def test_without_adds_a_read_goes_on_after_a_turn() -> None:
     play(scenario)
 
 
-def test_beside_adds_reads_share_the_rate() -> None:
+def test_concurrent_reads_share_the_rate_while_adds_wait() -> None:
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         async def read() -> None:
             for _ in range(10):
@@ -62,8 +62,8 @@ def test_beside_adds_reads_share_the_rate() -> None:
     play(scenario)
 
 
-def test_what_was_written_since_the_last_look_are_adds() -> None:
-    """For a moment between two checks, nothing waits."""
+def test_entries_written_since_the_last_check_count_as_adds() -> None:
+    """The queue may be empty for a moment between two checks."""
 
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         await budget.spend(100 * KB)
@@ -78,7 +78,7 @@ def test_what_was_written_since_the_last_look_are_adds() -> None:
     play(scenario)
 
 
-def test_when_the_adds_end_nobody_waits_for_what_was_spent() -> None:
+def test_reads_stop_waiting_once_the_adds_end() -> None:
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         log.queued_bytes = 1
         began = loop.time()
@@ -94,7 +94,7 @@ def test_when_the_adds_end_nobody_waits_for_what_was_spent() -> None:
     play(scenario)
 
 
-def test_who_is_behind_a_fast_writer_comes_nearer() -> None:
+def test_a_reader_behind_a_fast_writer_catches_up() -> None:
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         log.queued_bytes = 1
         began, read = loop.time(), 0
@@ -114,7 +114,7 @@ def test_who_is_behind_a_fast_writer_comes_nearer() -> None:
     play(scenario)
 
 
-def test_it_may_be_cancelled() -> None:
+def test_waiting_for_the_budget_can_be_cancelled() -> None:
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         log.queued_bytes = 1
         with pytest.raises(TimeoutError):
@@ -125,7 +125,7 @@ def test_it_may_be_cancelled() -> None:
     play(scenario)
 
 
-def test_a_rate_of_0_is_no_bound() -> None:
+def test_a_rate_of_0_means_no_limit() -> None:
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         log.queued_bytes = 1
         began = loop.time()
@@ -135,7 +135,7 @@ def test_a_rate_of_0_is_no_bound() -> None:
     play(scenario)
 
 
-def test_a_store_reads_at_this_rate_while_entries_wait_for_its_log() -> None:
+def test_a_store_limits_its_reads_while_entries_wait_for_the_log() -> None:
     size = 20_000
     config = replace(
         SMALL, segment_bytes=1 << 20, max_group_bytes=1 << 20, max_queued_bytes=1 << 20,

@@ -56,7 +56,7 @@ def turns(coroutine: Any) -> Iterator[Any]:
 # -- slices -----------------------------------------------------------------------------------
 
 
-def test_a_large_read_gives_others_a_turn_for_every_megabyte() -> None:
+def test_a_large_read_yields_to_the_event_loop_after_every_megabyte() -> None:
     box, _ = sealed(0.0, 120, 50_000)
     *waits, found = turns(box.store.read_blocking(1, 0, 200, 1 << 30))
     assert [bytes(entry) for entry in found] == list(box.written.values())
@@ -64,7 +64,7 @@ def test_a_large_read_gives_others_a_turn_for_every_megabyte() -> None:
 
 
 @pytest.mark.parametrize("budget", [0, 49_999, 50_036, 1_200_000, 3_000_000, 3_000_100])
-def test_slices_end_where_one_read_would(budget: int) -> None:
+def test_a_sliced_read_returns_the_same_entries_as_a_single_read(budget: int) -> None:
     box, _ = sealed(0.0, 120, 50_000)
     whole = box.store.read(1, 3, 100, budget)
     found = run(box.store.read_blocking(1, 3, 100, budget))
@@ -73,7 +73,7 @@ def test_slices_end_where_one_read_would(budget: int) -> None:
 
 
 def test_a_cold_read_fetches_nothing_twice() -> None:
-    """After each wait it once began again: one fetch, and many checks."""
+    """The read once began again after each wait, with one fetch and many checks."""
     box, recorder = sealed(1.0, 200, 20_000)
     checked: list[int] = []
     frames = box.store._reader._frames
@@ -92,7 +92,7 @@ def test_a_cold_read_fetches_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("size", [400, 900])
-def test_what_lies_scattered_is_fetched_many_pieces_at_a_time(size: int) -> None:
+def test_scattered_runs_are_fetched_many_at_a_time(size: int) -> None:
     """A ledger that took entries in turn with others once needed a thread call for each."""
     box, recorder = sealed(1.0, 8_000, size, ledgers=FAR)
     found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
@@ -102,7 +102,7 @@ def test_what_lies_scattered_is_fetched_many_pieces_at_a_time(size: int) -> None
 
 
 @pytest.mark.parametrize("size", [60, 900, 6_000])
-def test_what_lies_near_each_other_is_read_as_one(size: int) -> None:
+def test_adjacent_runs_are_read_in_one_request(size: int) -> None:
     box, recorder = sealed(1.0, 2_000, size, ledgers=10)
     found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
     assert [bytes(entry) for entry in found] == written_of(box, 3)
@@ -111,7 +111,7 @@ def test_what_lies_near_each_other_is_read_as_one(size: int) -> None:
 
 @pytest.mark.parametrize("ledgers", [10, FAR])
 @pytest.mark.parametrize("budget", [0, 2_000, 30_000, 100_000])
-def test_scattered_pieces_end_where_one_read_would(
+def test_a_scattered_read_returns_the_same_entries_as_a_single_read(
     budget: int, ledgers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warm, _ = sealed(0.0, 200 * ledgers, 900, ledgers=ledgers)
@@ -145,7 +145,7 @@ def in_turn(rng: random.Random) -> Iterator[list[tuple[int, int, bytes]]]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_what_is_read_as_one_is_what_is_read_alone(
+def test_a_gathered_read_returns_the_same_entries_as_separate_reads(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This holds for any contents and any damage."""
@@ -193,8 +193,8 @@ def test_what_is_read_as_one_is_what_is_read_alone(
 
 
 @pytest.mark.parametrize("ledgers", [10, FAR])
-def test_what_lies_scattered_is_nothing_for_the_event_loop(ledgers: int) -> None:
-    """Cached, and asked for on the event loop: one by one it took 40 us an entry there."""
+def test_scattered_runs_are_not_read_on_the_event_loop(ledgers: int) -> None:
+    """Reading cached entries singly took 40 us each on the event loop."""
     box, _ = sealed(0.0, 200 * ledgers, 900, ledgers=ledgers)
     with pytest.raises(WouldBlock):
         box.store.read(3, 0, 100, 1 << 30)
@@ -203,8 +203,8 @@ def test_what_lies_scattered_is_nothing_for_the_event_loop(ledgers: int) -> None
     assert len(box.store.read(3, 0, 100, 3_000)) == 3
 
 
-def test_damage_beside_what_is_wanted_costs_nothing() -> None:
-    """Entries of others that lie between are read, and need not be whole."""
+def test_damage_in_entries_of_other_ledgers_does_not_affect_a_read() -> None:
+    """Entries of other ledgers in between are read too, and may be damaged."""
     box, recorder = sealed(1.0, 2_000, 6_000, ledgers=10)
     run(box.store.read_blocking(3, 0, 1, 1 << 30))
     waits = box.store._reader.upcoming(box.store._catalogue.ledgers[3], 30, 1, 1 << 20, 4)
@@ -219,7 +219,7 @@ def test_damage_beside_what_is_wanted_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("ledgers", [10, FAR])
-def test_damage_among_scattered_pieces_ends_the_read_before_it(ledgers: int) -> None:
+def test_a_scattered_read_ends_before_a_damaged_entry(ledgers: int) -> None:
     box, _ = sealed(1.0, 200 * ledgers, 900, ledgers=ledgers)
     written, reader = written_of(box, 3), box.store._reader
     run(box.store.read_blocking(3, 0, 1, 1 << 30))  # the index is known then
@@ -238,7 +238,7 @@ def test_damage_among_scattered_pieces_ends_the_read_before_it(ledgers: int) -> 
     assert [bytes(one) for one in behind] == written[40:50]
 
 
-def test_large_pieces_that_are_cached_are_read_on_the_event_loop() -> None:
+def test_large_cached_extents_are_read_on_the_event_loop() -> None:
     """No thread is woken for them."""
     box, recorder = sealed(0.0, 240, 50_000)
     whole = answer(box, 1, 0, 1 << 30)
@@ -251,7 +251,7 @@ def test_large_pieces_that_are_cached_are_read_on_the_event_loop() -> None:
     assert len(set(recorder.reads)) == len(recorder.reads)
 
 
-def test_where_there_is_no_memory_for_it_a_thread_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_repeats_a_read_that_lacked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread reports the failure. On the event loop nobody would have got an answer."""
     box, recorder = sealed(0.0, 40, 50_000)
     box.read(1, 0)
@@ -267,7 +267,7 @@ def test_where_there_is_no_memory_for_it_a_thread_tries(monkeypatch: pytest.Monk
     assert recorder.calls
 
 
-def test_where_a_large_piece_is_not_cached_after_all_a_thread_reads_it() -> None:
+def test_a_thread_reads_a_large_extent_that_turns_out_to_be_uncached() -> None:
     box, recorder = sealed(0.0, 240, 50_000)
     disk = disk_of(box)
     reading = box.store.read_blocking(1, 0, 1_000, 1 << 30)
@@ -291,7 +291,7 @@ class Later(Recorder):
         self.waiting.append(lambda: done(call()))
 
 
-async def test_the_next_piece_is_read_while_one_is_taken_apart() -> None:
+async def test_the_next_extent_is_read_while_the_previous_one_is_parsed() -> None:
     box, _ = sealed(1.0, 120, 50_000)
     later = box.store._cold._blocking = Later()
     reading = asyncio.ensure_future(box.store.read_blocking(1, 0, 120, 1 << 30))
@@ -327,7 +327,7 @@ async def test_a_cancelled_read_keeps_the_file_until_the_thread_has_read() -> No
     assert segment.file is None
 
 
-async def test_a_read_that_the_stop_cuts_off_is_cancelled_and_not_damaged() -> None:
+async def test_a_read_interrupted_by_a_stop_is_cancelled_and_not_damaged() -> None:
     box, _ = sealed(1.0, 20, 50_000)
 
     class Closing(Recorder):
@@ -340,7 +340,7 @@ async def test_a_read_that_the_stop_cuts_off_is_cancelled_and_not_damaged() -> N
     assert box.store.stats().damaged_reads == 0
 
 
-def test_a_read_for_which_there_is_no_memory_is_answered(
+def test_a_read_that_lacks_memory_fails_with_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The reader was once cancelled without reason, and its peer waited in vain."""
@@ -362,7 +362,7 @@ def test_a_read_for_which_there_is_no_memory_is_answered(
     asyncio.run(read())
 
 
-def test_a_ledger_that_goes_between_two_slices_ends_the_read() -> None:
+def test_a_ledger_dropped_between_two_slices_ends_the_read() -> None:
     box, _ = sealed(0.0, 120, 50_000)
     reading = box.store.read_blocking(1, 0, 200, 1 << 30)
     assert next(turns(reading)) is None
@@ -374,7 +374,7 @@ def test_a_ledger_that_goes_between_two_slices_ends_the_read() -> None:
         run(box.store.read_blocking(1, 0, 1, 100))
 
 
-def test_damage_behind_the_first_slice_ends_the_read_and_is_told_by_the_next() -> None:
+def test_damage_after_the_first_slice_is_reported_by_the_next_read() -> None:
     box, _ = sealed(0.0, 120, 50_000)
     segment = next(iter(box.store._catalogue.segments.values()))
     box.disk.flip_bit(segment_name(segment.number), 4_000_000, 1)  # type: ignore[attr-defined]
@@ -399,7 +399,7 @@ def many_segments(ledgers: int, rounds: int) -> tuple[StoreOnDisk, Recorder]:
     return box, recorder
 
 
-def test_the_ranges_of_a_ledger_take_each_segment_once() -> None:
+def test_listing_the_ranges_of_a_ledger_reads_each_segment_once() -> None:
     """Indexes were once fetched again for each later segment, or kept for all."""
     box, recorder = many_segments(8, 60)
     numbers = box.store.ledgers[3].sealed_numbers
@@ -419,7 +419,7 @@ def test_the_ranges_of_a_ledger_take_each_segment_once() -> None:
     assert max(held) <= 2
 
 
-def test_ranges_are_whole_though_segments_are_sealed_and_compacted_meanwhile(
+def test_ranges_are_complete_even_if_segments_are_sealed_and_compacted_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cold_reads, "ROWS_PER_TURN", 1)
@@ -442,10 +442,10 @@ def test_ranges_are_whole_though_segments_are_sealed_and_compacted_meanwhile(
         assert len(done) <= total
 
 
-def test_ranges_are_whole_though_a_segment_is_sealed_behind_newer_ones(
+def test_ranges_are_complete_even_if_a_segment_is_sealed_after_newer_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There was no space for its footer. The reader had passed it, and did not check again."""
+    """There was no space for its footer. The reader had passed it and did not check again."""
     write_footer = sealer.write_footer
     postponed: list[Any] = []
 
@@ -469,7 +469,7 @@ def test_ranges_are_whole_though_a_segment_is_sealed_behind_newer_ones(
     assert found == [(number * 20, number * 20 + 4) for number in range(20)]
 
 
-def test_a_ledger_that_goes_while_its_ranges_are_read_is_not_there() -> None:
+def test_a_ledger_dropped_while_its_ranges_are_read_does_not_exist() -> None:
     box, _ = many_segments(8, 40)
     reading = turns(box.store.entry_ranges(3))
     next(reading)
@@ -485,7 +485,7 @@ def read_on(box: StoreOnDisk, first: int, count: int) -> int:
     return first + len(run(box.store.read_blocking(1, first, count, 1 << 30)))
 
 
-def test_a_reader_that_goes_on_finds_what_comes_next_in_the_cache() -> None:
+def test_a_sequential_reader_is_read_ahead() -> None:
     box, recorder = sealed(1.0, 240, 50_000)
     at = 0
     while at < 240:
@@ -504,7 +504,7 @@ def test_a_reader_that_goes_on_finds_what_comes_next_in_the_cache() -> None:
     assert segment.readers == 0
 
 
-def test_it_goes_no_farther_ahead_than_its_bound_and_waits_for_one_step_at_a_time(
+def test_read_ahead_stays_within_its_bound_and_runs_one_step_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 4 << 20)
@@ -521,8 +521,8 @@ def test_it_goes_no_farther_ahead_than_its_bound_and_waits_for_one_step_at_a_tim
     assert read_ahead.AHEAD_BYTES - read_ahead.STEP_BYTES < ahead_bytes <= read_ahead.AHEAD_BYTES
 
 
-def test_a_ledger_that_is_read_again_is_read_ahead_again() -> None:
-    """It was once not read ahead in the segment that it had been read to the end of."""
+def test_reading_a_ledger_again_reads_ahead_again() -> None:
+    """The segment that a reader had read to its end was once not read ahead again."""
     box, recorder = sealed(1.0, 240, 50_000)
     asked = []
     for _ in range(2):
@@ -534,7 +534,9 @@ def test_a_ledger_that_is_read_again_is_read_ahead_again() -> None:
     assert asked[1] > 1.9 * asked[0]
 
 
-def test_so_many_calls_are_ahead_of_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_concurrent_read_ahead_calls_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(read_ahead, "CALLS_MAX", 0)
     box, recorder = sealed(1.0, 240, 50_000)
     at = read_on(box, read_on(box, 0, 40), 40)
@@ -547,15 +549,15 @@ def test_so_many_calls_are_ahead_of_all_readers(monkeypatch: pytest.MonkeyPatch)
     assert box.store._ahead.calls == 0
 
 
-def test_single_looks_read_nothing_ahead() -> None:
+def test_random_reads_trigger_no_read_ahead() -> None:
     box, recorder = sealed(1.0, 240, 50_000)
     for entry_id in (3, 200, 50, 51, 120, 7):
         read_on(box, entry_id, 1)
     assert not recorder.aheads
 
 
-def test_who_takes_much_at_once_is_read_ahead_from_the_first_piece_on() -> None:
-    """Two pieces were waited for first: a sixth of the time that a ledger of 42 MB takes."""
+def test_a_large_first_read_starts_read_ahead_at_once() -> None:
+    """Read-ahead once started after two reads, a sixth of the time of a ledger of 42 MB."""
     box, recorder = sealed(1.0, 240, 50_000)
     read_on(box, 0, 15)  # 750,000 bytes
     [(offset, size)] = recorder.aheads
@@ -563,7 +565,7 @@ def test_who_takes_much_at_once_is_read_ahead_from_the_first_piece_on() -> None:
     assert size > read_ahead.THROUGH_BYTES
 
 
-def test_who_takes_little_is_read_ahead_once_he_goes_on() -> None:
+def test_a_small_first_read_starts_read_ahead_only_after_a_second_read() -> None:
     box, recorder = sealed(1.0, 240, 50_000)
     at = read_on(box, 0, 8)  # 400,000 bytes
     assert not recorder.aheads
@@ -571,7 +573,7 @@ def test_who_takes_little_is_read_ahead_once_he_goes_on() -> None:
     assert len(recorder.aheads) == 1
 
 
-def test_single_looks_at_large_entries_read_nothing_ahead() -> None:
+def test_random_reads_of_large_entries_trigger_no_read_ahead() -> None:
     box, recorder = sealed(1.0, 40, 600_000)
     for entry_id in (3, 20, 35, 7, 12):
         read_on(box, entry_id, 1)
@@ -587,7 +589,7 @@ def test_ledgers_that_share_a_segment_are_not_read_ahead() -> None:
     assert not recorder.aheads
 
 
-def test_what_is_cached_is_not_brought_into_the_cache() -> None:
+def test_cached_data_is_not_read_ahead() -> None:
     box, recorder = sealed(0.0, 240, 50_000)
     at = 0
     while at < 240:
@@ -596,7 +598,7 @@ def test_what_is_cached_is_not_brought_into_the_cache() -> None:
     assert not recorder.reads
 
 
-def test_so_many_readers_are_followed() -> None:
+def test_the_number_of_followed_readers_is_limited() -> None:
     box, _ = opened()
     box.append([(1, 0, b"x")])
     box.pump()
@@ -666,10 +668,10 @@ def read_through(box: StoreOnDisk, recorder: Recorder) -> None:
         recorder.finish()
 
 
-def test_a_reader_does_not_wait_behind_the_end_of_a_segment(
+def test_a_reader_does_not_wait_at_the_start_of_the_next_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither for the index of the next one, nor for its first entries."""
+    """The index and the first entries of the next segment are read ahead."""
     box, recorder = three_segments()
     files = ColdFiles(monkeypatch)
     read_through(box, recorder)
@@ -677,7 +679,7 @@ def test_a_reader_does_not_wait_behind_the_end_of_a_segment(
     assert {segment_name(2), segment_name(3)} <= set(files.brought)
 
 
-def test_what_goes_ahead_may_be_done_before_the_call_returns(
+def test_read_ahead_may_finish_before_its_call_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This happens with the simulator's disk. It was once requested endlessly."""
@@ -688,7 +690,7 @@ def test_what_goes_ahead_may_be_done_before_the_call_returns(
     assert segment_name(3) in {name for name, _ in files.waits}  # It brings nothing.
 
 
-def test_what_is_cached_of_the_next_segment_is_not_brought(
+def test_cached_data_of_the_next_segment_is_not_read_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     box, recorder = three_segments()
@@ -699,7 +701,7 @@ def test_what_is_cached_of_the_next_segment_is_not_brought(
     assert segment_name(2) not in files.brought
 
 
-def test_nothing_is_brought_of_segments_that_ledgers_share(
+def test_shared_next_segments_are_not_read_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     box, recorder = three_segments(ledgers=5)
@@ -712,10 +714,10 @@ def test_nothing_is_brought_of_segments_that_ledgers_share(
     assert files.brought == []
 
 
-def test_a_ledger_whose_oldest_entries_lie_in_the_newest_segment_is_read_ahead(
+def test_a_ledger_with_its_oldest_entries_in_the_newest_segment_is_read_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A compaction leaves it so. Only the segment with the next number was once checked."""
+    """A compaction leads to this state. Only the segment with the next number was once checked."""
     eager = replace(
         LARGE, segment_bytes=6 << 20, max_queued_bytes=8 << 20,
         compact_minor_interval_s=0.0, compact_major_interval_s=0.0,
@@ -743,7 +745,7 @@ def test_a_ledger_whose_oldest_entries_lie_in_the_newest_segment_is_read_ahead(
     assert {segment_name(one) for one in numbers} <= set(files.brought)
 
 
-def test_the_next_segments_are_known_before_they_are_reached(
+def test_read_ahead_looks_up_the_next_segments_in_advance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The number of known segments is limited by a count and by a number of bytes."""
@@ -771,7 +773,7 @@ def test_the_next_segments_are_known_before_they_are_reached(
     assert [reach.segment.number for reach in follow.extents] == [1]
 
 
-def test_what_seemed_to_be_cached_is_brought_once_a_read_waits(
+def test_data_wrongly_taken_as_cached_is_read_ahead_once_a_read_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     box, recorder = three_segments()
@@ -784,7 +786,7 @@ def test_what_seemed_to_be_cached_is_brought_once_a_read_waits(
     assert segment_name(2) in files.brought
 
 
-def test_a_segment_that_goes_while_it_is_read_ahead_is_closed_behind_it() -> None:
+def test_a_segment_removed_during_read_ahead_is_closed_afterwards() -> None:
     box, recorder = sealed(1.0, 240, 50_000)
     at = 0
     for _ in range(4):
@@ -803,8 +805,8 @@ def test_a_segment_that_goes_while_it_is_read_ahead_is_closed_behind_it() -> Non
 # -- taking over an index ---------------------------------------------------------------------
 
 
-def test_a_sealed_segment_is_taken_over_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ledgers are read, added to, dropped and made again between any two of them."""
+def test_a_sealed_segment_is_indexed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two slices, ledgers are read, added to, dropped and recreated."""
     monkeypatch.setattr(sealer, "LEDGERS_PER_SLICE", 3)
     box, _ = opened()
     segment = current(box)
@@ -864,8 +866,8 @@ def test_a_stop_between_two_slices_loses_nothing(monkeypatch: pytest.MonkeyPatch
         assert box.read(ledger_id, entry) == [data]
 
 
-def test_nothing_that_is_written_needs_a_look_at_all_objects_to_be_freed() -> None:
-    """Runs and their batch named each other: a ring that only the collector could break."""
+def test_written_batches_are_freed_without_the_garbage_collector() -> None:
+    """Runs and their batch once formed a reference cycle that only the collector could break."""
     import gc
     import weakref
 

@@ -51,7 +51,7 @@ async def sealed(opened: Opened) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_several_writers_append_is_there_before_and_after_a_restart(
+async def test_entries_of_several_writers_are_readable_before_and_after_a_restart(
     tmp_path: Path,
 ) -> None:
     opened = Opened(str(tmp_path))
@@ -85,14 +85,14 @@ async def test_what_several_writers_append_is_there_before_and_after_a_restart(
     await opened.close()
 
 
-async def test_one_directory_has_one_store(tmp_path: Path) -> None:
+async def test_a_directory_cannot_be_opened_by_two_stores(tmp_path: Path) -> None:
     opened = Opened(str(tmp_path))
     with pytest.raises(BlockingIOError):
         Opened(str(tmp_path))
     await opened.close()
 
 
-async def test_a_quiet_log_is_marked_without_anyone_asking(tmp_path: Path) -> None:
+async def test_an_idle_log_is_marked_without_a_request(tmp_path: Path) -> None:
     opened = Opened(str(tmp_path), replace(CONFIG, seal_idle_s=0.001))
     await opened.append([(1, opened.next_entry(1), b"x")])
     async with asyncio.timeout(LIMIT_S):
@@ -124,7 +124,7 @@ def run_until(path: Path, lines: int) -> dict[int, int]:
     return last
 
 
-async def test_what_a_killed_process_acknowledged_is_there(tmp_path: Path) -> None:
+async def test_entries_acknowledged_by_a_killed_process_are_readable(tmp_path: Path) -> None:
     for lines in (1, 150, 400):
         acknowledged = await asyncio.to_thread(run_until, tmp_path, lines)
         assert acknowledged

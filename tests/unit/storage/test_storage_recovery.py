@@ -199,7 +199,7 @@ def is_known_once_repaired_now(box: StoreOnDisk) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "crash"])
 @pytest.mark.parametrize("segments", [0, 1, 2])
-def test_groups_that_a_start_could_not_read_are_missed_once_they_are_back(
+def test_groups_that_an_earlier_start_could_not_read_are_noticed_when_they_return(
     segments: int, how: str
 ) -> None:
     """Two segments were exchanged, and a start between began another one without knowing them.
@@ -234,7 +234,7 @@ def test_groups_that_a_start_could_not_read_are_missed_once_they_are_back(
 
 @pytest.mark.parametrize("stop", ["clean", "kill"])
 @pytest.mark.parametrize("removed", [0, 1, 2])
-def test_an_older_copy_of_a_segment_is_noticed_although_the_next_ones_are_removed(
+def test_an_older_copy_of_a_segment_is_noticed_even_if_the_next_ones_are_removed(
     removed: int, stop: str
 ) -> None:
     """Only the next segment shows which group the older one ended with, and it may be removed."""
@@ -265,7 +265,7 @@ def test_an_older_copy_of_a_segment_is_noticed_although_the_next_ones_are_remove
     is_known_once_repaired_now(box)
 
 
-def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
+def test_a_lost_group_makes_absence_unknown_at_every_start() -> None:
     box = opened()
     lose_a_group(box)
     for _ in range(3):
@@ -292,7 +292,7 @@ def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 4, 5])
-def test_groups_lost_at_the_end_are_missed(lost: int) -> None:
+def test_groups_lost_at_the_end_are_noticed(lost: int) -> None:
     """The last group was written completely, and the one before a begun group was synced.
 
     Found by seed 580161115 of amnesia.
@@ -318,7 +318,7 @@ def test_groups_lost_at_the_end_are_missed(lost: int) -> None:
     is_known_once_repaired(box)
 
 
-def test_groups_lost_with_the_header_of_the_first_segment_are_missed() -> None:
+def test_groups_lost_with_the_header_of_the_first_segment_are_noticed() -> None:
     """Nothing else showed that there had been groups before the first remaining one."""
     box = opened()
     lose_a_group(box)
@@ -331,7 +331,7 @@ def test_groups_lost_with_the_header_of_the_first_segment_are_missed() -> None:
     assert report.negatives_unknown
 
 
-def test_groups_of_segments_that_were_dropped_are_not_missed_behind_a_lost_header() -> None:
+def test_groups_of_dropped_segments_do_not_count_as_lost_if_a_header_is_lost() -> None:
     box = opened()
     fill_segments(box, 1, 3)
     box.append(entries(2, 0, 5))
@@ -374,7 +374,7 @@ def assert_only_the_last_entry_is_damaged(box: StoreOnDisk, report: RecoveryRepo
         box.read(1, 3)
 
 
-def test_the_last_group_is_not_torn_where_something_lies_behind_it() -> None:
+def test_the_last_group_is_not_torn_if_something_was_written_after_it() -> None:
     """A later write shows that the group was synced, so it is damaged."""
     box = opened()
     disk, name, at = killed_behind(box, b"z" * 5000)
@@ -392,7 +392,7 @@ def test_the_last_group_is_not_torn_where_something_lies_behind_it() -> None:
         box.read(1, 3)
 
 
-def test_the_last_group_is_torn_where_a_sector_of_it_was_not_written() -> None:
+def test_the_last_group_is_torn_if_one_of_its_sectors_was_not_written() -> None:
     box = opened()
     disk, name, at = killed_behind(box, b"z" * 5000)
     file = disk.open(name)
@@ -415,7 +415,7 @@ def test_a_wrong_bit_in_the_last_group_is_damage() -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 2])
-def test_one_wrong_bit_beside_zeros_of_an_entry_is_damage_and_two_look_torn(bits: int) -> None:
+def test_one_wrong_bit_beside_zeros_in_an_entry_is_damage_and_two_look_torn(bits: int) -> None:
     """One bit explains the checksum. What else the zeros replaced is unknown."""
     box = opened()
     disk, name, at = killed_behind(box, b"z" + bytes(5000))
@@ -430,7 +430,7 @@ def test_one_wrong_bit_beside_zeros_of_an_entry_is_damage_and_two_look_torn(bits
 
 @pytest.mark.parametrize("ledgers", [1, 60])
 def test_a_wrong_bit_in_the_front_of_the_last_group_is_damage(ledgers: int) -> None:
-    """It is unknown which entries it had, so none may be called absent.
+    """The entries of the group are unknown, so none may be reported absent.
 
     With runs of one entry, the table is longer than a sector.
     """
@@ -456,7 +456,7 @@ def test_a_wrong_bit_in_the_front_of_the_last_group_is_damage(ledgers: int) -> N
             assert rotten.read(1, 0, 3) == [box.written[1, entry] for entry in range(3)]
 
 
-def test_the_key_of_a_ledger_is_found_in_its_frames() -> None:
+def test_a_lost_ledger_key_is_recovered_from_the_frames() -> None:
     box = opened()
     box.idle()
     box.append(entries(1, 0, 3))
@@ -476,7 +476,7 @@ def test_the_key_of_a_ledger_is_found_in_its_frames() -> None:
     assert box.read(1, 3, 3) == [box.written[1, i] for i in (3, 4, 5)]
 
 
-def test_a_log_that_is_gone_is_not_a_new_directory() -> None:
+def test_a_directory_whose_log_is_missing_is_not_a_new_directory() -> None:
     box = opened()
     box.append(entries(1, 0, 3))
     box.close()
@@ -505,7 +505,7 @@ def test_the_newest_segment_cannot_vanish_unnoticed() -> None:
 
 
 def test_the_segment_of_a_clean_stop_cannot_vanish_unnoticed() -> None:
-    """Not even if all preallocated files, which prove that it was begun, are gone as well."""
+    """This holds even if all preallocated files, which prove that it was begun, are gone too."""
     box = opened()
     fill_segments(box, 1, 2)
     box.idle()
@@ -525,7 +525,7 @@ def test_the_segment_of_a_clean_stop_cannot_vanish_unnoticed() -> None:
         box.close()
 
 
-def test_the_clean_mark_of_another_directory_does_not_count() -> None:
+def test_the_clean_mark_of_another_directory_is_ignored() -> None:
     """The last group of a log that was not stopped cleanly may not be synced."""
     box = opened()
     box.append(entries(1, 0, 2))
@@ -543,7 +543,7 @@ def test_the_clean_mark_of_another_directory_does_not_count() -> None:
         assert (report.rewritten_group is None) is clean
 
 
-def test_a_footer_that_is_damaged_is_made_again_from_the_groups() -> None:
+def test_a_damaged_footer_is_rebuilt_from_the_groups() -> None:
     box = opened()
     fill_segments(box, 1, 2)
     box.idle()
@@ -592,8 +592,8 @@ def test_a_log_of_a_later_version_is_refused_untouched() -> None:
         "log/compaction.spare",
     ],
 )  # fmt: skip
-def test_no_small_file_that_cannot_be_read_keeps_a_bookie_from_starting(name: str) -> None:
-    """An example is a bad sector. The contents are only hints, or can be found out again."""
+def test_unreadable_small_files_do_not_prevent_a_start(name: str) -> None:
+    """The files contain only hints, or data that can be determined again."""
     box = opened()
     fill_segments(box, 1, 2)
     box.store.suspend_compaction(minor=True, major=True, by="me")
@@ -615,9 +615,7 @@ def test_no_small_file_that_cannot_be_read_keeps_a_bookie_from_starting(name: st
 
 @pytest.mark.parametrize("how", ["kill", "crash"])
 @pytest.mark.parametrize("spoilt", [False, True])
-def test_starts_that_are_interrupted_lose_nothing_of_the_last_group(
-    how: str, *, spoilt: bool
-) -> None:
+def test_interrupted_starts_lose_nothing_of_the_last_group(how: str, *, spoilt: bool) -> None:
     """A start writes the last group again, in a segment of its own, because it may not be synced.
 
     If the start is interrupted, the next one finds the group in the older segment, or in both, or
@@ -669,7 +667,7 @@ def test_starts_that_are_interrupted_lose_nothing_of_the_last_group(
     assert operation > 3
 
 
-def test_a_log_that_lacks_anything_that_was_reported_has_gone_back() -> None:
+def test_a_log_without_its_reported_position_has_gone_back() -> None:
     expected = ExpectedLog(LogPosition(newest_file=3, end_group=10))
     for newest_file, end_group in ((3, 10), (3, 11), (4, 10)):
         assert expected.held_against(LogPosition(newest_file, end_group)) == ""
@@ -701,7 +699,7 @@ def power_lost(disk: SimDisk, *, names: bool) -> StoreOnDisk:
     )
 
 
-def test_what_a_start_serves_is_not_lost_with_the_power() -> None:
+def test_entries_served_after_a_start_survive_a_power_loss() -> None:
     """The last group was never synced, and the start before this one was interrupted."""
     finished = False
     for operation in range(1, 60):
@@ -736,7 +734,7 @@ def test_what_a_start_serves_is_not_lost_with_the_power() -> None:
 
 
 @pytest.mark.parametrize("names", [False, True])
-def test_a_start_that_is_interrupted_loses_nothing_of_a_removal(names: bool) -> None:
+def test_an_interrupted_start_loses_nothing_of_a_removal(names: bool) -> None:
     """The last group says that a segment is dropped, and has the fence that was in it."""
     finished = False
     for operation in range(1, 60):
@@ -782,7 +780,7 @@ class Restored(StoreOnDisk):
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_what_was_reported_of_a_log_is_there_after_any_number_of_starts(durable: bool) -> None:
+def test_a_reported_log_position_exists_after_any_number_of_starts(durable: bool) -> None:
     """The second start after a crash between two segments once found a log that had gone back.
 
     The first start had removed a file whose number was reported, and did not come to its report.

@@ -29,7 +29,7 @@ def why(box: StoreOnDisk) -> str:
     return box.store.directories()[0].reason
 
 
-def test_adds_end_at_the_low_mark_and_begin_at_the_high_one_after_the_dwell() -> None:
+def test_adds_stop_at_the_low_mark_and_resume_at_the_high_mark_after_the_dwell_time() -> None:
     box = opened(CONFIG)
     assert look(box, LOW)
     assert not look(box, LOW - 1)
@@ -48,14 +48,14 @@ def test_adds_end_at_the_low_mark_and_begin_at_the_high_one_after_the_dwell() ->
     assert why(box) == ""
 
 
-def test_the_reason_has_the_space_that_was_found_last() -> None:
+def test_the_reason_names_the_space_that_was_found_last() -> None:
     box = opened(CONFIG)
     for free in (LOW - 1, LOW - 500, LOW - 20):
         assert not look(box, free)
         assert why(box) == f"{free} bytes are free, less than {LOW}"
 
 
-def test_the_reason_counts_what_is_set_aside_for_a_compaction() -> None:
+def test_the_reason_includes_the_space_reserved_for_a_compaction() -> None:
     """Without it the reason was false: "120000 bytes are free, less than 100000"."""
     box = opened(CONFIG)
     preallocated, free = box.store._preallocated, LOW + 20_000
@@ -68,7 +68,7 @@ def test_the_reason_counts_what_is_set_aside_for_a_compaction() -> None:
     assert why(box) == f"{free} bytes are free, and adds are taken again at {HIGH}"
 
 
-def test_the_check_of_a_start_counts_what_is_set_aside() -> None:
+def test_the_space_check_includes_the_space_reserved_for_a_compaction() -> None:
     box = opened(CONFIG)
     preallocated = box.store._preallocated
     free = disk_of(box).free_bytes()
@@ -81,7 +81,7 @@ def test_the_check_of_a_start_counts_what_is_set_aside() -> None:
     )
 
 
-def test_the_reason_is_the_segment_while_only_that_is_lacking() -> None:
+def test_the_reason_names_the_missing_segment_if_there_is_enough_space() -> None:
     """The shortage of free space ends, but there is still no segment to write to."""
     box = opened(CONFIG)
     preallocated = box.store._preallocated
@@ -93,8 +93,8 @@ def test_the_reason_is_the_segment_while_only_that_is_lacking() -> None:
 
 
 @pytest.mark.parametrize("swing", [1, 10_000, 60_000])
-def test_free_space_that_swings_around_the_marks_changes_the_state_once_a_dwell(swing: int) -> None:
-    """Looked at ten times a second for five minutes."""
+def test_free_space_around_the_marks_changes_the_state_once_per_dwell_time(swing: int) -> None:
+    """The store checks its space ten times a second for five minutes."""
     box = opened(CONFIG)
     changes: list[bool] = []
     box.store.on_writable_changed = changes.append
@@ -105,7 +105,7 @@ def test_free_space_that_swings_around_the_marks_changes_the_state_once_a_dwell(
     assert 1 <= len(changes) <= at_most + 1
 
 
-def test_a_store_that_writes_on_a_nearly_full_disk_changes_its_state_once_a_dwell() -> None:
+def test_a_store_on_a_nearly_full_disk_changes_its_state_once_per_dwell_time() -> None:
     """Each prepared segment uses space, and deletions free some.
 
     Without two marks and a minimum time, the state once changed with each of them.
@@ -124,7 +124,7 @@ def test_a_store_that_writes_on_a_nearly_full_disk_changes_its_state_once_a_dwel
     assert 1 <= len(changes) <= 2 * 60 / DWELL_S + 1
 
 
-def test_the_high_mark_is_a_quarter_above_the_low_one_unless_it_is_given() -> None:
+def test_the_high_mark_defaults_to_a_quarter_above_the_low_mark() -> None:
     assert StorageConfig(min_free_bytes=400).free_bytes_to_resume == 500
     assert StorageConfig(min_free_bytes=400, writable_free_bytes=450).free_bytes_to_resume == 450
     with pytest.raises(ValueError, match="writable_free_bytes"):

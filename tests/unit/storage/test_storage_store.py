@@ -46,7 +46,7 @@ def test_a_queued_add_is_readable_and_acknowledged_after_its_sync() -> None:
     assert box.read(1, 0, 10) == list(box.written.values())
 
 
-def test_acknowledgements_come_in_the_order_of_appends_over_groups_and_segments() -> None:
+def test_acknowledgements_keep_the_order_of_appends_across_groups_and_segments() -> None:
     box = opened()
     for turn in range(60):
         box.append(entries(1 + turn % 3, turn // 3 * 7, 7, 300))
@@ -58,7 +58,7 @@ def test_acknowledgements_come_in_the_order_of_appends_over_groups_and_segments(
     assert stats.batches >= 60
 
 
-def test_while_one_group_is_written_the_next_gathers() -> None:
+def test_entries_gather_in_the_next_group_while_one_is_written() -> None:
     box = opened()
     groups = box.store.stats().groups
     box.append(entries(1, 0, 1))
@@ -70,7 +70,7 @@ def test_while_one_group_is_written_the_next_gathers() -> None:
     assert len(box.acknowledged) == 10
 
 
-def test_a_fence_is_in_force_at_once_and_durable_behind_what_was_queued() -> None:
+def test_a_fence_applies_at_once_and_is_durable_after_the_queued_entries() -> None:
     box = opened()
     box.append(entries(1, 0, 2))
     box.fence(1)
@@ -103,7 +103,7 @@ def test_the_fence_of_an_unknown_ledger_keeps_its_key() -> None:
         box.read(5, 0)
 
 
-def test_a_barrier_is_passed_by_what_was_appended_before_it() -> None:
+def test_a_barrier_completes_once_earlier_appends_are_durable() -> None:
     box = opened()
     passed: list[object] = []
     box.store.barrier(passed.append)
@@ -170,7 +170,7 @@ def test_a_barrier_makes_a_new_ledger_durable() -> None:
     assert box.store.ledgers[9].master_key == key_of(9)
 
 
-def test_a_new_ledger_alone_is_logged_soon() -> None:
+def test_a_new_ledger_without_entries_is_logged_soon() -> None:
     box = opened()
     box.store.create_ledger(9, key_of(9))
     box.idle()
@@ -225,7 +225,7 @@ def test_the_known_lac_survives_as_that_of_the_last_entry() -> None:
 # -- bounds and space -------------------------------------------------------------------------
 
 
-def test_a_full_queue_is_reported_and_so_is_its_draining() -> None:
+def test_a_full_queue_and_its_draining_are_reported() -> None:
     box = opened(replace(SMALL, max_queued_bytes=20_000))
     drained: list[int] = []
     box.store.on_drained = lambda: drained.append(box.store.queued_bytes)
@@ -241,7 +241,7 @@ def test_a_full_queue_is_reported_and_so_is_its_draining() -> None:
     assert not box.store.queue_full
 
 
-def test_while_no_segment_is_prepared_no_more_should_be_received() -> None:
+def test_the_queue_counts_as_full_while_no_segment_is_prepared() -> None:
     box = opened()
     drained: list[int] = []
     box.store.on_drained = lambda: drained.append(1)
@@ -296,7 +296,7 @@ def test_on_a_full_disk_adds_are_refused_but_fences_and_recovery_are_not() -> No
         assert box.read(*key) == [entry]
 
 
-def test_an_add_that_finds_no_room_leaves_the_waiting_records_to_the_next() -> None:
+def test_an_add_that_finds_no_space_leaves_pending_records_for_the_next_add() -> None:
     """Without the key, the ledger would refuse its writer after a start."""
     box = opened()
     disk = disk_of(box)
@@ -315,8 +315,8 @@ def test_an_add_that_finds_no_room_leaves_the_waiting_records_to_the_next() -> N
     assert box.store.ledgers[9].master_key == key_of(9)
 
 
-def test_a_batch_that_is_refused_is_as_it_was() -> None:
-    """Otherwise the waiting records would be logged again with it, wherever it goes next."""
+def test_a_refused_batch_is_unchanged() -> None:
+    """Otherwise the pending records would be logged again with the next use of the batch."""
     box = opened()
     disk = disk_of(box)
     disk.capacity_bytes -= disk.free_bytes()
@@ -339,7 +339,7 @@ def test_a_batch_that_is_refused_is_as_it_was() -> None:
     assert [one.ledger_id for one in current.records] == [9]
 
 
-def test_a_prepared_file_has_nothing_of_the_one_that_had_its_name() -> None:
+def test_a_prepared_file_has_no_data_of_an_earlier_file_with_its_name() -> None:
     """A start would take what is left of its groups for a part of the new segment."""
     disk = sim_disk()
     disk.make_directory("log")
@@ -357,8 +357,8 @@ def test_a_prepared_file_has_nothing_of_the_one_that_had_its_name() -> None:
 
 
 @pytest.mark.parametrize("new", [False, True])
-def test_a_file_that_could_not_be_prepared_is_empty_or_gone(new: bool) -> None:
-    """One that existed stays: without it, a later file would prove that a segment was lost."""
+def test_a_file_that_could_not_be_prepared_is_empty_or_removed(new: bool) -> None:
+    """An existing file stays: without it, a later file would suggest a lost segment."""
     disk = sim_disk()
     disk.make_directory("log")
     if not new:
@@ -393,8 +393,8 @@ def test_a_file_that_cannot_be_emptied_is_closed(monkeypatch: pytest.MonkeyPatch
     assert disk.exists(segment_name(3))
 
 
-def test_what_found_no_room_is_tried_again() -> None:
-    """A fence, and deletions: without their record no segment may be removed."""
+def test_records_that_found_no_space_are_retried() -> None:
+    """Without the record of a deletion, no segment may be removed."""
     box = opened()
     fill_segments(box, 1, 2)
     box.idle()
@@ -453,7 +453,7 @@ def test_a_reserve_is_never_larger_than_a_segment() -> None:
     assert taken[0] == taken[1] > 0
 
 
-def test_little_free_space_is_enough_reason() -> None:
+def test_too_little_free_space_makes_the_store_read_only() -> None:
     box = opened(replace(SMALL, min_free_bytes=100_000, writable_free_bytes=100_000))
     disk = disk_of(box)
     disk.capacity_bytes -= disk.free_bytes() - 99_999
@@ -481,7 +481,7 @@ def test_a_prepared_segment_leaves_the_least_free_space(more: int) -> None:
     assert disk.free_bytes() >= least
 
 
-def test_a_start_on_a_full_disk_uses_what_is_prepared() -> None:
+def test_a_start_on_a_full_disk_uses_a_preallocated_segment() -> None:
     box = opened()
     box.append(entries(1, 0, 5))
     box.pump()
@@ -496,7 +496,7 @@ def test_a_start_on_a_full_disk_uses_what_is_prepared() -> None:
     assert box.read(1, 0, 5) == [box.written[1, i] for i in range(5)]
 
 
-def test_a_start_without_any_room_says_so() -> None:
+def test_a_start_without_any_space_is_refused_with_the_reason() -> None:
     disk = sim_disk(capacity_bytes=1000)
     box = StoreOnDisk(disk)
     with pytest.raises(DiskFullError, match="no space for a new log segment of 20480 bytes"):
@@ -510,7 +510,7 @@ def test_a_start_without_any_room_says_so() -> None:
     assert box.store.writable
 
 
-def test_what_does_not_fit_into_a_segment_is_refused() -> None:
+def test_an_entry_larger_than_a_segment_is_refused() -> None:
     box = opened()
     with pytest.raises(UsageError, match="Raise segment_bytes"):
         box.append([(1, 0, bytes(70_000))])
@@ -520,7 +520,9 @@ def test_what_does_not_fit_into_a_segment_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("runs", "most", "sealed"), [(1, 10, 4), (4, 12, 16), (5, 12, 24)])
-def test_a_segment_is_rolled_for_its_number_of_runs(runs: int, most: int, sealed: int) -> None:
+def test_a_segment_is_rolled_at_its_maximum_number_of_runs(
+    runs: int, most: int, sealed: int
+) -> None:
     """Each batch has this number of runs, and goes to one segment as a whole."""
     box = opened(replace(SMALL, max_runs_per_segment=most))
     for number in range(50):
@@ -547,7 +549,7 @@ def test_batches_of_unknown_ledgers_leave_nothing_behind() -> None:
     assert box.read(1, 0, 5) == [box.written[1, 0]]
 
 
-def test_usage_tells_what_lives_where() -> None:
+def test_usage_reports_the_live_ledgers_and_bytes_of_each_segment() -> None:
     box = opened()
     box.append([*entries(1, 0, 10), *entries(2, 0, 10)])
     box.pump()
@@ -566,7 +568,7 @@ def test_usage_tells_what_lives_where() -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_failed_group_fails_all_that_is_queued_and_all_that_comes(operation: str) -> None:
+def test_a_failed_group_fails_all_queued_and_later_appends(operation: str) -> None:
     box = opened()
     failures: list[StorageError] = []
     box.store.on_failure = failures.append
@@ -604,8 +606,8 @@ def test_a_failed_group_fails_all_that_is_queued_and_all_that_comes(operation: s
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_callback_that_raises_keeps_nothing_from_the_others(fails: bool) -> None:
-    """All batches and barriers after it waited for ever, and a failed disk was not reported."""
+def test_a_callback_that_raises_does_not_keep_others_from_running(fails: bool) -> None:
+    """Later batches and barriers once waited for ever, and a failed disk was not reported."""
     box = opened()
     failures: list[StorageError] = []
     box.store.on_failure = failures.append
@@ -638,7 +640,7 @@ def test_a_callback_that_raises_keeps_nothing_from_the_others(fails: bool) -> No
         assert len(box.read(1, 0, 10)) == 4
 
 
-def test_a_disk_that_fails_at_sealing_is_not_trusted_either() -> None:
+def test_a_disk_failure_during_sealing_fails_the_store() -> None:
     box = opened()
     failures: list[StorageError] = []
     box.store.on_failure = failures.append
@@ -684,7 +686,7 @@ def test_a_busy_log_does_not_mark_its_end() -> None:
     assert box.store.stats().groups == groups + 4
 
 
-def test_a_clean_stop_is_known_again() -> None:
+def test_a_clean_stop_is_recognised_at_the_next_start() -> None:
     box = opened()
     box.append(entries(1, 0, 50))
     box.fence(2)
@@ -722,7 +724,7 @@ def test_a_stop_completes_patient_batches_even_without_room_for_the_end_mark() -
     assert box.read(1, 0, 9) == list(box.written.values())
 
 
-def test_a_closed_store_takes_nothing_more() -> None:
+def test_a_closed_store_refuses_appends_and_fences() -> None:
     box = opened()
     box.close()
     with pytest.raises(StorageError, match="closed"):
@@ -743,7 +745,7 @@ def test_a_directory_that_was_not_formatted_is_refused() -> None:
         box.store.recover()
 
 
-def test_runs_describe_themselves() -> None:
+def test_the_repr_of_a_run_names_its_ledger_and_entries() -> None:
     run_ = Run(4, 7, 3, 0, 100)
     assert (run_.last, run_.size_bytes) == (9, 300)
     assert repr(run_) == "Run(ledger 4, 7..9, 3 entries)"
@@ -761,6 +763,6 @@ def test_runs_describe_themselves() -> None:
         {"footer_cache_bytes": -1},
     ],
 )
-def test_limits_that_make_no_sense_are_refused(bad: dict[str, int]) -> None:
+def test_inconsistent_limits_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be"):
         StorageConfig(**bad)

@@ -27,7 +27,7 @@ def given_back(monkeypatch: pytest.MonkeyPatch) -> list[Given]:
     told: list[Given] = []
 
     def uncache(file: SimFile, offset: int, size: int) -> None:
-        assert not file._check().pending, "what is not synced cannot be given back"
+        assert not file._check().pending, "pages that are not synced cannot be released"
         told.append((file._name, offset, size))
 
     monkeypatch.setattr(system_cache, "PIECE_BYTES", PIECE)
@@ -48,7 +48,7 @@ def disk_with(*names: str) -> SimDisk:
         st.lists(st.integers(1, 3 * FEW), min_size=1, max_size=12), min_size=1, max_size=5
     ),
 )
-def test_the_oldest_is_given_back_once_and_the_newest_stays(
+def test_the_oldest_pages_are_released_once_and_the_newest_stay_cached(
     limit: int, files: list[list[int]]
 ) -> None:
     told: list[Given] = []
@@ -76,7 +76,7 @@ def test_the_oldest_is_given_back_once_and_the_newest_stays(
     ]
 
 
-def test_pieces_begin_where_pages_do(given_back: list[Given]) -> None:
+def test_released_ranges_begin_and_end_at_page_boundaries(given_back: list[Given]) -> None:
     """A page is dropped as a whole, so a page that pieces share would stay forever."""
     cache = LogPageCache(disk_with("file"), 2 * PIECE)
     for end in range(300, 20 * PIECE, 300):
@@ -85,14 +85,14 @@ def test_pieces_begin_where_pages_do(given_back: list[Given]) -> None:
     assert all(at % PIECE == 0 and size % PIECE == 0 for _, at, size in given_back)
 
 
-def test_without_a_bound_nothing_is_given_back(given_back: list[Given]) -> None:
+def test_no_pages_are_released_without_a_limit(given_back: list[Given]) -> None:
     cache = LogPageCache(disk_with("file"), 0)
     cache.wrote("file", 100 * PIECE)
     assert given_back == []
     assert cache.given_back_bytes == 0
 
 
-def test_a_file_that_is_removed_meanwhile_is_no_error(given_back: list[Given]) -> None:
+def test_releasing_pages_of_a_removed_file_is_not_an_error(given_back: list[Given]) -> None:
     cache = LogPageCache(disk_with("next"), PIECE)
     cache.wrote("removed", 10 * PIECE)
     cache.wrote("next", 10 * PIECE)
@@ -100,7 +100,7 @@ def test_a_file_that_is_removed_meanwhile_is_no_error(given_back: list[Given]) -
     assert cache.given_back_bytes == 20 * PIECE
 
 
-def test_of_a_log_the_newest_bytes_are_left(given_back: list[Given]) -> None:
+def test_the_newest_bytes_of_a_log_stay_cached(given_back: list[Given]) -> None:
     box = opened(replace(SMALL, log_cache_bytes=8 * PIECE))
     fill_segments(box, 7, 3)
     box.append(entries(7, box.store.last_entry_id(7) + 1, 10, 200))
@@ -113,7 +113,7 @@ def test_of_a_log_the_newest_bytes_are_left(given_back: list[Given]) -> None:
     assert box.read(7, 0, 10) == [box.acknowledged[7, n] for n in range(10)]
 
 
-def test_what_a_compaction_writes_is_given_back_at_once(given_back: list[Given]) -> None:
+def test_pages_written_by_a_compaction_are_released_at_once(given_back: list[Given]) -> None:
     box = opened(replace(SMALL, log_cache_bytes=0))
     fill_segments(box, 7, 1)
     for ledger_id in (8, 9):

@@ -15,7 +15,7 @@ from quire.storage.worker import ThreadReader, ThreadWorker
 LIMIT_S = 20
 
 
-async def test_every_wake_is_followed_by_a_step_that_sees_what_came_before_it() -> None:
+async def test_every_wake_is_followed_by_a_step_that_sees_earlier_work() -> None:
     loop = asyncio.get_running_loop()
     worker = ThreadWorker(loop, "test")
     queue: list[int] = []
@@ -61,7 +61,7 @@ async def test_the_step_may_wake_itself_and_posts_run_in_order_on_the_loop() -> 
     assert {thread for _, thread in posted} == {threading.get_ident()}
 
 
-async def test_stop_waits_for_the_running_step_for_a_pending_one_and_for_posts() -> None:
+async def test_stop_waits_for_running_and_pending_steps_and_for_posts() -> None:
     loop = asyncio.get_running_loop()
     worker = ThreadWorker(loop, "test")
     started, go_on = threading.Event(), threading.Event()
@@ -83,7 +83,7 @@ async def test_stop_waits_for_the_running_step_for_a_pending_one_and_for_posts()
     assert len(heard) == len(steps) == 2
 
 
-async def test_stop_without_start_and_without_wake() -> None:
+async def test_a_worker_can_be_stopped_without_start_or_wake() -> None:
     loop = asyncio.get_running_loop()
     await ThreadWorker(loop, "never started").stop()
     worker = ThreadWorker(loop, "never woken")
@@ -127,7 +127,7 @@ async def test_reads_run_off_the_loop() -> None:
     reader.close()
 
 
-async def test_what_is_read_ahead_holds_up_no_read() -> None:
+async def test_read_ahead_does_not_delay_reads() -> None:
     """Read-ahead once used the same threads, so a read of one entry waited for all of it."""
     reader = ThreadReader(asyncio.get_running_loop(), threads=1)
     go = threading.Event()
@@ -141,7 +141,7 @@ async def test_what_is_read_ahead_holds_up_no_read() -> None:
     reader.close()
 
 
-async def test_a_read_that_was_not_run_says_so() -> None:
+async def test_a_read_that_was_not_run_is_reported_as_none() -> None:
     loop = asyncio.get_running_loop()
     reader = ThreadReader(loop, threads=1)
     begun, go = threading.Event(), threading.Event()
@@ -168,7 +168,7 @@ async def test_a_read_with_a_bug_is_reported() -> None:
     reader.close()
 
 
-async def test_threads_begin_when_they_are_needed_and_end_with_the_reader() -> None:
+async def test_threads_start_on_demand_and_end_with_the_reader() -> None:
     def there() -> list[str]:
         return sorted(
             one.name for one in threading.enumerate() if one.name.startswith("quire-read")
@@ -186,7 +186,7 @@ async def test_threads_begin_when_they_are_needed_and_end_with_the_reader() -> N
     assert there() == []
 
 
-async def test_a_reader_that_is_closed_runs_nothing() -> None:
+async def test_a_closed_reader_runs_nothing() -> None:
     reader = ThreadReader(asyncio.get_running_loop())
     reader.close()
     told: asyncio.Queue[object] = asyncio.Queue()
@@ -197,7 +197,7 @@ async def test_a_reader_that_is_closed_runs_nothing() -> None:
             await reader.run(lambda: 7)
 
 
-async def test_an_error_goes_to_who_waits_for_the_read() -> None:
+async def test_an_error_is_raised_to_the_caller_that_waits_for_the_read() -> None:
     reader = ThreadReader(asyncio.get_running_loop(), threads=1)
     with pytest.raises(IndexError):
         await reader.run(lambda: [][1])
@@ -206,7 +206,7 @@ async def test_an_error_goes_to_who_waits_for_the_read() -> None:
 
 @pytest.mark.parametrize("draining", [False, True])
 async def test_a_job_that_fails_unexpectedly_does_not_delay_the_others(draining: bool) -> None:
-    """They ran only when another job was queued, and not at all at a stop."""
+    """The other jobs once ran only when another job was queued, and not at all at a stop."""
     loop = asyncio.get_running_loop()
     reported: list[object] = []
     loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))

@@ -81,7 +81,7 @@ def opened_without_cache(box: StoreOnDisk) -> None:
     box.idle()
 
 
-def test_its_index_was_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_segment_with_a_damaged_index_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     box = opened(EAGER)
     shared(box)
     disk = disk_of(box)
@@ -100,7 +100,9 @@ def test_its_index_was_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     check(box)
 
 
-def test_its_index_was_never_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_segment_whose_index_was_never_synced_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The process is killed between a trailer and its sync, and later the power is lost."""
     box = opened(EAGER)
     disk = disk_of(box)
@@ -165,10 +167,10 @@ def it_loses_nothing(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EIO])
-def test_the_directory_is_not_synced_behind_the_rename(
+def test_a_failed_directory_sync_after_the_rename_fails_the_store(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Final, where before the rename the first two only mean that it is tried again."""
+    """Before the rename, a failure is only retried. After it, the failure is final."""
     box = opened(EAGER)
     shared(box)
     disk = disk_of(box)
