@@ -24,7 +24,7 @@ NO_RECORDS = ONE_RECORD.replace(MARK.pack(5, 1), MARK.pack(5, 0))
 
 @pytest.mark.parametrize("at", [0, 1, 7, 8, 11, 12, 19])
 @pytest.mark.parametrize("control", [False, True])
-def test_the_last_record_is_found_however_many_entries_without_records_follow(
+def test_the_last_record_is_found_before_any_number_of_entries_without_records(
     at: int, *, control: bool
 ) -> None:
     """A segment that ended before it would deny the records after its end."""
