@@ -141,7 +141,7 @@ def test_every_remedy_that_destroys_has_its_reason() -> None:
     assert listed - destructive == set(), "listed for nothing"
 
 
-def test_the_first_sentence_says_how_to_find_out_or_what_is_safe() -> None:
+def test_the_first_sentence_of_a_remedy_is_a_safe_step() -> None:
     for place, text in remedies():
         if place in LOOK_FIRST and DESTRUCTIVE.search(text):
             first = re.split(r"(?<=[.;:]) ", text, maxsplit=1)[0]
