@@ -243,7 +243,7 @@ async def test_head_returns_the_headers_of_get_without_a_body() -> None:
         (replace(BARE, read_only=True), "", 403, "read-only", "read-only"),
     ],
 )
-async def test_a_client_without_the_token_can_still_read(
+async def test_a_client_without_permission_to_change_can_still_read(
     options: HttpOptions, token: str, status: int, said: str, state: str
 ) -> None:
     async with serving(options) as (server, world):

@@ -51,7 +51,7 @@ def test_a_good_cluster_has_no_warnings() -> None:
     assert said([bookie("alone", None)]) == []
 
 
-def test_a_cluster_without_locations_is_shown() -> None:
+def test_a_cluster_without_locations_gives_a_note() -> None:
     (one,) = warnings_of(rack(None, 3))
     assert one.severity == "note"
     assert "No bookie has a location" in one.what

@@ -144,7 +144,7 @@ def test_a_bookie_that_a_ledger_names_but_was_never_seen_is_missing() -> None:
     assert lost.missing == {"d": 5.0}
 
 
-def test_delays_and_check_times_are_read_from_the_metadata_tree() -> None:
+def test_lock_holders_ledger_paths_and_votes_are_parsed() -> None:
     assert LockHolder.decode(b'bookieId: "h"\n') == LockHolder("h")
     one = LockHolder("10.0.0.1:3181", 1_750_000_000_000, "1f/2")
     assert LockHolder.decode(one.encode()) == one
