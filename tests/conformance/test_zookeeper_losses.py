@@ -2,7 +2,8 @@
 
 A proxy between the store and a real ZooKeeper cuts the connection before the server receives a
 request, or after the server has executed it. It may also end the session.
-`test_every_operation_survives_a_lost_connection_at_any_request` does this at every single request of a run with all operations.
+`test_every_operation_survives_a_lost_connection_at_any_request` does this at every single
+request of a run with all operations.
 """
 
 from __future__ import annotations
