@@ -1,7 +1,7 @@
 """A bad item in any pass over many items is skipped and named, and all else is done.
 
 `PASSES` has a test for every function that lists ledgers, marks, cookies or notes. The syntax tree
-shows which functions do so. A new one fails `test_every_pass_is_here` until it has an entry.
+shows which functions do so. A new one fails `test_every_background_pass_has_a_case` until it has an entry.
 """
 
 from __future__ import annotations
@@ -819,7 +819,7 @@ def _listing(node: ast.AST, file: str, within: tuple[str, ...]) -> Iterator[str]
         yield from _listing(below, file, within)
 
 
-def test_every_pass_is_here() -> None:
+def test_every_background_pass_has_a_case() -> None:
     found, known = set(passes()), {*PASSES, *NAMES_ONLY}
     assert found - known == set(), "a new pass: poison one of its items, in PASSES"
     assert known - found == set(), "these list nothing any more"
@@ -829,5 +829,5 @@ PLAYS = sorted({play for plays in PASSES.values() for play in plays}, key=lambda
 
 
 @pytest.mark.parametrize("play", PLAYS, ids=lambda one: one.__name__)
-def test_one_bad_item_stops_nothing(play: Play, tmp_path: Path) -> None:
+def test_one_unreadable_item_stops_no_pass(play: Play, tmp_path: Path) -> None:
     play(tmp_path)
