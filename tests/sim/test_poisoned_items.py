@@ -1,7 +1,8 @@
 """A bad item in any pass over many items is skipped and named, and all else is done.
 
 `PASSES` has a test for every function that lists ledgers, marks, cookies or notes. The syntax tree
-shows which functions do so. A new one fails `test_every_background_pass_has_a_case` until it has an entry.
+shows which functions do so. A new one fails `test_every_background_pass_has_a_case` until it
+has an entry.
 """
 
 from __future__ import annotations
