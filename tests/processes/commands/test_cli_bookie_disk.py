@@ -19,7 +19,7 @@ LIMITS = (
 )  # fmt: skip
 
 
-def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
+def test_a_bookie_directory_can_be_managed_by_commands(tmp_path: Path) -> None:
     """Made, started, moved to another port, looked at while segments come and go, killed, checked,
     emptied, made anew."""
     quire = Quire(f"sqlite:///{tmp_path / 'metadata.db'}").initialised()

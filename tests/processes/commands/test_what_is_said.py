@@ -135,7 +135,7 @@ async def fill(cluster: LocalCluster) -> tuple[int, dict[str, int]]:
         return ledgers[0], named
 
 
-def test_a_bookie_then_its_rack(tmp_path: Path) -> None:
+def test_the_loss_of_a_bookie_and_then_of_its_rack_is_reported(tmp_path: Path) -> None:
     with (
         LocalCluster(4, tmp_path / "cluster", bookie_args=BOOKIE) as cluster,
         watching(cluster.uri) as watched,
@@ -207,7 +207,7 @@ def _rack_is_gone(watched: Watched, lost: list[BookieProcess]) -> None:
 
 
 @pytest.mark.small_disk
-def test_a_disk_fills(tmp_path: Path) -> None:
+def test_a_filling_disk_is_reported(tmp_path: Path) -> None:
     run = Quire(f"sqlite:///{tmp_path}/metadata.db")
     run("cluster", "init").ok()
     with SmallDisk(tmp_path / "disk", 64) as disk:
@@ -264,7 +264,7 @@ def test_a_disk_fills(tmp_path: Path) -> None:
 
 
 @pytest.mark.zookeeper
-def test_zookeeper_is_silent_then_gone(tmp_path: Path) -> None:
+def test_a_silent_and_then_stopped_zookeeper_is_reported(tmp_path: Path) -> None:
     with (
         LocalCluster(1, tmp_path / "cluster", zookeeper=True, bookie_args=BOOKIE) as cluster,
         watching(cluster.uri) as watched,

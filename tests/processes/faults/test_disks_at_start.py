@@ -107,7 +107,7 @@ def test_an_http_server_names_the_read_only_file_system(disk: Path, command: str
     )
 
 
-def test_a_new_metadata_file_on_a_read_only_file_system(disk: Path) -> None:
+def test_a_new_metadata_file_on_a_read_only_file_system_is_refused(disk: Path) -> None:
     mount_read_only(disk)
     new = f"sqlite:///{disk}/new.db"
     Quire()("cluster", "init", "--metadata", new).fails(1, f"{disk}/new.db", READ_ONLY)
