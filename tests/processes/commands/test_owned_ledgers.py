@@ -178,7 +178,8 @@ def test_http_refuses_to_delete_an_owned_ledger(
     assert (error["kind"], error["outcome_known"]) == ("LedgerOwnedError", True)
     [owner] = error["owners"][str(segment)]
     assert owner.startswith(
-        "stream test_http_refuses_to_delete_an_owned_ledger in namespace /streams (segment 1, 1 record"
+        "stream test_http_refuses_to_delete_an_owned_ledger in namespace /streams "
+        "(segment 1, 1 record"
     )
     assert http("DELETE", f"{path}&force=false")[0] == 409
     client.ledger_metadata(segment)
