@@ -23,7 +23,7 @@ def test_a_time_that_no_calendar_has_is_unknown(time_ms: int) -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, "/bad"])
-def test_a_namespace_whose_streams_cannot_be_listed(
+def test_a_namespace_that_cannot_be_listed_is_reported(
     monkeypatch: pytest.MonkeyPatch, wanted: str | None
 ) -> None:
     class Opened:
