@@ -205,12 +205,12 @@ def follow(
     return run
 
 
-def test_following_a_writer(follow: Callable[[float], None]) -> None:
+def test_a_query_follows_a_writer(follow: Callable[[float], None]) -> None:
     follow(FOLLOW_S)
 
 
 @pytest.mark.long
-def test_following_a_writer_for_longer(follow: Callable[[float], None]) -> None:
+def test_a_query_follows_a_writer_for_a_long_time(follow: Callable[[float], None]) -> None:
     follow(LONG_FOLLOW_S)
 
 
