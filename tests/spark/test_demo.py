@@ -52,7 +52,7 @@ def test_the_demo_runs(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # Nothing is left over.
 
 
-def test_the_demo_downloads_no_data(tmp_path: Path) -> None:
+def test_the_original_flights_are_written_as_csv(tmp_path: Path) -> None:
     csv = demo.original(tmp_path, 1000)
     assert csv.read_bytes().count(b"\n") == 1001
     delays = demo.delays_by_pandas(csv)

@@ -153,7 +153,7 @@ def test_the_value_column_can_be_omitted() -> None:
     assert read(ledger="1", value="true").columns == read(ledger="1").columns
 
 
-def test_pushdown_is_on_or_off_by_default_as_documented() -> None:
+def test_the_pushdown_option_overrides_the_default_of_its_reader() -> None:
     given = {"metadata": URI, "ledger": "1"}
     assert ReadOptions.parse(given, pushdown=True).pushdown
     assert not ReadOptions.parse({**given, "pushdown": "false"}, pushdown=True).pushdown
