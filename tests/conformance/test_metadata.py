@@ -370,7 +370,7 @@ async def test_listings_cover_gaps_in_the_ids(ledger_store: MetadataStore) -> No
 async def test_listings_of_many_ledgers_are_complete(
     ledger_store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several ranges, full and empty ones."""
+    """The ledgers are in several ranges, some of which are full and some empty."""
     for module in (memory, sqlite):
         monkeypatch.setattr(module, "LIST_RANGE_LEDGERS", 50)
     chosen = [*range(150), *range(10_000, 10_100), *range(30_000, 30_001)]

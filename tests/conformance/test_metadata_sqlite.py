@@ -550,7 +550,7 @@ async def test_every_write_of_a_failed_commit_fails(sqlite: Backend) -> None:
 
 
 async def test_a_write_that_breaks_the_transaction_fails_all(sqlite: Backend) -> None:
-    """As SQLite does itself for some errors of the disk."""
+    """SQLite itself rolls a transaction back after some disk errors."""
     store = await open_store(sqlite)
 
     def broken(connection: sqlite3.Connection) -> None:

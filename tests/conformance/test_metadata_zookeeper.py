@@ -114,7 +114,7 @@ async def test_deleting_a_ledger_removes_empty_parents(
 
 
 async def test_concurrent_creations_and_deletions_share_parents(zookeeper: Backend) -> None:
-    """The parents of one ledger come and go under the hands of the other."""
+    """Parents of one ledger are created and deleted while the other one is changed."""
     one, two = await zookeeper.store(), await zookeeper.store()
 
     async def churn(owner: Any, ledger_id: int) -> None:
@@ -153,7 +153,7 @@ async def test_malformed_registrations_do_not_hide_other_bookies(
 async def test_a_cluster_without_instance_id_or_lists_is_accepted(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """As old tools leave them; INSTANCEID is optional."""
+    """Old tools create such clusters. INSTANCEID is optional."""
     for name in ("INSTANCEID", "available/readonly", "available"):
         await raw.delete(f"{where.root}/{name}")
     assert await store.instance_id() == ""
@@ -318,7 +318,7 @@ def lost_answer(connection: ZooKeeperConnection, method: str) -> Iterator[None]:
 async def test_a_watcher_is_notified_of_the_old_list_first(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """Apache's client forgets where a bookie is when its node goes, in whichever list."""
+    """Apache's client forgets a bookie when its node is deleted, whichever list the node was in."""
     registration = await store.register_bookie(ONE)
     lists = f"{where.root}/available", f"{where.root}/available/readonly"
     for old, new, readonly in ((*lists, True), (*reversed(lists), False)):
@@ -338,7 +338,7 @@ async def test_a_watcher_is_notified_of_the_old_list_first(
 async def test_a_missing_read_only_list_is_created(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """As in a cluster of Apache's that never had a bookie that is read-only."""
+    """An Apache cluster that never had a read-only bookie lacks this list."""
     registration = await store.register_bookie(ONE)
     await raw.delete(f"{where.root}/available/readonly")
     await registration.set_readonly(True)
@@ -474,7 +474,7 @@ async def test_a_bookie_watch_reads_only_new_addresses(
 async def test_a_watch_without_addresses_reads_only_the_requested_ones(
     zookeeper: Backend, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many processes as bookies would otherwise read the square of their number at the start."""
+    """Otherwise the reads at the start would grow with the square of the number of bookies."""
     other = await zookeeper.store()
     ids = [f"host-{number}:3181" for number in range(20)]
     held = [await other.register_bookie(replace(ONE, bookie_id=id_)) for id_ in [*ids, "named"]]

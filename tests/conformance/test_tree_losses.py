@@ -528,7 +528,7 @@ async def test_a_path_whose_parents_others_delete_has_a_known_outcome_without_a_
     loss: Loss | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a lost connection it is known that the node was not created."""
+    """If no connection was lost, the node was certainly not created."""
     attempts = 0
     create = store._zk.create
 

@@ -248,7 +248,7 @@ def quire_command(
 async def test_the_identity_can_come_from_the_environment(
     owned: MetadataStore, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reaches the client, its blocking twin and the commands."""
+    """The identity applies to the client, its blocking twin and the commands."""
     file = tmp_path / "identity"
     file.write_text(f"{OWNER.digest}\n")
     file.chmod(0o600)

@@ -185,7 +185,7 @@ async def test_the_layout_overrides_an_unspecified_manager_and_refuses_another(
 
 
 async def test_a_changed_layout_is_noticed(where: MetadataURI, raw: ZooKeeperConnection) -> None:
-    """A cluster that was made anew below us: what is missing there proves nothing."""
+    """In a cluster that was recreated meanwhile, a missing ledger proves nothing."""
     store = await connect(replace(where, factory=None))
     try:
         await store.create_ledger(METADATA, 5)
@@ -267,7 +267,7 @@ async def test_each_manager_stores_ledgers_at_apaches_paths(
 async def test_a_cluster_is_initialised_with_the_chosen_manager(
     where: MetadataURI, manager: str
 ) -> None:
-    """Named by the URI or by the caller; not differently by both."""
+    """The URI or the caller names the manager. They must not contradict each other."""
     factory = layout.FACTORIES[manager]
     for number, (in_uri, asked) in enumerate(
         [(factory, None), (None, manager), (factory, manager)]
@@ -376,7 +376,7 @@ async def test_an_id_taken_by_a_caller_is_skipped(
 async def test_ids_are_never_assigned_twice_beside_apaches_clients(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """One counter for all clients: what others have numbered, we never number again."""
+    """All clients share one counter, so no id of another client is assigned again."""
     prefix = f"{where.root}/idgen/ID-"
     await store.create_ledger(METADATA)
     path, _ = await raw.create(prefix, ephemeral=True, sequence=True)

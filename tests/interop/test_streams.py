@@ -170,7 +170,7 @@ def test_a_lone_record_is_seen_by_the_other_side(place: Place, writing: str) -> 
 
 
 def test_records_of_a_java_writer_that_flushes_are_read(place: Place) -> None:
-    """The writer has its default buffer."""
+    """The writer uses its default buffer."""
     one = place.apache(
         enableImmediateFlush=False, writerOutputBufferSize=1024,
         periodicFlushFrequencyMilliSeconds=100,

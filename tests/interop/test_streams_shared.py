@@ -251,7 +251,8 @@ def test_java_continues_after_a_lost_segment(place: Place) -> None:
 
 @pytest.mark.parametrize("first", SIDES)
 def test_a_former_writer_is_fenced_by_the_other_side(place: Place, first: str) -> None:
-    """Neither takes the lock. It gets errors, and nothing of it is read."""
+    """Neither writer takes the lock. The former one gets errors, and its late records are not
+    read."""
     name = new_name()
     java, quire = place.apache(writeLockEnabled=False), place.quire()
     one, other = (java, quire) if first == "apache" else (quire, java)

@@ -184,7 +184,7 @@ def test_no_acknowledged_entry_is_lost_with_the_option(
 def test_a_recovery_is_refused_if_the_byzantine_bookie_cannot_be_identified(
     seed: int, digest: str, lie: Lie
 ) -> None:
-    """With a bad digest, a Byzantine bookie counts as unknown, so no other member may."""
+    """A Byzantine bookie with a bad digest counts as unknown, so no other member may be unknown."""
     try:
         acked, end, found = run(seed, TWO_OF_THREE, digest, lie, liars=1)
     except (RecoveryError, ReadError):
@@ -248,7 +248,7 @@ _init = RecoveryVotes.__init__
 def test_the_quorums_that_the_option_requires_are_necessary(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a smaller value, some seed loses an acknowledged entry or reads a forged one."""
+    """Some seed loses an acknowledged entry or reads a forged one if the value is smaller."""
     digest, lie = ("hmac", deny) if what == "negatives" else ("crc32c", falsify)
     if what == "negatives":
         monkeypatch.setattr(RecoveryVotes, "__init__", believed_too_early)

@@ -125,7 +125,7 @@ def test_a_restored_former_version_is_found(bench: Bench) -> None:
 
 
 def test_a_retried_put_may_restore_its_version(bench: Bench) -> None:
-    """Its first answer was lost."""
+    """The reply to its first attempt was lost."""
     call, info = bench.publish()
     bench.put("two")
     bench.read("one")

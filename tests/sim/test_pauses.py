@@ -185,7 +185,7 @@ def test_a_cancelled_pause_check_lets_no_other_task_pass() -> None:
 
 
 def test_an_unreachable_store_keeps_the_last_known_pause() -> None:
-    """Neither does a job run into it, nor does a paused one begin."""
+    """A running job continues, and a paused one stays paused."""
 
     async def scenario(world: World) -> None:
         await start(world, 3)

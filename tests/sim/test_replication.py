@@ -656,7 +656,7 @@ def test_a_bookie_that_dies_during_a_read_is_unreachable_from_there_on() -> None
 
 
 def test_a_frozen_bookie_times_out_once_not_for_every_ledger() -> None:
-    """Its connections stand, and nothing comes."""
+    """Its connections stay open, and it sends nothing."""
 
     async def scenario(world: World) -> None:
         await start(world, 5)

@@ -112,7 +112,7 @@ def test_the_last_directory_is_not_removed() -> None:
 def test_the_workload_removes_directories_and_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise its invariants would prove nothing."""
+    """The invariants of the workload would otherwise prove nothing."""
     taken: list[str] = []
     refused: list[str] = []
     command, forget = Resizing.command, Resizing._forget

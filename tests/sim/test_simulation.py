@@ -95,7 +95,7 @@ def test_a_run_of_everything_has_ledgers_of_every_kind() -> None:
 
 
 def test_a_plan_without_some_of_its_parts_can_run() -> None:
-    """Shrinking a failure depends on it."""
+    """Shrinking a failure removes such parts."""
     plan = RunPlan.make(3, "churn")
     less = replace(plan, schedule=plan.schedule[::2], ledgers=plan.ledgers[1:], bookies=5)
     assert run_plan(less).failure is None

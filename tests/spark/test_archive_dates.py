@@ -151,7 +151,7 @@ def test_a_filter_on_the_date_reads_the_files_of_the_date(
 def test_a_filter_on_the_stream_omits_other_streams(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path
 ) -> None:
-    """Neither the other stream's files nor its live records are in the plan."""
+    """The plan has no files and no live records of the other stream."""
     options, names = ClusterOptions(cluster.uri), [f"{name}/a", f"{name}/b"]
     for one in names:
         write(streams, one, [0, DAY_MS])

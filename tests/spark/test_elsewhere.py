@@ -108,7 +108,7 @@ def test_executors_run_with_a_package_sent_to_them(
 def test_dynamic_executor_allocation_loses_nothing(
     cluster: LocalCluster, client: blocking.Client, tmp_path: Path
 ) -> None:
-    """With dynamic allocation, no executor outlives its work, and none is missed."""
+    """Dynamic allocation ends idle executors, and no row depends on them afterwards."""
     for name in ("where", "copy"):
         forget(client, name)
     found, _ = in_its_own_process("dynamic", cluster, tmp_path, {"PYSPARK_PYTHON": sys.executable})

@@ -236,7 +236,7 @@ def test_the_format_works_without_the_pushdown_setting(
     ],
 )
 def test_one_clear_message(cluster: LocalCluster, options: dict[str, Any], message: str) -> None:
-    """Without Spark, ask for schema, reader and partitions, and check the error."""
+    """The test calls schema, reader and partitions without Spark, and checks the error."""
     made = data_source({"metadata": cluster.uri, **options})
     with pytest.raises(QuireError) as caught:
         made.reader(made.schema()).partitions()

@@ -391,7 +391,7 @@ def test_one_clear_error_from_spark(streams: Namespace, read: Read) -> None:
 
 
 def test_reads_survive_the_death_of_one_bookie(tmp_path: Path) -> None:
-    """Without one of three bookies reads continue. Without all there is one clear error."""
+    """Reads continue without one of three bookies. Without any there is one clear error."""
     with LocalCluster(bookies=3, directory=tmp_path) as cluster:
         with (
             blocking.connect(cluster.uri) as client,

@@ -344,8 +344,8 @@ def test_a_running_query_with_an_old_checkpoint_notices_a_recreated_stream(
 def test_an_old_checkpoint_cannot_tell_streams_of_the_same_shape(
     streams: Namespace, name: str, query: Start
 ) -> None:
-    """As documented: the same number of records before the same segment, while the query was
-    down."""
+    """This limitation is documented. It needs the same number of records before the same
+    segment."""
     append(streams, name, numbered(0, 20))
     running = query(stream=name)
     running.until(20)

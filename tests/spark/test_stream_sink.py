@@ -177,7 +177,7 @@ def test_the_writer_is_named_by_option_query_or_checkpoint(
 def test_a_sink_error_is_one_clear_message(
     cluster: LocalCluster, stream: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark, ask for the writer, and check the error."""
+    """The test asks for the writer without Spark, and checks the error."""
     given = {
         "metadata": cluster.uri, "namespace": NAMESPACE, "stream": stream,
         "checkpointLocation": "/anywhere", **options,

@@ -531,7 +531,8 @@ def test_a_subscription_stores_the_position_of_a_query(
 def test_a_query_survives_the_death_of_one_bookie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without one bookie it continues. Without all it waits, and finally fails with one error."""
+    """The query continues without one bookie. Without any, it waits and then fails with one
+    error."""
     with LocalCluster(bookies=4, directory=tmp_path) as cluster:
         with (
             blocking.connect(cluster.uri) as client,

@@ -205,7 +205,7 @@ def test_a_column_selects_the_stream_of_a_row(
 def test_a_job_leaves_no_plan_in_streams_that_it_did_not_write(
     cluster: LocalCluster, client: blocking.Client, streams: Namespace, stream: str
 ) -> None:
-    """Without Spark, call the writer as Spark does for a job without rows, and for a failed one."""
+    """The test calls the writer as Spark does for a job without rows and for a failed one."""
     names = [f"{stream}/{name}" for name in ("a", "b")]
     for name in names:
         streams.create_stream(name)
@@ -268,7 +268,7 @@ def test_a_job_leaves_no_plan_in_streams_that_it_did_not_write(
 def test_one_clear_message(
     cluster: LocalCluster, stream: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark, ask for the writer, and check the error."""
+    """The test asks for the writer without Spark, and checks the error."""
     given = {"metadata": cluster.uri, "namespace": NAMESPACE}
     if "streams" not in options:
         given |= {"stream": stream, "keyColumn": "other"}

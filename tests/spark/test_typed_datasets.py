@@ -149,7 +149,7 @@ def test_an_empty_dataset_has_its_columns(
 def test_a_frame_with_a_column_value_is_typed_only_if_asked(
     spark: SparkSession, read: Read, save: Save, name: str, datasets: Datasets
 ) -> None:
-    """What was written before datasets had schemas is written as before, byte for byte."""
+    """Such a frame is written with the same bytes as before datasets had schemas."""
     frame = spark.range(10).selectExpr("id", "string(id) AS value")
     with pytest.raises(PySparkException) as caught:
         save(frame)

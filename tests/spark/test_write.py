@@ -201,7 +201,7 @@ def test_a_query_overtaken_by_an_overwrite_reports_it(
 def test_one_clear_message(
     cluster: LocalCluster, name: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark, ask for the writer, and check the error."""
+    """The test asks for the writer without Spark, and checks the error."""
     given = {"metadata": cluster.uri, "dataset": name, **options}
     with pytest.raises(QuireError) as caught:
         data_source(given).writer(StructType().add("value", "string"), overwrite=False)

@@ -114,7 +114,7 @@ def test_the_list_is_sorted_with_the_keyboard(dashboard: Dashboard, tab: Tab) ->
 
 
 def test_the_list_sends_the_query_that_the_server_caches(dashboard: Dashboard, tab: Tab) -> None:
-    """With another query, there would be no last known state of it."""
+    """The server has a last known state only for this query."""
     with tab.page.expect_request("**/quire/bookies?**") as asked:
         tab.open("bookies")
     query = {name: json.loads(value) for name, value in parse_qsl(urlsplit(asked.value.url).query)}

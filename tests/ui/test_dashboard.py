@@ -277,7 +277,7 @@ def test_the_loss_and_return_of_a_bookie_are_shown(dashboard: Dashboard, tab: Ta
 
 
 def test_the_page_reports_a_stopped_server(dashboard: Dashboard, browser: Browser) -> None:
-    """The page says so, keeps its data, and asks less often."""
+    """The page reports it, keeps its data, and sends fewer requests."""
     with Quire(dashboard.cluster.uri).start("ui", "--http", "127.0.0.1:0") as server:
         page = browser.new_page()
         page.clock.install(time=BEGIN)

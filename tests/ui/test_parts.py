@@ -271,7 +271,7 @@ def test_a_chart_shows_the_values_under_the_cursor(dashboard: Dashboard, tab: Ta
 def test_a_chart_without_its_newest_value_shows_the_last_one(
     dashboard: Dashboard, tab: Tab
 ) -> None:
-    """It said that there was no value now, beside a line that had one."""
+    """The legend once said that there was no value, beside a line that had one."""
     page = show(
         tab,
         f"""{TIMES}

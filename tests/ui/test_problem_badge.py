@@ -33,7 +33,7 @@ def without_autorecovery(dashboard: Dashboard) -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_autorecovery")
 def test_every_page_shows_the_number_of_problems(dashboard: Dashboard, tab: Tab) -> None:
-    """As many as the overview lists, to which it leads, also with the keyboard."""
+    """The number equals that of the overview, to which it links with the mouse and the keyboard."""
     page = tab.page
     _, found = dashboard.get("/api/v1/quire/overview")
     wrong = [one for one in found["problems"] if one["severity"] != "note"]

@@ -88,7 +88,7 @@ def test_the_page_of_repairs_and_jobs_names_absent_bookies(dashboard: Dashboard,
 def test_a_lost_bookie_has_the_colour_of_its_problem(
     dashboard: Dashboard, tab: Tab, severity: str, shown: str
 ) -> None:
-    """It was grey, amber and red at the same time."""
+    """The bookie was once grey, amber and red at the same time."""
     page, lost = tab.page, dashboard.cluster.bookies[1].id
     gone = {"state": "gone", "severity": severity, "answers": None}
 

@@ -208,7 +208,7 @@ def test_simpletest_reads_everything_back(
     cluster: LocalCluster, client: quire.blocking.Client, monkeypatch: pytest.MonkeyPatch,
     method: str, when: str,
 ) -> None:  # fmt: skip
-    """As in Apache 4.17, all entries are compared before and after the ledger is closed."""
+    """All entries are compared before and after the ledger is closed, as in Apache 4.17."""
     before, read = client.list_ledgers(), getattr(LedgerReader, method)
     seen = []
 

@@ -170,7 +170,7 @@ async def restarted(bookie: BookieProcess, gone: Callable[[], Any]) -> None:
 
 
 async def test_bookies_with_the_autorecovery_option_repair_ledgers(tmp_path: Path) -> None:
-    """With --autorecovery, a bookie is the auditor, and another takes over when it is killed."""
+    """One bookie is the auditor. When it is killed, another bookie takes over."""
     arguments = (
         *BOOKIE, "--autorecovery", "--set-autorecovery", "backoff_s=0.2",
         "--set-autorecovery", "poll_s=0.2",

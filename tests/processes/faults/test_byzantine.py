@@ -145,7 +145,8 @@ async def test_a_stale_lac_hides_no_entry(place: Place) -> None:
 
 
 async def test_hmac_rejects_entries_forged_without_the_password(place: Place) -> None:
-    """With the password a bookie could forge anything. Without it, no forged bytes are accepted."""
+    """A bookie with the password could forge any entry. Without it, no forged bytes are
+    accepted."""
     liar = place.liar
     ledger_id, _ = await write(place, HMAC)
     liar.lie, liar.digest = Lie.FORGED, HMAC

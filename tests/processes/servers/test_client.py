@@ -272,7 +272,7 @@ def test_blocking_has_the_same_names(quire_blocking_client: quire.blocking.Clien
 async def test_the_blocking_client_works_inside_a_running_event_loop(
     quire_blocking_client: quire.blocking.Client,
 ) -> None:
-    """As in a notebook."""
+    """A notebook has a running event loop."""
     with quire_blocking_client.create_ledger() as writer:
         assert writer.append(b"from within a loop") == 0
 

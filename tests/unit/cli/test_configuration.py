@@ -207,7 +207,7 @@ def test_a_file_that_is_not_toml_is_a_problem_with_its_line(
 
 
 def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
-    """Editors on Windows write one."""
+    """Editors on Windows write a byte order mark."""
     path = tmp_path / "q.toml"
     path.write_bytes(b"\xef\xbb\xbf[bookie]\nport = 4000\n")
     found = merged([file_layer(path)])

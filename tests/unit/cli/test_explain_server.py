@@ -77,7 +77,7 @@ def test_the_error_about_the_store_names_the_option_that_asks_a_server(
 
 
 def test_the_header_counts_the_bookies_that_do_not_answer() -> None:
-    """It said "4 writable" although one of them did not answer."""
+    """The header once said "4 writable" although one of them did not answer."""
     states = [("a", "writable", True), ("b", "writable", False), ("c", "gone", None)]
     bookies = [
         {

@@ -248,7 +248,7 @@ def test_wrong_usage_is_explained(uri: str, words: list[str], named: str) -> Non
 def test_an_unconfirmed_format_is_refused(
     silent: bool, terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With -n at a terminal, it claimed that there was none."""
+    """The error once claimed that there was no terminal, although -n was given in one."""
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
     shell: Any = SimpleNamespace(own_directories=lambda: ("/a",))
     with pytest.raises(click.UsageError) as refused:

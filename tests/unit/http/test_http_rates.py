@@ -85,7 +85,7 @@ async def test_concurrent_requests_share_one_observation() -> None:
 
 
 async def test_a_failed_observation_is_not_repeated_at_once() -> None:
-    """Each who asked began another one."""
+    """Each request once started another observation."""
     looks, now_s, told = 0, 0.0, []
     asyncio.get_running_loop().set_exception_handler(lambda loop, what: told.append(what))
 

@@ -130,7 +130,7 @@ def test_the_oldest_values_are_overwritten() -> None:
 
 
 def test_time_without_samples_is_a_gap() -> None:
-    """Both clocks go on while a process stands still, and one of them while a computer sleeps."""
+    """Both clocks continue while a process is stopped, and one of them while a computer sleeps."""
     world = World()
     store = SeriesStore(world)
     put(store, world, 1.0, "a")

@@ -383,7 +383,7 @@ async def test_only_probes_are_answered_without_the_token(headers: dict[str, str
      "127.0.0.1, evil.example", "10.0.0.1", "0.0.0.0"],
 )  # fmt: skip
 async def test_a_foreign_host_name_is_refused(host: str) -> None:
-    """DNS rebinding."""
+    """The server must not be reachable through DNS rebinding."""
     async with serving() as (server, world):
         answer = await ask(server, "PUT", "/change", {"Host": host}, {"number": 1})
         assert answer.status in (400, 403)
@@ -477,7 +477,7 @@ async def test_each_change_is_logged_once_without_secrets() -> None:
 
 
 async def test_a_change_that_is_cut_off_is_logged() -> None:
-    """Nobody knows whether it took effect."""
+    """The log says that the outcome of the change is unknown."""
     events: list[dict[str, Any]] = []
     options = replace(OPTIONS, request_timeout_s=0.1)
     async with serving(options, events) as (server, _):

@@ -123,7 +123,7 @@ def test_three_copies_in_two_racks_give_a_warning() -> None:
     [(20, ""), (40, ""), (60, "33 %")],
 )
 def test_space_that_the_placement_cannot_use_gives_a_warning(gb: int, unusable: str) -> None:
-    """With 2 of 3 copies in one rack, the other racks need half of its space."""
+    """If 2 of 3 copies are in one rack, the other racks need half of its space."""
     found = said(rack("/a", 3, gb=gb) + rack("/b", 3) + rack("/c", 3))
     wanted = [f"{unusable} of its space cannot be used"] if unusable else []
     assert [one.rpartition(", so ")[2] for one in found] == wanted

@@ -106,7 +106,7 @@ def test_without_a_majority_all_differing_replicas_are_named() -> None:
 
 
 def test_replicas_are_compared_in_every_block_and_segment() -> None:
-    """With payloads of the same size, which only their checksums tell apart."""
+    """The payloads have the same size, so only their checksums differ."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)

@@ -388,7 +388,7 @@ def test_the_auditor_follows_a_changed_or_shortened_delay() -> None:
 
 
 def test_the_auditor_records_which_bookie_it_waits_for() -> None:
-    """It explains why nothing is copied. A changed delay is reported again."""
+    """The note explains why nothing is copied. A changed delay is reported again."""
 
     async def scenario(there: Office) -> None:
         now_ms = there.client.clock.now_ms

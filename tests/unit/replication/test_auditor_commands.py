@@ -92,7 +92,7 @@ def test_a_switch_set_by_java_does_not_name_who_set_it(uri: str) -> None:
 
 
 def test_zero_marks_are_not_reported_as_health_without_an_auditor(uri: str) -> None:
-    """With autorecovery off, `status` said that 0 ledgers lack replicas, while 8 did."""
+    """With autorecovery off, `status` once reported 0 ledgers that lack replicas instead of 8."""
     nobody = "no autorecovery process runs as auditor: ledgers may lack replicas all the same"
     assert nobody in autorecovery(uri, "status").stdout
     assert nobody in autorecovery(uri, "list").stderr
@@ -123,7 +123,7 @@ def test_the_delay_is_set_and_shown(uri: str) -> None:
 
 
 def test_a_trigger_names_the_auditor_or_says_that_there_is_none(uri: str) -> None:
-    """It said nothing if no process could do what it asked for."""
+    """The command once printed nothing if no process could do the requested work."""
     assert "no autorecovery process runs" in autorecovery(uri, "trigger").stderr
     elected, asked = threading.Event(), threading.Event()
 

@@ -175,7 +175,7 @@ def test_explain_reports_a_mark_that_nobody_processes() -> None:
 
 
 def test_every_verdict_about_a_missing_replica_says_if_nothing_is_repaired() -> None:
-    """It was not said if no bookie could replace the lost one, and so in an outage of one rack."""
+    """Some verdicts once did not say it, for example in an outage of one rack."""
     off = "Nothing is repaired meanwhile: autorecovery is switched off (`quire autorecovery enable`"
     assert off in said(spare=0, enabled=False)
     assert "Nothing is repaired meanwhile: there is no auditor" in said(spare=0, auditor=None)

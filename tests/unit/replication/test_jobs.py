@@ -370,7 +370,7 @@ def test_a_recreated_bookie_is_treated_as_another_one() -> None:
 
 
 def test_a_bookie_that_stays_registered_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the order it would accept entries again, although no cookie names it."""
+    """A bookie without the order would accept entries again, although it has no cookie."""
 
     async def stays(_: Orders) -> None:
         pass

@@ -96,7 +96,7 @@ def test_a_failed_job_is_no_longer_listed(uri: str) -> None:
 
 
 def test_an_unreachable_store_is_tried_again_while_the_job_runs(uri: str) -> None:
-    """The job runs meanwhile."""
+    """The job continues while the store is unreachable."""
     with told(uri, ClientConfig(), "pipeline x", "y", StepBar().far):
         with pytest.raises(QuireError):
             jobs(uri, bool)
@@ -106,7 +106,7 @@ def test_an_unreachable_store_is_tried_again_while_the_job_runs(uri: str) -> Non
 
 
 def test_a_short_job_does_not_wait_for_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread has ended with it, wherever it was."""
+    """The thread of the job ends with it at any step."""
     monkeypatch.setattr(pipeline_job, "END_TIMEOUT_S", LIMIT_S)
     begun_s = time.monotonic()
     for _ in range(20):

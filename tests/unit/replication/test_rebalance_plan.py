@@ -109,7 +109,7 @@ def test_only_complete_segments_are_moved() -> None:
 
 
 def test_a_replica_that_is_too_large_to_help_is_not_moved() -> None:
-    """On the other bookie it would be as wrong as here."""
+    """The replica would be as unbalanced on the other bookie."""
     one = closed((0, ("a",)), entries=10, size=KIB, quorums=(1, 1))
     found = plan({1: one}, "a b", target_spread_percent=0)
     assert (found.moves, found.blocked, found.too_large) == ((), {}, True)

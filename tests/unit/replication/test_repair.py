@@ -137,7 +137,7 @@ def test_entries_without_a_source_are_reported_and_the_others_written_back() -> 
 def test_a_differing_replica_is_overwritten_with_the_majoritys_copy(
     *, others_have_it: bool
 ) -> None:
-    """Without another good replica it is left as it is, because it is the only one."""
+    """A differing replica is kept if there is no other good replica."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)

@@ -473,7 +473,7 @@ def test_an_entry_in_a_bookies_own_list_is_requested_again(entry: int) -> None:
 
 
 def test_a_bookie_without_batch_reads_is_read_entry_by_entry() -> None:
-    """Apache's bookies before 4.17 do."""
+    """Apache's bookies before 4.17 close the connection of a batch read."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

@@ -800,9 +800,9 @@ def test_a_copy_with_an_impossible_length_does_not_end_a_scan() -> None:
 def test_no_writer_is_fenced_if_too_few_bookies_answer_to_recover_its_ledger(
     state: LedgerState,
 ) -> None:
-    """With an ack quorum of one, only the lost bookie may have the last entries.
+    """If the ack quorum is one, the last entries may be only on the lost bookie.
 
-    The writer may append to it all the same, if it has only lost its registration.
+    The writer may still append to that bookie if the bookie has only lost its registration.
     """
 
     async def main() -> None:

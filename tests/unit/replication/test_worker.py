@@ -128,7 +128,8 @@ def test_a_new_mark_starts_the_grace_period_again() -> None:
 def test_a_mark_is_kept_until_its_bookies_have_synced_the_ledger(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a bookie returned may be lost with its power, and nobody would look again."""
+    """Entries that a bookie returned may be lost in a power failure, and nobody would check
+    again."""
     force, faulty = ControlChannel.force, True
 
     async def forced(self: ControlChannel, ledger_id: int) -> None:

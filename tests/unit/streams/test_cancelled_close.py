@@ -45,7 +45,7 @@ async def assert_ended(client: Client, waiting: list[asyncio.Task[Any]]) -> None
 
 @pytest.mark.parametrize("what", ["client", "state machine"])
 def test_a_cancelled_close_leaves_no_handle_open(what: str) -> None:
-    """The steps after the one that was cancelled were left out, and a second close did nothing."""
+    """A cancelled close once skipped its later steps, and a second close did nothing."""
 
     async def scene(b: Bench) -> None:
         for iterations in range(1, POINTS_MAX):

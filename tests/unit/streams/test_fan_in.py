@@ -263,7 +263,7 @@ def test_a_driver_that_restarts_after_dying_before_any_step_publishes_once(
 def test_a_driver_that_dies_after_the_transaction_publishes_once(
     monkeypatch: pytest.MonkeyPatch, follows: bool, end: str
 ) -> None:
-    """It starts again, or tries again, and another sink may have published in between."""
+    """The driver restarts or retries. Another sink may have published in between."""
     real = publishing._commit
 
     async def scene(b: Bench) -> None:
@@ -482,7 +482,7 @@ def test_a_stream_that_is_created_again_does_not_get_the_batch(
 
 
 def test_a_job_without_batches_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each left one, until there were a thousand, and the stream could not be renamed any more."""
+    """Each job once left a plan, until a thousand of them prevented a rename of the stream."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")

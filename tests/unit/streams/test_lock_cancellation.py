@@ -51,7 +51,7 @@ def test_waiting_for_the_lock_of_a_deleted_stream_ends_with_an_error(again: bool
 
 
 def test_a_lock_timeout_of_nan_is_refused() -> None:
-    """The event loop stopped at it."""
+    """A wait with a time of NaN once stopped the event loop."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")

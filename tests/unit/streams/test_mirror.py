@@ -331,7 +331,7 @@ def test_a_stop_within_a_ledger_that_the_source_has_closed_leaves_the_copy_open(
 
 
 def test_a_spark_query_continues_after_the_ledger_is_replaced() -> None:
-    """It took the copy for another stream: it failed, or read all records again."""
+    """The query once mistook the copy for another stream. It failed, or read all records again."""
 
     async def play(s: Scene) -> None:
         writer = await s.write(1, 2, open_=True)
@@ -694,7 +694,7 @@ def test_another_writer_of_the_copy_ends_the_replication() -> None:
 def test_a_claim_with_a_lost_reply_is_not_mistaken_for_another_writers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The replication ended for good, and said that another writer had taken the copy over."""
+    """The replication once ended with an error about another writer."""
 
     async def play(s: Scene) -> None:
         await s.write(1)
@@ -944,7 +944,7 @@ def test_the_lag_of_a_copy_is_measured() -> None:
 def test_the_lag_in_seconds_is_not_limited_by_the_remembered_measurements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It never exceeded the time of as many measurements as are remembered."""
+    """The lag once never exceeded the time span of the remembered measurements."""
     monkeypatch.setattr(lag_module, "OBSERVATIONS_MAX", 4)
 
     async def play(s: Scene) -> None:

@@ -89,7 +89,7 @@ async def test_a_cancelled_put_leaves_no_object_or_ledger(bench: Bench, objects:
 
 
 async def test_a_put_cancelled_during_its_publication_stores_the_whole_object(bench: Bench) -> None:
-    """The write was done, and the answer was not waited for."""
+    """The write was done, but its reply was not awaited."""
     asked = asyncio.Event()
 
     async def hook(name: str, done: bool) -> None:
@@ -107,7 +107,7 @@ async def test_a_put_cancelled_during_its_publication_stores_the_whole_object(be
 
 
 async def test_a_put_that_loses_to_another_leaves_no_ledger(bench: Bench) -> None:
-    """Both saw that the name was free."""
+    """Both puts found the name free."""
     other = await bench.objects()
 
     async def pieces() -> AsyncIterator[bytes]:

@@ -455,8 +455,8 @@ def test_producers_and_tokens_survive_a_batch() -> None:
 def test_a_batch_with_given_txids_is_found_by_its_time(
     monkeypatch: pytest.MonkeyPatch, *, stored: bool
 ) -> None:
-    """All its records counted as older than any time. A reader that began an hour ago skipped them,
-    and a truncation to a time deleted them."""
+    """All its records once counted as older than any time. Readers from a time skipped them, and
+    a truncation to a time deleted them."""
     if not stored:  # as version 0.2 wrote it
         monkeypatch.setattr(PendingEntry, "mark", lambda self, payload: None)
 

@@ -166,7 +166,7 @@ def test_a_value_that_could_not_be_restored_is_refused() -> None:
 
 
 def test_a_value_from_before_the_depth_limit_is_applied_alike_by_every_replica() -> None:
-    """What was applied depended on how deep the stack of the process was."""
+    """The applied state once depended on the stack depth of the process."""
 
     async def scene(b: Bench) -> None:
         deep = nested(900)
@@ -277,7 +277,7 @@ def test_a_snapshot_is_as_durable_as_the_commands_that_it_replaces(copies: int) 
 
 
 def test_short_lived_leaders_take_a_snapshot_after_enough_commands_in_total() -> None:
-    """Each leader counted anew, so short runs never took one and each start read all commands."""
+    """Each leader once started its own count, so short runs never took a snapshot."""
 
     async def scene(b: Bench) -> None:
         for start in range(0, 120, 20):
@@ -315,7 +315,7 @@ def test_commands_applied_in_one_batch_begin_only_one_snapshot() -> None:
 def test_a_snapshot_that_fails_is_logged_and_tried_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each command tried again, and nothing said that the log only grows."""
+    """Each command once tried again, and no message said that the log only grows."""
     tried: list[int] = []
 
     async def scene(b: Bench) -> None:
@@ -551,7 +551,7 @@ def test_a_machine_that_raises_a_base_exception_stops_no_replica(kind: type[Base
 def test_a_snapshot_that_raises_is_retried_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each command tried again, and the log of the event loop got a stack each time."""
+    """Each command once tried again, and logged a traceback each time."""
     tried: list[int] = []
 
     class Unsaved(Commands):

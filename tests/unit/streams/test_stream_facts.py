@@ -161,7 +161,7 @@ def test_streams_named_like_nodes_of_a_ledgers_root_keep_their_ledgers(below: st
 
 
 def test_the_streams_of_each_namespace_are_counted() -> None:
-    """As many as the list of its streams has, with the partitions of topics."""
+    """The count equals the length of the list of streams, partitions of topics included."""
 
     async def scene(made: Bench) -> None:
         inner = await open_namespace(made.client, "/acme/test/inner", create=True)

@@ -151,7 +151,7 @@ def test_the_writer_itself_keeps_the_gap() -> None:
 
 
 def test_a_former_writer_that_watches_its_ledger_acknowledges_nothing_after_a_takeover() -> None:
-    """Without the watch nobody can tell it: a ledger without metadata cannot be fenced."""
+    """Only the watch can tell the writer, because a ledger without metadata cannot be fenced."""
 
     async def scene(b: Bench) -> None:
         config = replace(b.client.config, watch_written_ledgers=True)
@@ -173,7 +173,8 @@ def test_a_former_writer_that_watches_its_ledger_acknowledges_nothing_after_a_ta
 
 @pytest.mark.parametrize("end", ["recovered before", "close", "change of the ensemble"])
 def test_the_writer_of_a_deleted_ledger_learns_of_the_deletion(end: str) -> None:
-    """As the reference of the client says. No bookie tells it, unless the ledger was fenced."""
+    """The client's reference says when. No bookie refuses the writer unless the ledger was
+    fenced."""
 
     async def scene(b: Bench) -> None:
         writer = await b.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)

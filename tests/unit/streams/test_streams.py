@@ -671,7 +671,7 @@ def test_an_abandoned_segment_without_records_ends_a_read_but_no_following_reade
 
 
 def test_a_read_includes_records_acknowledged_after_it_began() -> None:
-    """It ended with the last segment of its list, although the writer had begun others since."""
+    """The read once ended at the last segment of its list, although the writer had begun others."""
 
     async def scene(b: Bench) -> None:
         async with b.streams.open_writer("s", create=True) as writer:
@@ -1007,7 +1007,7 @@ def test_appends_with_an_unmet_expectation_are_refused() -> None:
 
 
 def test_an_append_of_no_records_writes_no_entry() -> None:
-    """It left an entry without records, which was sent later, in a segment of its own."""
+    """It once left an entry without records, which was sent later in a separate segment."""
 
     async def scene(b: Bench) -> None:
         given = {"txids": "given"}
@@ -1109,7 +1109,7 @@ def test_appends_that_violate_the_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("who", ["writer", "namespace", "defect"])
 def test_a_close_reports_that_the_writer_was_abandoned_meanwhile(who: str) -> None:
-    """It returned, as if everything was acknowledged."""
+    """The close once returned as if everything was acknowledged."""
 
     async def scene(b: Bench) -> None:
         b.world.loop.set_exception_handler(lambda loop, context: None)
@@ -1565,7 +1565,7 @@ def test_a_defect_in_the_writer_fails_its_appends(
 @pytest.mark.parametrize("name", ["roll_interval_s", "retention_s", "retention_ms"])
 @pytest.mark.parametrize("value", [1e308, 10**400])
 def test_a_time_that_does_not_fit_in_milliseconds_is_refused(name: str, value: float) -> None:
-    """It was an OverflowError, and a roll interval of so many seconds ended the writer."""
+    """It once raised OverflowError, and a roll interval of that length ended the writer."""
 
     async def scene(b: Bench) -> None:
         given = 1_000 * int(value) if name.endswith("_ms") else value

@@ -366,7 +366,7 @@ def test_a_writer_survives_lost_replies_for_a_while() -> None:
 
 
 def test_a_writer_whose_replies_stay_lost_is_not_reported_as_fenced() -> None:
-    """Nobody has taken over, so it must not say so."""
+    """No other client has taken over, so the error must not say that the writer is fenced."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -572,7 +572,7 @@ def test_a_ledger_is_noted_while_a_segment_is_completed() -> None:
 
 
 def test_a_segment_accepts_a_record_after_producer_facts_of_any_size() -> None:
-    """The facts about producers are there.
+    """Each segment begins with the facts about producers.
 
     When they were as long as `roll_bytes`, the writer rolled forever and never wrote a record.
     """
@@ -827,7 +827,7 @@ def test_a_machine_starts_at_the_first_command_or_at_a_snapshot() -> None:
 
 
 def test_a_follower_that_applied_everything_continues_after_a_snapshot() -> None:
-    """Everything that it had not read were not commands."""
+    """The records that it had not read contained no command."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
@@ -916,7 +916,7 @@ def test_setting_a_token_fails_if_the_writer_ends_meanwhile() -> None:
 
 
 def test_retention_reads_only_the_segments_that_it_deletes() -> None:
-    """A stream may have very many, and a writer applies retention after each segment."""
+    """A stream may have very many segments, and a writer applies retention after each one."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"retention_s": 150})

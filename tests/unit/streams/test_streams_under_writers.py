@@ -18,7 +18,8 @@ from tests.support.streams import Bench, run
 
 
 def test_deleting_a_stream_fences_its_writer() -> None:
-    """It gets an error. Bookies alone would accept its entries, and nobody would ever read them."""
+    """The writer gets an error. Otherwise bookies would accept its entries, and nobody would
+    read them."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)

@@ -107,7 +107,7 @@ def test_an_empty_ledger_has_no_last_record() -> None:
 def test_a_control_record_that_cannot_be_decoded_is_named(
     payload: bytes, why: str, *, snapshot: bool
 ) -> None:
-    """Else nobody knows in which entry of the stream the damage is."""
+    """Otherwise nobody knows which entry of the stream is damaged."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

@@ -44,7 +44,7 @@ def test_a_cluster_without_writable_bookies_is_a_problem() -> None:
 
 
 def test_the_command_that_starts_a_lost_bookie_again_is_complete() -> None:
-    """Without its port, a bookie of `quire local` came back with another address."""
+    """A bookie of `quire local` that was restarted without its port once had another address."""
     one = {**bookie("10.0.0.1:29059", "gone"), "directories": ["/data/bookie-1", "/my disk"]}
     (found,) = [found for found in problems([bookie("z"), one], WELL) if "10.0.0.1" in found.what]
     assert found.next == (

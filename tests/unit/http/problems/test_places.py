@@ -76,7 +76,7 @@ def test_misplaced_ledgers_are_a_problem() -> None:
 
 
 def test_an_old_placement_check_is_reported_with_its_date() -> None:
-    """What it found was reported for ever as if it were the present state."""
+    """Its findings were once reported forever as the current state."""
     check = {"at_ms": 1_900_000_000_000, "ledgers": 11, "misplaced": 2, "first": [3, 7]}
     recovery = {**WELL, "placement": check}
     (found,) = problems([bookie("a")], recovery, now_ms=1_900_000_000_000 + 5 * 86_400_000)
