@@ -490,7 +490,7 @@ async def test_a_watch_without_addresses_reads_only_the_requested_ones(
     seen: list[Bookies] = []
     store.watch_bookies(seen.append, addresses=False)
     await until(lambda: [len(one.writable) for one in seen] == [21])
-    assert read == ["named"], "its id is no address"
+    assert read == ["named"], "the id is not an address"
     assert [one.bookie_id for one in seen[0].writable.values() if not one.assumed] == ["named"]
     for _ in range(2):
         await store.learn_bookies(ids[3:5])
@@ -505,7 +505,7 @@ async def test_a_watch_without_addresses_reads_only_the_requested_ones(
     store.watch_bookies(everything.append)
     there = await other.bookies()
     await until(lambda: everything == [there])
-    assert len(read) == 18, "all that were not read before"
+    assert len(read) == 18, "all addresses that were not read before"
 
 
 # -- lost sessions ----------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_joined_runs_locate_each_entry(steps: list[Any]) -> None:
             and one.frame_size == other.frame_size
             and one.last + 1 == other.first
             and at + one.size_bytes == behind
-        ), "these two should be one"
+        ), "these two rows should be one"
 
 
 batches = st.lists(

@@ -111,7 +111,7 @@ def test_a_host_is_shared_only_when_all_others_are_used(question: Question, seed
         hosts = set(known)
         for bookie in bookies:
             host = question.candidates[bookie]
-            assert not shared or host in hosts, "a fresh host behind one that was used"
+            assert not shared or host in hosts, "a new host comes after a used one"
             shared = shared or host in hosts
             hosts.add(host)
 

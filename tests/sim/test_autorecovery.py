@@ -215,7 +215,7 @@ def test_retries_of_a_failing_recovery_slow_down_with_one_explanation() -> None:
         assert 8 <= failed <= 40
         times = sorted({at_ms for _, _, at_ms in said})
         # Among three attempts in a row two are of the same worker.
-        assert times[-1] - times[-3] > 80_000, "at last each tries every two minutes"
+        assert times[-1] - times[-3] > 80_000, "finally each ledger is retried every two minutes"
         # Once the bookies are back nothing waits for the end of a pause.
         for lost in (first, second):
             await there.world.start(name_of(lost))

@@ -39,7 +39,7 @@ def test_the_benchmark_rereplicates_every_ledger_of_a_bookie() -> None:
         ]
         assert len(kept) == LEDGERS
         everywhere = set.union(*ensembles)
-        assert len(everywhere) == 3, "one of four was taken out of all"
+        assert len(everywhere) == 3, "one of four bookies was removed from all ledgers"
         copied, rest = divmod(result.operations, LOAD.entries)
         # Of six ensembles of three out of four some bookie is in five at least.
         assert (copied in (5, 6), rest) == (True, 0)

@@ -119,7 +119,7 @@ def test_lost_answers_alone_lose_no_entry() -> None:
         added = [world.bookies[name].service.counters.adds - before[name] for name in world.disks]
         assert max(added) >= 2, "the entry arrived, and was sent again over another connection"
         assert not [end for end in world.network.silenced() if end.remote[1] == PORT], (
-            "they are left"
+            "the client has left the silent connections"
         )
 
     run(scenario)

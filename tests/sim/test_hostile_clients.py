@@ -44,7 +44,7 @@ def test_hostile_clients_reach_the_limits_and_honest_ones_finish(
         assert simulate(seed, "hostile").failure is None
     assert set(attacks) == set(HOSTILE_KINDS) == set(CONNECTIONS)
     assert sum(world.hostile_connections for world in worlds) > 100 * len(HOSTILE_SEEDS)
-    assert most[0] > 1 << 18, "a bookie had to hold answers that nobody took"
+    assert most[0] > 1 << 18, "a bookie had to buffer answers that no client read"
 
 
 @pytest.mark.long

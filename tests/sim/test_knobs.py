@@ -129,7 +129,7 @@ def test_every_named_number_has_a_knob_or_a_reason() -> None:
     ]
     known = [*drawn, *excluded()]
     assert sorted(set(there) - set(known)) == []
-    assert sorted(set(known) - set(there)) == [], "these are not in the source any more"
+    assert sorted(set(known) - set(there)) == [], "these are no longer in the source"
     assert len(known) == len(set(known)), "a constant is in the table twice"
 
 
@@ -148,7 +148,7 @@ def test_every_setting_has_a_knob_or_a_reason() -> None:
     ]
     known = [*(knob.name for knob in knobs().values() if knob.of_settings), *left_out]
     assert sorted(set(there) - set(known)) == []
-    assert sorted(set(known) - set(there)) == [], "these are not in the source any more"
+    assert sorted(set(known) - set(there)) == [], "these are no longer in the source"
     assert len(known) == len(set(known)), "a setting is in the table twice"
 
 

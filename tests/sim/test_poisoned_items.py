@@ -250,13 +250,13 @@ def worker_does_not_spin_on_a_stray_mark(tmp_path: Path) -> None:
         failure = await last_failure(there.store, 5)
         assert failure is not None
         assert "urL0000000007 is in the place of the mark of ledger 5" in failure.reason
-        assert 5 <= failure.attempts <= 12, "it rests longer and longer"
+        assert 5 <= failure.attempts <= 12, "the pauses between attempts grow"
         assert [one["path"] for one in there.told("mark_malformed")] == [
             f"{root}/ledgers/urL0000000009"
         ]
         assert await there.store.tree.exists(f"{root}/ledgers/urL0000000009"), "nobody deletes it"
         await forget_old_failures(there.client, there.locks)
-        assert await last_failure(there.store, 5) is not None, "it is as it was"
+        assert await last_failure(there.store, 5) is not None, "the item is unchanged"
         await ended(running)
 
     scene(play)
@@ -823,7 +823,7 @@ def _listing(node: ast.AST, file: str, within: tuple[str, ...]) -> Iterator[str]
 def test_every_background_pass_has_a_case() -> None:
     found, known = set(passes()), {*PASSES, *NAMES_ONLY}
     assert found - known == set(), "a new pass: poison one of its items, in PASSES"
-    assert known - found == set(), "these list nothing any more"
+    assert known - found == set(), "these functions no longer list anything"
 
 
 PLAYS = sorted({play for plays in PASSES.values() for play in plays}, key=lambda one: one.__name__)

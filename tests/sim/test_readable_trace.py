@@ -351,7 +351,7 @@ class Diagram:
         for line in lines[2:]:
             declared = PARTICIPANT.fullmatch(line)
             if declared is not None:
-                assert not self.rows, "declared behind its use"
+                assert not self.rows, "declared after its use"
                 assert declared["name"] not in self.participants
                 self.participants[declared["name"]] = declared["text"]
                 continue

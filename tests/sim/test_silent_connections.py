@@ -306,7 +306,7 @@ def test_a_copy_continues_over_new_connections() -> None:
         world.kill(lost.partition(":")[0])
         await until(scene.marks.locked, right=bool, limit_s=LATER_S)
         await asyncio.sleep(1.0)
-        assert not job.stats.fragments, "it is done already"
+        assert not job.stats.fragments, "the repair has already finished"
         silence(world, "auto")
         begun = world.loop.time()
         for ledger in theirs:

@@ -145,7 +145,7 @@ def test_a_truncation_after_the_read_is_not_a_loss(
     assert anew.records == 1
     assert table(spark, tmp_path) == {"k2": 102}
     fresh = preview_compact(options, "cut", ID, to=str(tmp_path / "new"), namespace=NAMESPACE)
-    assert fresh.records == 1, "a first run begins at the oldest record that is left"
+    assert fresh.records == 1, "a first run starts at the oldest remaining record"
 
 
 def test_a_copy_with_a_replaced_ledger_is_still_the_same_stream(

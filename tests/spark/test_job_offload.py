@@ -555,13 +555,13 @@ def test_alternating_jobs_follow_their_claims(tmp_path: Path, name: str) -> None
     with pytest.raises(HistoryError):  # it does not know whether two has seen it
         one.commit(made(3))
     two.settle(made(2))
-    assert found.newest() == made(2), "what is committed under a former claim does not count"
+    assert found.newest() == made(2), "a commit under a former claim is ignored"
     late = f"{DATA}/0000000001-0000000000-{two.label}-0a0b0c0d.parquet"
     found.store.write(late, b"of a task of two")
     with pytest.raises(HistoryError):
         one.check()
     one.sweep()
-    assert found.store.size(late) == 16, "what others wrote is not touched"
+    assert found.store.size(late) == 16, "files of other jobs are not touched"
     two.commit(made(4))
     for behind in range(5, 12):
         two.commit(made(behind))

@@ -46,7 +46,7 @@ def check(calls: list[tuple[str, str]], map_: Map) -> None:
     assert not wrong, "\n".join(wrong)
     crossed = {file for file in files_of(calls) if file.startswith(ROOMS)}
     hidden = sorted(crossed - map_.files - map_.also_crossed)
-    assert not hidden, f"crossed, and not named in ARCHITECTURE.md: {hidden}"
+    assert not hidden, f"called, but not named in ARCHITECTURE.md: {hidden}"
 
 
 def test_the_map_of_the_source_matches_the_calls(

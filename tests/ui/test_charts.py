@@ -250,10 +250,10 @@ def test_the_search_field_is_beside_the_heading(dashboard: Dashboard, tab: Tab) 
     field = tab.page.get_by_label("Ledger id").bounding_box()
     assert title
     assert field
-    assert field["x"] > title["x"] + title["width"], "the field stands below the heading"
+    assert field["x"] > title["x"] + title["width"], "the field is below the heading"
     button = tab.page.get_by_role("button", name="Open", exact=True).bounding_box()
     assert button
-    assert button["height"] <= field["height"] + 1, "its word is broken"
+    assert button["height"] <= field["height"] + 1, "the word on the button is broken"
 
 
 def test_the_fullest_disks_are_shown(dashboard: Dashboard, tab: Tab) -> None:

@@ -165,7 +165,7 @@ def test_the_dashboard_can_be_used_with_the_keyboard_alone(dashboard: Dashboard,
     press("Tab")
     expect(page.get_by_label("Ledger id")).to_be_focused()
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid", "the focus is not seen"
+    assert outline == "solid", "the focus is not visible"
     page.keyboard.type(str(dashboard.ledger))
     press("Enter")
     expect(page.get_by_role("heading", name=f"Ledger {dashboard.ledger}")).to_be_visible()
@@ -296,7 +296,7 @@ def test_the_page_reports_a_stopped_server(dashboard: Dashboard, browser: Browse
         expect(alert).to_contain_text("The data below is older")
         expect(page.get_by_role("heading", name="Key figures")).to_be_visible()
         page.clock.run_for(INTERVAL_MS)
-        assert len(asked) == 1, "it asked again as soon as before"
+        assert len(asked) == 1, "the page retried as often as before"
         with page.expect_request("**/api/**"):
             page.clock.run_for(INTERVAL_MS)
         page.close()

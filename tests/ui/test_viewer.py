@@ -507,7 +507,7 @@ def test_ledgers_are_listed_newest_first_with_owner_and_replicas(
     page = tab.page
     tab.open("ledgers")
     wide = page.locator("main .scroll").evaluate("one => one.scrollWidth - one.clientWidth")
-    assert wide <= 0, "the last column is out of sight"
+    assert wide <= 0, "the last column is not visible"
     ids = [int(text) for text in ledger_ids(page)]
     assert ids == sorted(ids, reverse=True)
     assert ids[0] == dashboard.large

@@ -320,7 +320,7 @@ def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> 
     assert lost["severity"] == "bad"
     assert re.search(r"since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", lost["what"])
     known = watched.overview()
-    assert known["bookies"]["writable"] == 1, "the last known state"
+    assert known["bookies"]["writable"] == 1, "the page shows the last known state"
     for old in (known, watched.get("/api/v1/quire/work")[1]):
         assert begun_s - 60 < old["old_since_ms"] / 1000 <= time.time()
     for page in ("ledgers", "streams"):

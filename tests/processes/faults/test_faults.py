@@ -70,7 +70,7 @@ class Writer:
             reached = self._said.wait_for(
                 lambda: self.acked >= target or self.end, PROGRESS_TIMEOUT_S
             )
-            assert reached, f"no progress behind entry {self.acked}"
+            assert reached, f"no progress after entry {self.acked}"
             assert not self.end, self.end
             return self.acked
 

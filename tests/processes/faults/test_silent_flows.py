@@ -104,7 +104,7 @@ async def timed(actor: str, work: Awaitable[Any], limit_s: float = CONTINUE_S) -
         result = await work
     took_s = time.monotonic() - begun
     print(f"{actor}: {took_s:.2f} s")
-    assert took_s < limit_s, f"{actor} went on after {took_s:.1f} s"
+    assert took_s < limit_s, f"{actor} continued after {took_s:.1f} s"
     return result
 
 

@@ -289,7 +289,7 @@ async def test_a_running_bookie_loads_a_replaced_certificate(tmp_path: Path) -> 
             (name,) = (await client.bookies()).writable
             assert (await spaces.of(client, [name]))[name] is not None
             now_s += SPACE_INTERVAL_S
-            assert (await spaces.of(client, [name]))[name] is not None, "it connects for good"
+            assert (await spaces.of(client, [name]))[name] is not None, "the client stays connected"
             (ends_ms,) = {*spaces.certificates_ms.values()}
             assert ends_ms > client.clock.now_ms()
             fresh = new.issue("fresh")

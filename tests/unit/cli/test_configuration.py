@@ -575,7 +575,7 @@ def test_each_http_server_takes_its_address_from_its_table() -> None:
     own = found.http().options()
     assert (own["http"], own["http_bookies_token_file"]) == ("127.0.0.1:3", "/t")
     of_dashboards = {"http_prometheus", "http_prometheus_label"}
-    assert set(own) == {*side, *of_dashboards}, "an option that one table has and another has not"
+    assert set(own) == {*side, *of_dashboards}, "an option is missing in one of the tables"
     assert from_toml("").http().options()["http"] == DEFAULT_ADDRESS
 
 

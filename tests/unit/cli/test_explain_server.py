@@ -40,7 +40,7 @@ async def test_explain_reports_repeated_outages_of_the_metadata_store(
     unsteady, note = found.problems
     assert unsteady.what.startswith("The metadata store did not answer 4 times in the last hour")
     assert note == NOTE
-    assert explain._status(found) == 3, "it counts for --exit-code"
+    assert explain._status(found) == 3, "the problem affects --exit-code"
     answering(monkeypatch, {"metadata_outages": []})
     assert (await explain._with_outages(VIEW, "http://here:8080", 300_000)).problems == [NOTE]
 

@@ -31,6 +31,8 @@ def test_foreign_files_on_a_full_disk_are_reported_with_a_command_to_find_them(
 
 def test_foreign_files_are_not_reported_if_they_do_not_matter(tmp_path: Path) -> None:
     assert _other_files(report(tmp_path, free_mb=500, mine_mb=300), 0) == "", "there is room"
-    assert _other_files(report(tmp_path, free_mb=50, mine_mb=930), 0) == "", "all of it is ours"
+    assert _other_files(report(tmp_path, free_mb=50, mine_mb=930), 0) == "", (
+        "all files belong to the bookie"
+    )
     short_for_the_bookie = _other_files(report(tmp_path, free_mb=500, mine_mb=300), 600 * MB)
     assert short_for_the_bookie.startswith("200.0 MB")

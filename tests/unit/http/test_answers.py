@@ -179,7 +179,7 @@ def test_the_reason_for_the_silence_of_a_bookie_is_classified() -> None:
 
 
 def test_an_expired_certificate_is_reported_with_its_date() -> None:
-    assert dated(EXPIRED, "a", None, NOW_MS) == EXPIRED, "it is not known"
+    assert dated(EXPIRED, "a", None, NOW_MS) == EXPIRED, "the expiry is not known"
     own = dated(EXPIRED, "a", NOW_MS - 1, NOW_MS)
     assert own.why == "the certificate of bookie a expired at 2030-03-17T17:46:39Z"
     assert (own.certificate_expires_ms, own.remedy) == (NOW_MS - 1, "Renew it")

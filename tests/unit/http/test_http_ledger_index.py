@@ -87,7 +87,7 @@ async def test_the_last_index_is_used_while_the_store_does_not_answer(
 
     monkeypatch.setattr(type(client.metadata), "read_ledger", away)
     assert (await index.of(client)).count("a") == 6
-    assert index.age_s == INDEX_INTERVAL_S, "it was not made again"
+    assert index.age_s == INDEX_INTERVAL_S, "the index was not rebuilt"
 
 
 async def test_unreadable_metadata_is_counted(

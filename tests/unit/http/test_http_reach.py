@@ -188,7 +188,7 @@ async def test_pending_reads_are_cancelled_when_the_store_becomes_unreachable(
     with pytest.raises(MetadataUnavailableError):
         await asked
     assert ended == [True]
-    assert await quick.handler(CALL) == "done", "what needs no store goes on"
+    assert await quick.handler(CALL) == "done", "calls that need no store continue"
     await reach.stop()
 
 
@@ -337,7 +337,7 @@ async def test_the_state_is_known_without_an_earlier_request(
     before = answered
     found = await route.handler(CALL)
     assert (found["answered"], found["old_since_ms"]) == (before, 1_000_000)
-    assert not keeping.done(), "a store that is away ends nothing"
+    assert not keeping.done(), "an unreachable store ends no request"
     keeping.cancel()
     await asyncio.wait([keeping])
 

@@ -477,7 +477,7 @@ async def test_each_change_is_logged_once_without_secrets() -> None:
 
 
 async def test_a_change_that_is_cut_off_is_logged() -> None:
-    """The log says that the outcome of the change is unknown."""
+    """It is unknown whether the change took effect."""
     events: list[dict[str, Any]] = []
     options = replace(OPTIONS, request_timeout_s=0.1)
     async with serving(options, events) as (server, _):

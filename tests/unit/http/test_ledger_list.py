@@ -194,7 +194,7 @@ def test_marked_ledgers_with_unreadable_metadata_are_listed() -> None:
                 found = await all_pages(client, index, limit=5, replication="repairing")
                 assert found == [3]
             lacking = await all_pages(client, index, limit=100, replication="complete")
-            assert 5 not in lacking, "it is not known"
+            assert 5 not in lacking, "the state of ledger 5 is not known"
 
     simulated(main)
 

@@ -208,7 +208,7 @@ def test_the_secrets_are_created_once_and_match_the_configuration(tmp_path: Path
 
 
 def test_docker_compose_accepts_the_file() -> None:
-    """This test is skipped without Docker's compose plugin."""
+    """The test checks nothing without Docker's compose plugin."""
     if shutil.which("docker") is None:
         return
     compose = ["docker", "compose", "-f", str(DEPLOY / "compose.yaml")]

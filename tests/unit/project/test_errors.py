@@ -203,7 +203,7 @@ def test_no_handler_catches_quire_errors_as_builtin_errors() -> None:
         if lines:
             found.setdefault(path.name, []).extend(lines)
     assert {name: lines for name, lines in found.items() if name not in WAITS_ONLY} == {}
-    assert WAITS_ONLY.keys() <= found.keys(), "these need no reason any more"
+    assert WAITS_ONLY.keys() <= found.keys(), "these entries no longer need a reason"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def check(made: list[list[Function]], map_: Map, *others: Map) -> None:
     crossed = set.intersection(*map(files_of, made))
     named = set().union(*(one.files | one.also_crossed for one in (map_, *others)))
     assert not crossed - named, (
-        f"crossed, and not named in ARCHITECTURE.md: {sorted(crossed - named)}"
+        f"called, but not named in ARCHITECTURE.md: {sorted(crossed - named)}"
     )
 
 

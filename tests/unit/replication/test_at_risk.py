@@ -70,7 +70,9 @@ async def test_only_segments_with_entries_are_counted(client: Client) -> None:
     await ledger(client, "ab", "ac", closed=4)
     assert (await counted(client, "ab", x="c")).lacking == 0
     await ledger(client, "ab", closed=-1)
-    assert (await counted(client, "b", x="a")).lacking == 1, "of the one with entries"
+    assert (await counted(client, "b", x="a")).lacking == 1, (
+        "only the ledger with entries is counted"
+    )
     await ledger(client, "cde", copies=1, closed=0)
     assert (await counted(client, "abc", x="de")).lacking == 0
     assert (await counted(client, "abde", x="c")).unreadable == 1

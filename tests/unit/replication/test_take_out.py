@@ -202,7 +202,7 @@ def test_the_lost_bookie_is_the_source_of_entries_that_only_it_has() -> None:
         assert done.work is LedgerOutcome.DONE
         assert cluster.codec.unpack(cluster["b3"].entries[7], 7).payload == payload(7)
         asked = {ask.entry for ask in cluster["b1"].asked}
-        assert asked == {7}, "it is asked last"
+        assert asked == {7}, "the lost bookie is asked last"
 
     simulated(main)
 

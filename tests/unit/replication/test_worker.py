@@ -415,7 +415,7 @@ def test_only_one_task_of_an_idle_process_searches_for_marks(
         calls.clear()
         await asyncio.sleep(120)
         assert 120 / 4 <= calls.pop("walk") <= 120 / 4 / (1 - POLL_JITTER) + 1
-        assert not calls, "an idle process asks for marks, and for nothing else"
+        assert not calls, "an idle process requests only marks"
         for ledger_id in ledgers:
             await there.locks.mark(ledger_id, [])
         for ledger_id in ledgers:

@@ -77,7 +77,7 @@ def test_a_truncation_is_seen_at_the_next_look() -> None:
         await b.streams.truncate("s", segments[5].first_dlsn)
         after = (await known.look())[1]
         assert after == await b.streams.segments("s")
-        assert len(after) < len(segments), "nodes of truncated segments are gone"
+        assert len(after) < len(segments), "nodes of truncated segments are deleted"
 
     run(scene)
 

@@ -56,7 +56,7 @@ async def test_a_lost_segment_is_named_with_its_positions(client: Client) -> Non
     )
     assert one.after == str(segments[2].first_dlsn), "the stream continues there"
     await streams.truncate("orders", DLSN.parse(one.after))
-    assert (await looked(client)).count == 0, "the advice of the finding ends it"
+    assert (await looked(client)).count == 0, "following the advice resolves the problem"
 
 
 async def test_a_short_search_is_repeated_soon(client: Client) -> None:

@@ -364,11 +364,11 @@ def race(seed: int, losses: float, deaths: float) -> None:
                 continue
             # Only where a put died between making the head and looking whether it may.
             assert info.ledger_id not in succeeded, f"{info} has lost its ledger"
-            assert losses or deaths, f"{name} stands for nothing"
+            assert losses or deaths, f"{name} names no stored object"
         for name in succeeded.values():
-            assert name in heads or name in deleted, f"{name} was put and is gone"
+            assert name in heads or name in deleted, f"{name} was put and is missing"
         held = {info.ledger_id for info in heads.values()}
-        assert set(cluster.ledger_ids) <= held, "something is left behind by a sweep"
+        assert set(cluster.ledger_ids) <= held, "a sweep left an orphaned ledger"
 
     with asyncio.Runner() as runner:
         runner.run(run())

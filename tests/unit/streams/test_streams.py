@@ -1554,7 +1554,7 @@ def test_a_defect_in_the_writer_fails_its_appends(
                 await writer.append(b"never")
         assert [str(one["exception"]) for one in reported] == ["a defect"]
         await asyncio.wait([writer._writer_task._task], timeout=1)  # simulated
-        assert writer._writer_task._task.done(), "the task of the writer went on"
+        assert writer._writer_task._task.done(), "the task of the writer continued"
         assert len(sent) == 1
         with pytest.raises(StreamClosedError, match="because of a bug"):
             await writer.close()

@@ -64,7 +64,9 @@ def test_a_nearly_full_directory_is_named_even_if_the_total_has_room() -> None:
     ]
     (found,) = problems([{**bookie("a", free=42), "disks": disks}], WELL)
     assert "96 % of the disk of a is used (/a; reboot: 2.0 GB of 50.0 GB free)" in found.what
-    assert found.next.endswith(": quire bookie explain space '/a; reboot'"), "it is typed as it is"
+    assert found.next.endswith(": quire bookie explain space '/a; reboot'"), (
+        "the path is quoted for the shell"
+    )
 
 
 def test_an_unwritable_directory_of_a_writable_bookie_is_a_problem() -> None:

@@ -18,7 +18,7 @@ def since(seen: FirstSeen, now_ms: int, *whats: str) -> list[tuple[int | None, b
 
 def test_a_problem_has_the_time_of_its_first_observation() -> None:
     seen = FirstSeen()
-    assert since(seen, 1_000, "a is gone: stopped") == [(1_000, True)], "it may be older"
+    assert since(seen, 1_000, "a is gone: stopped") == [(1_000, True)], "the problem may be older"
     found = since(seen, 4_000, "a is gone: cut off", "b (ordered 2 s ago) is drained")
     assert found == [(1_000, True), (4_000, False)]
     assert since(seen, 7_000, "b (ordered 5 s ago) is drained") == [(4_000, False)]

@@ -52,7 +52,7 @@ def test_a_disk_that_is_nearly_full_is_reported_once() -> None:
         "The disk of the metadata file is nearly full: 91 % of it is used (/meta data/a.db: 9.0 GB "
         "of 100 GB free)",
     )
-    assert of_metadata_disk(nearly, [bookie("a", free=9)]) == [], "it is that of the bookie"
+    assert of_metadata_disk(nearly, [bookie("a", free=9)]) == [], "the disk belongs to the bookie"
 
 
 def test_only_a_sqlite_file_has_a_disk(tmp_path: Path) -> None:

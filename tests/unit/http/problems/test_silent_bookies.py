@@ -54,7 +54,9 @@ def test_an_expired_certificate_should_be_renewed_without_a_restart() -> None:
         "Renew it. To see its date on that machine: openssl x509 -enddate -noout -in FILE"
     )
     assert "Connections that are open continue" in one.risk
-    assert one.doing.startswith("Nothing until the next check of all ledgers"), "it then is lost"
+    assert one.doing.startswith("Nothing until the next check of all ledgers"), (
+        "the bookie counts as lost then"
+    )
 
 
 def test_the_certificate_file_to_renew_is_named() -> None:
