@@ -212,7 +212,7 @@ async def test_an_id_that_was_taken_over_is_not_taken_back(
         await other.close()
 
 
-def test_a_process_is_identified_across_reuse_of_its_pid() -> None:
+def test_a_reused_process_id_is_not_taken_for_the_former_process() -> None:
     machine = ThisMachine()
     me = machine.this_process()
     assert me.pid == os.getpid()

@@ -321,7 +321,7 @@ async def test_sequence_numbers_count_all_creations_below_the_parent(tree: Tree,
     assert await tree.commit(numbered("a-")) == [f"{base}/a-0000000000"]
 
 
-async def test_a_sequence_number_in_use_is_skipped_or_reported(tree: Tree, base: str) -> None:
+async def test_a_sequence_number_in_use_raises_key_exists(tree: Tree, base: str) -> None:
     await tree.commit(Create(f"{base}/a-0000000001"))
     with pytest.raises(KeyExistsError):
         await tree.commit(Create(f"{base}/a-", sequential=True))

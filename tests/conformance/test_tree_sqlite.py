@@ -196,7 +196,7 @@ async def test_a_session_removed_by_another_process_is_noticed(sqlite: Backend) 
         await other.close()
 
 
-async def test_a_node_of_an_unknown_session_is_removed(sqlite: Backend) -> None:
+async def test_a_node_of_an_unknown_session_is_treated_as_missing(sqlite: Backend) -> None:
     """A program of the former version clears sessions away, but knows no nodes."""
     store = await open_store(sqlite)
     connection = sqlite3.connect(path_of(sqlite), isolation_level=None)

@@ -417,7 +417,7 @@ async def test_a_late_write_spares_a_value_recreated_by_others(
     assert await other.read_value(("o",)) == Versioned(b"new", 0)
 
 
-async def test_erasing_a_cluster_with_a_lost_reply_succeeds(
+async def test_a_lost_write_to_an_erased_cluster_has_an_unknown_outcome(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, raw: ZooKeeperConnection
 ) -> None:
     proxy.lose(change(CREATE_2, "cookies"), Loss.ANSWER, reopen=False)
@@ -618,7 +618,7 @@ async def test_a_bookie_whose_id_was_taken_during_an_outage_stops(
         await store.close()
 
 
-async def test_a_bookie_whose_id_was_taken_and_freed_stays_unregistered(
+async def test_a_bookie_whose_id_was_taken_and_freed_registers_again(
     where: MetadataURI,
     other: ZooKeeperStore,
     proxy: Proxy,

@@ -232,7 +232,7 @@ def test_the_value_column_or_the_whole_row_becomes_the_record(
     assert values(cluster.uri, stream="record-line") == [b"as it is"]
 
 
-def test_the_identity_of_a_file_changes_with_its_content(
+def test_the_identity_of_an_ingest_depends_on_files_schema_and_column(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_csv(tmp_path / "a.csv", 0, 3)

@@ -209,7 +209,7 @@ async def test_appends_wait_at_the_limit_of_unacknowledged_bytes(
         assert len([entry async for entry in reader.read()]) == 101
 
 
-async def test_payloads_of_other_libraries_are_accepted(quire_client: quire.Client) -> None:
+async def test_a_ledger_is_read_as_arrow_pandas_and_polars(quire_client: quire.Client) -> None:
     sent = payloads(1_000)
     writer = await quire_client.create_ledger()
     await writer.append_many(sent)

@@ -172,7 +172,9 @@ async def test_the_bytes_that_are_not_durable_are_limited(cluster: LocalCluster)
         assert await writer.close() == 199
 
 
-async def test_a_closed_or_failed_writer_refuses_a_force(client: quire.Client) -> None:
+async def test_a_deferred_writer_refuses_oversized_entries_and_a_force_after_close(
+    client: quire.Client,
+) -> None:
     writer = await client.create_ledger(deferred_sync=True)
     size = max_deferred_payload_bytes(quire.DigestType.CRC32C)
     assert await writer.append(bytes(size)) == 0
