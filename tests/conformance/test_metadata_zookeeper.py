@@ -752,7 +752,7 @@ def test_a_server_that_exits_is_reported(tmp_path: Path) -> None:
     server.stop()
 
 
-def test_missing_java_or_jars_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyspark_or_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(zookeeper_server.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(StartError, match=r'pip install "quire-log\[spark\]"'):

@@ -48,7 +48,7 @@ def test_hostile_clients_reach_the_limits_and_honest_ones_finish(
 
 
 @pytest.mark.long
-def test_a_disk_can_fill_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disks_fill_at_each_moment_in_whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     come: Counter[str] = Counter()
     init = Nemesis.__init__
 

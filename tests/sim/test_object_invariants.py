@@ -195,7 +195,7 @@ def test_a_refused_put_that_stored_an_object_is_found(bench: Bench) -> None:
     assert bench.broken == "what_was_refused_is_not_done"
 
 
-def test_a_put_that_undid_its_version_is_checked(bench: Bench) -> None:
+def test_a_refused_put_may_only_report_its_own_undo(bench: Bench) -> None:
     call, _ = bench.publish()
     bench.read("one")
     bench.write("one", None)

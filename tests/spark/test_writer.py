@@ -160,7 +160,7 @@ def test_a_replaced_driver_with_the_same_transaction_publishes_nothing(
     assert exists(client, driver.ledgers[0])
 
 
-def test_a_replaced_driver_that_overwrites_is_refused(
+def test_a_replaced_driver_does_not_overwrite_a_later_job(
     start: Start, values: Values, client: blocking.Client
 ) -> None:
     zombie = start(txnId="t1", overwrite=True).task([b"zombie"])

@@ -268,7 +268,7 @@ def test_recovery_fences_the_writer(quire: Quire, command: tuple[str, ...]) -> N
     assert quire("ledger", "read", ledger_id).ok() == closed
 
 
-def test_the_option_for_byzantine_bookies_is_accepted(quire: Quire) -> None:
+def test_the_option_for_byzantine_bookies_applies_to_read_and_recover(quire: Quire) -> None:
     """Copies are compared. No bookie lies here, so everything is as without the option."""
     with quire.start("ledger", "write") as writer:
         ledger_id = writer.line()

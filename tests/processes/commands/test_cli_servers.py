@@ -327,7 +327,7 @@ def test_a_local_cluster_is_small(tmp_path: Path) -> None:
         assert "Disk space in use now: " in one.end(signal.SIGINT).err
 
 
-def test_fewer_bookies_than_the_directory_has_are_refused(tmp_path: Path) -> None:
+def test_fewer_bookies_than_the_directory_has_give_a_warning(tmp_path: Path) -> None:
     with running_local("--bookies", "3", "--dir", str(tmp_path)) as local:
         local.line()
         assert "warning" not in local.end(signal.SIGINT).err

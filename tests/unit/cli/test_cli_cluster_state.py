@@ -70,7 +70,7 @@ def test_invalid_numbers_of_bookies_are_refused(bookies: int) -> None:
         LocalCluster(bookies)
 
 
-def test_a_stopped_cluster_is_reported(tmp_path: Path) -> None:
+def test_calls_on_a_stopped_local_cluster_are_refused(tmp_path: Path) -> None:
     local = LocalCluster(directory=tmp_path)
     assert local.stop() == []
     with pytest.raises(UsageError):

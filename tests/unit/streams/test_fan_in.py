@@ -827,7 +827,7 @@ def test_retention_of_one_sink_does_not_disturb_the_commit_of_another(
     run(scene)
 
 
-def test_claims_carry_stamps() -> None:
+def test_sink_claims_are_recognized_by_their_stamp() -> None:
     stamp = sink_stamp("1f-2", "writer/käse 1")
     assert is_sink(stamp)
     assert stamp.isascii()

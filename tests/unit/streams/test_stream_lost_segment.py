@@ -340,7 +340,7 @@ def test_a_search_in_an_unclosed_ledger_skips_no_record() -> None:
     run(scene)
 
 
-def test_a_newest_completed_segment_without_its_ledger_is_a_gap() -> None:
+def test_a_writer_continues_after_a_lost_newest_segment() -> None:
     async def scene(b: Bench) -> None:
         for number in (1, 2):
             await fill(b, number)
