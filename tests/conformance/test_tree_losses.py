@@ -449,7 +449,7 @@ async def test_a_short_outage_keeps_the_session(
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_lost_replies_of_the_memory_store_are_resolved(after: bool) -> None:
+async def test_the_memory_store_reports_lost_requests_and_replies(after: bool) -> None:
     cluster = MemoryCluster("losses", clock=SystemClock(), rng=random.Random(1))
     seen: list[tuple[str, bool]] = []
     failing: list[bool] = []
