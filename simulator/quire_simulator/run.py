@@ -15,6 +15,7 @@ from quire_simulator.faults.nemesis import Nemesis
 from quire_simulator.invariants import bit_rot, loading_answers, space, unreadable
 from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.history import RunHistory
+from quire_simulator.invariants.listings import judge_ledgers
 from quire_simulator.invariants.memory import BookieMemory
 from quire_simulator.invariants.recreated import RecreatedLedgers
 from quire_simulator.invariants.silent_connections import SilentConnections
@@ -236,6 +237,7 @@ async def _judge(stage: Stage) -> None:
         for ledger_id in list(stage.world.ledger_ids.values()):
             if ledger_id in stage.world.cluster.ledgers:
                 await _recover(stage, judge, client, ledger_id)
+        await judge_ledgers(stage, judge, client)
         byzantine.hear(stage, judge, client)
         await client.close()
 

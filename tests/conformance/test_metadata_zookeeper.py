@@ -28,6 +28,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.interface import BookieAddress, Bookies, Versioned
+from quire.metadata.tree import Put
 from quire.metadata.uri import MetadataURI, parse_uri
 from quire.metadata.zookeeper import server as zookeeper_server
 from quire.metadata.zookeeper.kazoo_adapter import (
@@ -761,3 +762,47 @@ def test_missing_pyspark_or_java_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         patched.setattr(zookeeper_server.shutil, "which", lambda name, **options: None)
         with pytest.raises(StartError, match="Java"):
             ZooKeeperServer(tmp_path).start()
+
+
+async def test_watches_that_were_closed_are_not_kept(
+    where: MetadataURI, store: ZooKeeperStore
+) -> None:
+    """They stayed in memory until the node changed, also those of a reader that came again."""
+    ledger_id, _ = await store.create_ledger(METADATA)
+    client = store._zk._client
+
+    def kept() -> int:
+        kinds = (client._data_watchers, client._child_watchers)
+        return sum(len(one) for kind in kinds for one in list(kind.values()))
+
+    before = kept()
+    for begin in (
+        partial(store.watch_ledger, ledger_id),
+        partial(store.tree.watch_value, f"{where.root}/LAYOUT"),
+        partial(store.tree.watch_value, f"{where.root}/absent"),
+        partial(store.tree.watch_children, where.root),
+        store.watch_bookies,
+    ):
+        for _ in range(3):
+            seen = asyncio.Event()
+            watch = begin(lambda _, seen=seen: seen.set())
+            await seen.wait()
+            await until(lambda: kept() > before)  # kazoo adds it after it has told the response
+            watch.close()
+        assert kept() == before
+    assert not store._zk._watched
+
+
+async def test_another_watch_of_the_same_node_goes_on(
+    where: MetadataURI, store: ZooKeeperStore
+) -> None:
+    path = f"{where.root}/watched"
+    await store.tree.make_path(path)
+    values: list[bytes | None] = []
+    closed = store.tree.watch_value(path, lambda _: None)
+    stays = store.tree.watch_value(path, lambda now: values.append(now and now.value))
+    await until(lambda: values == [b""])
+    closed.close()
+    await store.tree.commit(Put(path, b"new"))
+    await until(lambda: values == [b"", b"new"])
+    stays.close()

@@ -34,9 +34,11 @@ SLOW = (
     "a_client_may_have_any_number_of_answers", "a_deletion_goes_with_its_segment",
     "a_handle_keeps_its_first_bookies", "a_lost_bookie_is_not_waited_for",
     "a_move_to_another_rack_is_not_noticed", "an_unreadable_ledger_ends_a_pass",
-    "any_other_bookie_is_better", "only_the_first_ledger_is_looked_for",
+    "any_other_bookie_is_better", "damage_is_not_written_down",
+    "only_the_first_ledger_is_looked_for",
     "the_last_entry_that_is_loaded_is_the_last", "the_scrub_skips_the_last_block",
-    "what_is_misplaced_is_only_counted",
+    "what_is_misplaced_is_only_counted", "what_is_not_loaded_is_absent",
+    "what_is_skipped_is_not_named",
 )  # fmt: skip
 """Mutants whose runs take more than two seconds of processor time, tried only if their module has
 no others."""

@@ -251,10 +251,6 @@ def test_tracing_does_not_change_a_run(workload: str) -> None:
         assert diagram.title == f"seed {seed}, workload {workload}"
 
 
-def test_the_same_seed_has_the_same_trace() -> None:
-    assert simulate(4, trace=True) == simulate(4, trace=True)
-
-
 @pytest.mark.parametrize("every_step", [False, True])
 def test_the_lines_have_columns(every_step: bool) -> None:
     result = simulate(4, "recovery", trace=True)

@@ -31,10 +31,10 @@ def quire(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_range_of_seeds_is_run() -> None:
-    done = quire("--seeds", "3..7", "--workload", "calm", "--processes", "2", "--json")
+    done = quire("--seeds", "3..6", "--workload", "calm", "--processes", "2", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["seeds"], found["first_seed"], found["runs"]) == (4, 3, 4)
+    assert (found["seeds"], found["first_seed"], found["runs"]) == (3, 3, 3)
     assert (found["failures"], found["shrunk"]) == ([], [])
     assert found["simulated_s"] > 0
     assert found["python"] == sys.version.split()[0]

@@ -20,7 +20,11 @@ from quire_simulator.plans.plans import CROWD, HUGE_SCALE, SHAPES
 from tests.support.sim.runs import plain_run
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
-DIGEST_OF = "from quire_simulator import simulate; r = simulate({}); print(r.trace_digest)"
+DIGESTS = """
+from quire_simulator import simulate
+for seed in {}:
+    print(simulate(seed).trace_digest)
+"""
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -52,26 +56,26 @@ def test_the_invariants_hold_in_each_workload(workload: str) -> None:
         assert result.failure is None, (seed, workload, result.failure)
 
 
-@pytest.mark.parametrize("seed", [2, 7])
+@pytest.mark.parametrize("seed", [2, 3])
 def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     one, other = simulate(seed, trace=True), simulate(seed, trace=True)
     assert one == other
     assert one.trace
-    assert simulate(seed + 1).trace_digest != one.trace_digest
+    assert plain_run(seed + 1, "all").trace_digest != one.trace_digest
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "77"])
 def test_no_hash_seed_changes_the_run(hash_seed: str) -> None:
-    for seed in (3, 5):
-        found = subprocess.run(
-            [sys.executable, "-c", DIGEST_OF.format(seed)],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        )
-        assert found.stdout.strip() == simulate(seed).trace_digest
+    seeds = (3, 4)
+    found = subprocess.run(
+        [sys.executable, "-c", DIGESTS.format(seeds)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert found.stdout.split() == [plain_run(seed, "all").trace_digest for seed in seeds]
 
 
 def test_the_seeds_schedule_every_kind_of_fault() -> None:

@@ -8,11 +8,14 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import orc, parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -30,6 +33,7 @@ from quire.spark.jobs.ingest import (
     list_files,
     read_files,
     read_listed,
+    shaped,
 )
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import values as values_of
@@ -320,6 +324,28 @@ def test_csv_files_with_other_column_names_are_refused(
     assert re.search(r"\d\.csv: (CSV header does not conform|Number of column in CSV header)", told)
     frame, _ = read_listed(spark, Files([str(tmp_path)], options={"enforceSchema": "true"}))
     assert frame.count() == 40
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc"])
+def test_columns_that_only_some_files_have_are_in_the_records(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """Spark took the columns from one of the files, and left out those that it lacked."""
+    write = {"parquet": parquet.write_table, "orc": orc.write_table}[form]
+    for number, more in enumerate(("a", "b", "c")):
+        write(pa.table({"id": [number], more: [number]}), tmp_path / f"{number}.{form}")
+    files = Files([str(tmp_path)])
+    listing = list_files(spark, files)
+
+    def read(files: Files) -> list[dict[str, int]]:
+        rows = shaped(read_files(spark, files, listing), target("s")).collect()
+        return sorted((json.loads(row.value) for row in rows), key=lambda one: one["id"])
+
+    assert read(files) == [{"id": 0, "a": 0}, {"id": 1, "b": 1}, {"id": 2, "c": 2}]
+    # What the caller says about the columns applies, and the id of the batch is as before.
+    assert read(replace(files, schema="id BIGINT, b BIGINT"))[1:] == [{"id": 1, "b": 1}, {"id": 2}]
+    assert len(read(replace(files, options={"mergeSchema": "false"}))) == 3
+    assert _options(files, listing) == {}
 
 
 @pytest.mark.parametrize("header", ["a,b", "A,b", ",b", "a,a"])

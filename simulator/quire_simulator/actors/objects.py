@@ -38,6 +38,8 @@ SWEPT_AFTER_S = (-1.0, 0.0, 0.5)
 """Shorter than a slow put, so a sweep sometimes removes what is about to be published."""
 YOUNGER_S = 3_600.0
 """Longer than any error of a calendar, so that every ledger is older than that from now."""
+LISTS = 4
+"""The number of lists with a prefix or after a name that the judge asks for, each time."""
 ATTEMPTS_MAX = 20
 RETRY_S = 0.5
 
@@ -58,12 +60,13 @@ class _Actor:
         self.chance = stage.world.loop.derive(f"actor {name}")
         self.objects = Objects(_observed(stage, client), BUCKET)
         self.puts = 0
+        self._listing = stage.world.loop.derive(f"lists of {name}")
 
     async def round(self) -> None:
         kinds: list[Callable[[], Awaitable[object]]]
         kinds = [self.put, self.put, self.put_replacing, self.delete, self.delete]
         if self.chance.random() < self.plan.reads:
-            kinds = [self.get, self.get, self.info, self.list]
+            kinds = [self.get, self.get, self.info, self.list_some]
         elif self.chance.random() < self.plan.sweeps:
             kinds = [self.sweep]
         await self.chance.choice(kinds)()
@@ -187,11 +190,16 @@ class _Actor:
             self.facts.was_not_read(begun, error)
         self.facts.end(begun)
 
-    async def list(self) -> list[ObjectInfo] | None:
+    async def list_some(self) -> None:
+        """List all objects, or those with a prefix and after a name."""
+        prefix = self._listing.choice(["", "", "", "a", "a/", "a/b", "d"])
+        await self.list(prefix, self._listing.choice(["", "", "a", "a/b", "c"]))
+
+    async def list(self, prefix: str = "", after: str = "") -> list[ObjectInfo] | None:
         begun = self.facts.begin(self.who, "list")
         infos = []
         try:
-            async for info in self.objects.list():
+            async for info in self.objects.list(prefix, after=after):
                 self.facts.described(begun, info)
                 infos.append(info)
         except QuireError as error:
@@ -199,7 +207,7 @@ class _Actor:
             return None
         finally:
             self.facts.end(begun)
-        self.facts.were_listed(begun, infos)
+        self.facts.were_listed(begun, infos, prefix, after)
         return infos
 
     # -- notes --------------------------------------------------------------------------------
@@ -238,6 +246,8 @@ async def judge(stage: Stage) -> None:
         infos = await actor.list()
         if infos is None or [info.name for info in infos] != there:
             stage.checker.fail("an_object_is_there", f"at the end {infos} are there, not {there}")
+        for _ in range(LISTS):
+            await actor.list_some()
         for one in there:
             await _readable(stage, actor, one)
         begun = facts.begin(name, "sweep")

@@ -52,6 +52,12 @@ ROUNDS_MAX = 4
 PASS_CALLS_MAX = 8
 """The most calls of the metadata store, one after the other, in a pass over few ledgers."""
 
+FULL_AGAIN = 0.4
+"""The probability that the disk of a directory that was rolled back is full at the next start."""
+FULL_S = 4.0
+"""The longest time for which it is full."""
+ROOM_LEFT_BYTES = 20_000
+
 
 class Replacements(DiskOperator):
     def __init__(self, world: World, bring_back: Act, start_once: Act) -> None:
@@ -158,7 +164,9 @@ class Replacements(DiskOperator):
         self, name: str, disk: SimDisk, chance: random.Random, duration_s: float
     ) -> None:
         """Back up the directory while the bookie runs or is down. Let the bookie start at least
-        once more and go on for a while. Then restore the directory from the backup."""
+        once more and go on for a while. Then restore the directory from the backup. Now and then
+        the restored disk has no room for the first seconds of the bookie, or nearly none.
+        """
         world, me = self._world, bookie_id(name)
         backup = disk.copy()
         backup.usual_slowness = backup.slowness = disk.usual_slowness
@@ -180,9 +188,25 @@ class Replacements(DiskOperator):
             if ledger_id in kept and world.claims.lost(ledger_id).get(me):
                 world.claims.keep(me, ledger_id, what)
         world.exchange(name, disk, backup)
+        if chance.random() < FULL_AGAIN:
+            self._fill(name, backup, chance)
         await self._bring_back(name)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _fill(self, name: str, disk: SimDisk, chance: random.Random) -> None:
+        """Leave a disk at most a little room for a while."""
+        world, taken = self._world, disk.free_bytes()
+        taken -= min(taken, chance.choice([0, int(chance.random() * ROOM_LEFT_BYTES)]))
+        disk.capacity_bytes -= taken
+
+        def has_room() -> None:
+            disk.capacity_bytes += taken
+            world.trace.record("nemesis", "room", disk=disk.path)
+
+        world.trace.record("nemesis", "full when it starts", disk=disk.path, target=name)
+        context = world.loop.main.context.copy()
+        world.loop.call_later(chance.random() * FULL_S, has_room, context=context)
 
     def _has_all(self, name: str) -> bool:
         """Return whether the bookie runs with all its directories."""

@@ -252,11 +252,18 @@ class ObjectInvariants:
             what = f"{call.client} was told about {call.name}, which nobody has damaged: {error}"
             self.checker.fail("an_object_is_there", what)
 
-    def were_listed(self, call: ObjectCall, infos: Iterable[ObjectInfo]) -> None:
-        """Check a listing of the whole bucket."""
+    def were_listed(
+        self, call: ObjectCall, infos: Iterable[ObjectInfo], prefix: str = "", after: str = ""
+    ) -> None:
+        """Check a listing of the objects with a prefix and after a name."""
         found = [info.name for info in infos]
         for name in self.heads:
             there = self.during(call, name)
+            if not name.startswith(prefix) or name <= after:
+                if name in found:
+                    what = f"{call.client} listed {name}, not only {prefix!r} after {after!r}"
+                    self.checker.fail("a_listing_is_in_order", what)
+                continue
             if name not in found and None not in there:
                 what = f"{call.client} listed {found} without {name}, which was there"
                 self.checker.fail("an_object_is_there", what)

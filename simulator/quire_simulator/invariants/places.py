@@ -14,10 +14,10 @@ from quire.client import Client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams import EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace, Record
+from quire.streams.read import statistics
 from quire.streams.read.merged import MergedPeek
 from quire.streams.read.peek import Peeked, UnreadableEntry, peek, position_before_end
 from quire.streams.read.positions import Start, find_end, oldest_position
-from quire.streams.read.statistics import records_from, segment_statistics
 from quire_simulator.streams.facts import ObservedStream
 from quire_simulator.streams.invariants import ReaderPosition, in_order
 from quire_simulator.streams.stage import StreamStage
@@ -28,8 +28,10 @@ AT_ONCE = (1, 3, 32)
 """The largest numbers of entries that are requested at a time."""
 PAGE_RECORDS = (1, 3, 20)
 """The sizes of pages of the merged records of all streams."""
-PAGES_MAX = 5
-"""The largest number of pages that are read in one direction."""
+PAGES_MAX = 2
+"""The largest number of pages that are read."""
+JUDGED = 0.3
+"""The probability of each group of questions, because every one of them takes time."""
 
 
 # -- when nothing changes any more -----------------------------------------------------------------
@@ -46,9 +48,12 @@ async def judge_places(
     oldest = oldest_position(segments)
     records = [record for record in read if record.position >= oldest]
     judge = _PlaceJudge(stage, who, streams, facts, segments, records)
-    await judge.last_records()
-    await judge.starts(name)
-    await judge.statistics()
+    if judge.chance.random() < JUDGED:
+        await judge.last_records()
+    if judge.chance.random() < JUDGED:
+        await judge.starts(name)
+    if judge.chance.random() < JUDGED:
+        await judge.statistics()
 
 
 class _PlaceJudge:
@@ -136,7 +141,7 @@ class _PlaceJudge:
     async def statistics(self) -> None:
         """Compare the numbers of the stream with its records."""
         password, cluster = self.streams.password, self.stage.world.cluster
-        found = await segment_statistics(self.client, self.segments, password)
+        found = await statistics.segment_statistics(self.client, self.segments, password)
         for one in found:
             segment = one.segment
             here = [record for record in self.records if record.position.lssn == segment.lssn]
@@ -164,7 +169,7 @@ class _PlaceJudge:
         if some is None:
             return
         at = self.chance.choice([some.position, some.position.next_slot()])
-        told = await records_from(self.client, found, at, password)
+        told = await statistics.records_from(self.client, found, at, password)
         there = sum(one.position >= at for one in self.records)
         if told != there:
             what = f"{told} records are said to follow from {at} on, but {there} do"
@@ -187,45 +192,47 @@ async def judge_pages(
     streams: Namespace,
     whole: Sequence[tuple[ObservedStream, Sequence[Record]]],
 ) -> None:
-    """Read the records of several streams as one list, in pages, from both ends."""
+    """Read the records of several streams as one list, in pages, from one of its ends."""
     whole = [(facts, records) for facts, records in whole if stage.is_current(facts)]
     if not whole or any(facts.destroyed for facts, _ in whole):
         return
     chance = stage.world.loop.derive(f"pages {who}")
+    if chance.random() >= JUDGED:
+        return
     limit = chance.choice(PAGE_RECORDS)
     found = [await streams.segments(stage.name(facts.plan)) for facts, _ in whole]
-    for backwards in (False, True):
-        pages: list[list[tuple[int, Peeked]]] = []
-        places: list[DLSN] = []
-        for _ in range(PAGES_MAX):
-            page = MergedPeek(
-                streams.client, found, limit, lambda number, item: (number, item), lambda _: False,
-                streams.password,
-            )  # fmt: skip
-            if backwards:
-                await page.before(places or [None] * len(found))
-                places = [one.begin for one in page.streams]
-            else:
-                await page.after(places or [oldest_position(segments) for segments in found])
-                places = [one.end for one in page.streams]
-            pages.append(page.items)
-            if len(page.items) > limit or (page.more and len(page.items) < limit):
-                what = f"{who}: a page of {limit} has {len(page.items)} items"
-                stage.fail(whole[0][0], "pages_have_all_records_in_order", what)
-            if not page.more:
-                break
-        items = [item for page in (pages[::-1] if backwards else pages) for item in page]
-        for number, (facts, records) in enumerate(whole):
-            mine = [item for at, item in items if at == number and not isinstance(item, Gap)]
-            kept = [one for one in records if one.position >= oldest_position(found[number])]
-            part = kept[len(kept) - len(mine) :] if backwards else kept[: len(mine)]
-            if mine != part or (not page.more and len(mine) != len(kept)):
-                what = f"{who}: its {len(kept)} records are not those of pages with {len(mine)}"
-                stage.fail(facts, "pages_have_all_records_in_order", what)
-        txids = [item.txid for _, item in items if isinstance(item, Record)]
-        if txids != sorted(txids):
-            what = f"{who}: the records of pages are not in the order of their txids"
+    backwards = chance.random() < 0.5
+    pages: list[list[tuple[int, Peeked]]] = []
+    places: list[DLSN] = []
+    for _ in range(PAGES_MAX):
+        page = MergedPeek(
+            streams.client, found, limit, lambda number, item: (number, item), lambda _: False,
+            streams.password,
+        )  # fmt: skip
+        if backwards:
+            await page.before(places or [None] * len(found))
+            places = [one.begin for one in page.streams]
+        else:
+            await page.after(places or [oldest_position(segments) for segments in found])
+            places = [one.end for one in page.streams]
+        pages.append(page.items)
+        if len(page.items) > limit or (page.more and len(page.items) < limit):
+            what = f"{who}: a page of {limit} has {len(page.items)} items"
             stage.fail(whole[0][0], "pages_have_all_records_in_order", what)
+        if not page.more:
+            break
+    items = [item for page in (pages[::-1] if backwards else pages) for item in page]
+    for number, (facts, records) in enumerate(whole):
+        mine = [item for at, item in items if at == number and not isinstance(item, Gap)]
+        kept = [one for one in records if one.position >= oldest_position(found[number])]
+        part = kept[len(kept) - len(mine) :] if backwards else kept[: len(mine)]
+        if mine != part or (not page.more and len(mine) != len(kept)):
+            what = f"{who}: its {len(kept)} records are not those of pages with {len(mine)}"
+            stage.fail(facts, "pages_have_all_records_in_order", what)
+    txids = [item.txid for _, item in items if isinstance(item, Record)]
+    if txids != sorted(txids):
+        what = f"{who}: the records of pages are not in the order of their txids"
+        stage.fail(whole[0][0], "pages_have_all_records_in_order", what)
 
 
 # -- while the stream is written -------------------------------------------------------------------
@@ -240,12 +247,12 @@ async def look_at_the_last(
     chance: random.Random,
 ) -> None:
     """Show the last records of a stream, as far as they are acknowledged."""
-    count, password = chance.choice(COUNTS), streams.password
+    count, password, floor = chance.choice(COUNTS), streams.password, facts.floor
     before = {one.lssn: one for one in in_order(facts.segments)}
     segments = await streams.segments(stage.name(facts.plan))
     at = await position_before_end(client, segments, count, password)
     after = {one.lssn: one for one in in_order(facts.segments)}
-    view = ReaderPosition(who, at or DLSN(0, 0, 0), floor=facts.floor)
+    view = ReaderPosition(who, at or DLSN(0, 0, 0), floor=floor)
     items = peek(client, segments, view.begin, password, chance.choice(AT_ONCE))
     async with aclosing(items):
         async for item, behind in items:
@@ -260,7 +267,7 @@ async def look_at_the_last(
     if not stage.is_current(facts) or facts.destroyed:
         return
     known = sorted(
-        seen.sequence for seen in facts.log.values() if seen.position >= (at or view.begin)
+        seen.sequence for seen in facts.log.values() if at is not None and seen.position >= at
     )
     completed = [one.following_sequence_id for one in before.values() if not one.in_progress]
     end = max(completed, default=0)
@@ -271,7 +278,7 @@ async def look_at_the_last(
         after
     ):
         return
-    skipped = range(max(0, end - count), known[0] if known and at is not None else end)
+    skipped = range(max(0, end - count), known[0] if known else end)
     for sequence in skipped:
         seen = facts.log.get(sequence)
         if seen is not None and not facts.may_be_gone(seen):

@@ -259,9 +259,6 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "streams.namespace.settings": "ENTRY_BYTES_MIN TIME_MIN_S TIME_MAX_S",
         "streams.topics.partitioner": "KEYS_REMEMBERED",
     },
-    "Only lists of the HTTP API reach it, which no workload asks for.": {
-        "streams.namespace.tree_search": "PAGE_STREAMS_MAX",
-    },
 }
 """The constants that are not drawn: for each reason the modules, with names separated by spaces."""
 

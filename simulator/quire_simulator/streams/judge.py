@@ -19,6 +19,7 @@ from quire.streams import Gap, Namespace, Record, StreamWriter
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
+from quire_simulator.invariants.listings import judge_lists
 from quire_simulator.invariants.places import judge_pages, judge_places
 from quire_simulator.streams.damage import judge_losses
 from quire_simulator.streams.facts import ObservedStream
@@ -67,6 +68,7 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
             for facts, records in whole:
                 await judge_places(stage, judge, streams, facts, records)
             await judge_pages(stage, judge, streams, whole)
+            await judge_lists(stage, judge, client, streams)
             await judge_losses(stage, client)
             await _orphans(stage, client)
         await streams.close()

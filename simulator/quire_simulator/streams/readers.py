@@ -23,6 +23,7 @@ from quire.streams import (
 )
 from quire.streams.read.positions import Start
 from quire.streams.read.subscriptions import Subscription
+from quire_simulator.invariants.listings import list_names
 from quire_simulator.invariants.places import look_at_the_last
 from quire_simulator.streams.facts import ObservedStream, ReadRecord
 from quire_simulator.streams.invariants import ReaderPosition
@@ -38,8 +39,8 @@ BELATED_POLLS_MAX = 30
 BELATED_S = 1.0
 """Seconds for which a follower reads on although its stream was replaced."""
 SCANS = 4
-LOOKS = 0.5
-"""The probability that a scanner looks at the last records as well."""
+LOOKS = 0.1
+"""The probability that a scanner looks at the last records as well, and that it lists streams."""
 BOUNDED = 0.5
 """The probability that a scanner reads to some position instead of the end."""
 AT_THE_END = DLSN(1 << 60, 0, 0)
@@ -251,6 +252,8 @@ async def scan_stream(stage: StreamStage, who: str, client: Client, plan: Stream
                 await _scan(stage, who, streams, facts, chance)
                 if looking.random() < LOOKS:
                     await look_at_the_last(stage, who, client, streams, facts, looking)
+                if looking.random() < LOOKS:
+                    await list_names(stage, who, client, streams, looking)
             except NoSuchStreamError:
                 pass
             except QuireError as error:

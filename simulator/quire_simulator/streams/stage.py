@@ -67,6 +67,10 @@ class StreamStage:
         """The number of records of each finished stream."""
         self.spoilt: dict[str, StreamSegment] = {}
         """The segments whose nodes cannot be read now, by path."""
+        self.names: dict[str, bool] = {}
+        """Whether there is a stream with each name, if there ever was."""
+        self.names_changed: dict[str, int] = {}
+        """The moment when a stream with each name was last created, renamed or deleted."""
         self.checkpoints: dict[int, object] = {}
         """The checkpoint of the query that writes to each stream (`spark`)."""
         self._moment = 0
@@ -386,7 +390,14 @@ class StreamStage:
             plan = facts.plan
             below = [f"{NAMESPACE}/{n}/{PARTITION}" for n in (plan.name, plan.new_name)]
             if any(path.startswith(root) for path in paths for root in below):
+                self._name_changed(plan)
                 self._segments_changed(facts)
+
+    def _name_changed(self, plan: StreamPlan) -> None:
+        for name in (plan.name, plan.new_name):
+            there = self._children(name)
+            if there != self.names.get(name, False):
+                self.names[name], self.names_changed[name] = there, self.moment()
 
     def _segments_changed(self, facts: ObservedStream) -> None:
         tree = self.world.cluster.tree

@@ -524,8 +524,8 @@ class Bookie:
     def _begin_periods(self) -> None:
         config = self.config
         assert self.collection is not None
-        self._tasks.start(self.collection.raise_in_turn())
-        self._repeat(config.metadata_mark_interval_s, self.collection.raise_in_turn)
+        self._tasks.start(self.raise_mark())
+        self._repeat(config.metadata_mark_interval_s, self.raise_mark)
         self._repeat(config.gc_interval_s, self.collect_garbage)
         if config.gc_over_replicated_interval_s:
             self._repeat(config.gc_over_replicated_interval_s, self.collect_over_replicated)
@@ -574,6 +574,18 @@ class Bookie:
             disk.close()
         if self.bookie_id:
             self._log("stopped", bookie=self.bookie_id)
+
+    async def raise_mark(self) -> None:
+        """Raise this bookie's mark in the metadata store. Errors are logged.
+
+        When the bookie notices that the store went back, it names the ledgers that the store lacks.
+        A pass of garbage collection names them again, but is not made while collection is off.
+        """
+        assert self.collection is not None
+        before = self.collection.went_back
+        await self.collection.raise_in_turn()
+        if self.collection.went_back and not before:
+            await self._tell_unnamed()
 
     async def collect_garbage(self) -> str:
         """Make one pass of garbage collection now, and return why it was not completed, or ''.

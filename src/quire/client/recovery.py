@@ -13,13 +13,12 @@ import logging
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from quire._runtime.tasks import TaskSet, cancelled
 from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
-from quire.client.observability.tracing import note
+from quire.client.observability.tracing import GuardedSpan, note
 from quire.client.read.engine import ReadEngine
 from quire.client.read.last_confirmed import read_last_confirmed
 from quire.client.write.add_session import AddSession, SharedByWriters
@@ -50,6 +49,7 @@ from quire.core.recovery import (
 )
 from quire.errors import (
     BookieTimeoutError,
+    NotEnoughBookiesError,
     QuireError,
     ReadError,
     RecoveryError,
@@ -59,9 +59,6 @@ from quire.metadata.interface import MetadataStore, Versioned
 from quire.metadata.ledgers.size import check_close
 from quire.metadata.ledgers.update import update_ledger
 from quire.net.answer_codes import NoEntryAnswer, NoLedgerAnswer
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
 
 FENCED_READ = Flag.DO_FENCING | Flag.HIGH_PRIORITY
 RECOVERY_ADD = Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY
@@ -126,7 +123,7 @@ class LedgerRecovery:
         `outcome_known` False, whatever its class: bookies may have been fenced.
 
         Raises:
-            RecoveryError: Too few bookies answered.
+            RecoveryError: Too few bookies answered, or accepted what was written back.
             UnauthorizedError: The password is wrong or cannot be checked.
             MetadataError: The metadata store failed.
         """
@@ -149,7 +146,7 @@ class LedgerRecovery:
         )  # fmt: skip
         return closed
 
-    def _span(self, name: str) -> AbstractContextManager[Span | None]:
+    def _span(self, name: str) -> AbstractContextManager[GuardedSpan | None]:
         return self._pool.tracing.span(name, ledger_id=self.ledger_id)
 
     async def _run_in_time(self) -> Versioned[LedgerMetadata]:
@@ -166,6 +163,18 @@ class LedgerRecovery:
                     "Nothing is lost. Start the bookies of the ledger, and open it with "
                     "recovery again"
                 ),
+            ) from error
+        except NotEnoughBookiesError as error:
+            # It comes from the session that writes back, and speaks of a writer.
+            why = str(error.args[0]).removeprefix(
+                f"the writer of ledger {self.ledger_id} gave up, because "
+            )
+            raise RecoveryError(
+                f"ledger {self.ledger_id} cannot be recovered now, because its last entries cannot "
+                f"be written back: {why}",
+                ledger_id=self.ledger_id,
+                causes=error.causes,
+                remedy=f"Nothing is lost. {error.remedy}",
             ) from error
         except QuireError:
             raise

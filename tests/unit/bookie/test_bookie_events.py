@@ -205,6 +205,23 @@ async def test_garbage_collection_that_is_off_is_told_once(told: Told) -> None:
     bookie.collection = own
 
 
+async def test_ledgers_that_the_store_lost_are_named_while_collection_is_off(told: Told) -> None:
+    """The guide to restoring a backup switches collection off before the bookies start."""
+    bookie = told.bookie
+
+    class WentBack(Raising):
+        went_back = False
+
+        async def raise_in_turn(self) -> None:
+            self.went_back = True
+
+    own, bookie.collection = bookie.collection, WentBack(CollectionOffError("it is off"))
+    for _ in range(2):
+        await bookie.raise_mark()
+        assert told.names() == ["garbage_unnamed"]  # once, however often the mark is tried
+    bookie.collection = own
+
+
 async def test_damage_reports_that_fail_are_told(told: Told) -> None:
     bookie = told.bookie
     own, notes = bookie.damage_reports, bookie._damage_notes

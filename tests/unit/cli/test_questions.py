@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import quire.cli
 from quire.cli.common.options import asked, run_async
 from quire.cli.main import cli
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.metadata import open_metadata
 from quire.metadata.bookies.collection import (
     BookieMark,
@@ -95,3 +96,26 @@ def test_accepting_a_refusal_that_does_not_exist_has_status_1(
     monkeypatch.setattr("click.confirm", lambda *question, **how: False)
     done = CliRunner().invoke(cli, ["cluster", "gc", "accept", "--metadata", uri])
     assert (done.exit_code, "nothing was changed" in done.stderr) == (1, True)
+
+
+def test_an_id_that_may_be_mistyped_needs_force(tmp_path: Path) -> None:
+    """After a few digits too many, no ledger could ever be created again."""
+    uri = f"sqlite:///{tmp_path}/cluster.db"
+
+    def skip(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(cli, ["cluster", "skip-ids", *words, "--metadata", uri])
+        return done.exit_code, done.stderr
+
+    async def next_id() -> int:
+        store = await open_metadata(uri)
+        ledger_id, _ = await store.create_ledger(LedgerMetadata(1, 1, 1, (Segment(0, ("b:1",)),)))
+        await store.close()
+        return ledger_id
+
+    assert CliRunner().invoke(cli, ["cluster", "init", "--metadata", uri]).exit_code == 0
+    refused = skip(str(2**63 - 2))
+    assert (refused[0], "give --force" in refused[1]) == (2, True)
+    assert asyncio.run(next_id()) == 0
+    assert skip(str(10**12)) == (0, f"new ledgers get ids above {10**12}\n")
+    assert skip(str(10**12 + 5), "--force")[0] == 0
+    assert asyncio.run(next_id()) == 10**12 + 6

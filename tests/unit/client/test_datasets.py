@@ -838,6 +838,20 @@ async def test_the_listing_names_what_it_cannot_read(
     assert "dataset 'b'" in caplog.text
 
 
+async def test_a_ledger_that_was_written_for_another_dataset_is_not_published(
+    bench: Bench,
+) -> None:
+    """It was deleted with the other dataset, or by a sweep, while this one named it."""
+    (shared,) = await bench.some(1)
+    await bench.datasets.publish("d", [shared])
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match="ledger 0 was written for dataset 'd'"):
+            await bench.datasets.publish("copy", [shared], overwrite=overwrite)
+    assert await bench.datasets.list_datasets() == ["d"]
+    await bench.datasets.drop("d", delete_ledgers=True)
+    assert bench.stored() == []
+
+
 async def test_discard_spares_what_is_published_or_foreign(bench: Bench) -> None:
     a, b = await bench.some(2)
     (foreign,) = await bench.some(1, owner=None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk import trace as sdk
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -290,6 +291,27 @@ def test_a_tracer_that_fails_breaks_no_call(when: str) -> None:
 
     simulated(main)
     assert {repr(one["exception"]) for one in told} == {"RuntimeError('exporter')"}
+
+
+def test_a_span_that_takes_no_attributes_breaks_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`close` raised its error, although the ledger was closed."""
+    traces, told = Traces(), list[dict[str, Any]]()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("span")
+
+    monkeypatch.setattr(sdk.Span, "set_attributes", fails)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        cluster = await FakeCluster.made(3)
+        async with cluster.client(tracer=traces.tracer) as client:
+            writer = await writer_of(client)
+            await writer.append(payload(0))
+            assert await writer.close() == 0
+
+    simulated(main)
+    assert [repr(one["exception"]) for one in told] == ["RuntimeError('span')"]
 
 
 def test_without_a_tracer_a_session_has_no_spans_and_nothing_is_imported() -> None:

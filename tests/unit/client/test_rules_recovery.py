@@ -195,6 +195,26 @@ def test_rule_7_a_failed_recovery_begins_anew_from_what_is_stored() -> None:
     simulated(main)
 
 
+def test_a_recovery_that_cannot_write_back_says_so_and_is_no_failed_writer() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 3), range(4))
+        cluster["b0"].add_error = Code.IO_ERROR
+        async with cluster.client() as client:
+            with pytest.raises(RecoveryError, match="cannot be written back") as failed:
+                await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            error = failed.value
+            assert not error.outcome_known
+            assert "b0" in error.causes
+            assert "gave up" not in str(error)
+            assert "open the ledger with recovery" in error.remedy
+            cluster["b0"].add_error = Code.OK
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            assert reader.last_add_confirmed == 3
+
+    simulated(main)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 def test_rule_9_a_bad_digest_is_no_answer(shape: tuple[int, int, int]) -> None:
     """This holds for its last entry, and for the entries that decide where the ledger ends."""

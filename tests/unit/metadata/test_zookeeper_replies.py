@@ -166,6 +166,9 @@ async def test_a_watched_ledger_is_deleted_only_if_the_newest_state_lacks_it(
         def on_connected(self, look: Callable[[], None]) -> Callable[[], None]:
             return lambda: None
 
+        def forget(self, notify: Callable[[], None]) -> None:
+            pass
+
         async def wait_connected(self) -> None:
             pass
 

@@ -151,9 +151,12 @@ def used_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             elif node.id == "open" and not own_open:
                 yield node.lineno, "open"
         elif isinstance(node, ast.Attribute):
-            first, _, rest = ast.unparse(node).partition(".")
-            if first in bound:
-                yield node.lineno, f"{bound[first]}.{rest}"
+            root = node.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in bound:
+                rest = ast.unparse(node).partition(".")[2]
+                yield node.lineno, f"{bound[root.id]}.{rest}"
 
 
 def is_from_outside(name: str) -> bool:

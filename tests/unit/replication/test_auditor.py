@@ -624,6 +624,55 @@ def test_a_new_auditor_continues_with_the_check_times_of_the_former_one() -> Non
     office(scenario, replicas_check_interval_s=50)
 
 
+def test_a_bookie_that_hangs_does_not_delay_a_search_for_each_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was asked again for each page of ledgers, for half a minute each time."""
+    asked, hangs_s = 0, 30.0
+
+    async def hangs(client: object, bookie: str) -> str:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(hangs_s)
+        return "it hangs"
+
+    monkeypatch.setattr(auditor, "answers", hangs)
+    monkeypatch.setattr(auditor, "PAGE_LEDGERS", 1)
+
+    async def scenario(there: Office) -> None:
+        hanging = bookie_id("bookie-0")
+        ledgers = [await there.ledger(hanging) for _ in range(50)]
+        there.auditor._silent.add(hanging)
+        await asyncio.sleep(4 * hangs_s)
+        assert await there.marked(ledgers[-1]) == (hanging,)
+        assert asked <= 3
+
+    office(scenario)
+
+
+def test_a_check_of_the_future_delays_the_next_one_once_and_not_in_each_term() -> None:
+    """The clock was a year ahead. Auditors that change more often than that never checked."""
+    interval_s = 100.0
+    settings = AutorecoverySettings(ledger_check_interval_s=0, replicas_check_interval_s=interval_s)
+
+    async def scenario(there: Office) -> None:
+        clock, stats = SimClock(there.world.loop), AutorecoveryStats()
+        ahead_ms = clock.now_ms() + 365 * 86_400_000
+        await there.marks.set_checked("replicascheckctime", ahead_ms)
+        for term in range(3):
+            auditor = Auditor(
+                there.client, there.locks, settings=settings, stats=stats, clock=clock,
+                rng=random.Random(term), log=lambda event, **fields: None,
+            )  # fmt: skip
+            running = asyncio.ensure_future(auditor.run())
+            await asyncio.sleep(0.45 * interval_s)
+            running.cancel()
+            await asyncio.wait([running])
+        assert stats.replicas_checks == 1
+
+    office(scenario)
+
+
 def test_a_replica_that_only_lags_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker would read all of it, and find nothing to do."""
     behind, short = bookie_id("bookie-0"), bookie_id("bookie-1")

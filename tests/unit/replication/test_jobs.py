@@ -327,6 +327,33 @@ def test_a_bookie_on_which_ledgers_keep_appearing_keeps_its_cookie(
     simulated(scenario, bookies=4)
 
 
+def test_a_job_that_was_cancelled_does_not_go_on_with_the_order_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ledgers may have been placed on the bookie between the two orders."""
+    again = Order(What.DRAIN, 123, "another operator")
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        old = bookie_id("bookie-0")
+
+        async def cancelled_and_begun_again(store: MetadataStore) -> None:
+            assert await take_back(client, old)
+            await give_order(store, old, again, None)
+
+        monkeypatch.setattr(decommission_module, "check_all_listed", cancelled_and_begun_again)
+        with pytest.raises(JobError, match="was cancelled by another command"):
+            await retire(world, client, old)
+        assert old in await client.metadata.list_cookies()
+        found = await stored_order(client.metadata, old)
+        assert found is not None
+        assert found.value == again
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
 def test_clients_have_time_to_notice_that_a_bookie_is_read_only() -> None:
     """A client that does not know it yet may still place a ledger on the bookie."""
 

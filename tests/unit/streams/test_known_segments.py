@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from quire.metadata.interface import Versioned
 from quire.metadata.tree import Create, Delete
 from quire.streams import StreamSegment
+from quire.streams.namespace import known_segments
 from quire.streams.namespace.known_segments import DOUBTED_MIN, READ_ANEW_S, KnownSegments
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import truncate
@@ -100,6 +103,23 @@ def test_after_a_truncation_only_the_oldest_segments_are_read_again() -> None:
         nodes.taken()
         await known.look()
         assert len(nodes.taken()) <= DOUBTED_MIN + 2
+
+    run(scene)
+
+
+def test_a_truncation_of_more_than_the_attempts_reach_is_no_other_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look failed, and so did all later ones: the stream "was deleted and created again"."""
+    monkeypatch.setattr(known_segments, "LIST_ATTEMPTS", 3)
+    monkeypatch.setattr(known_segments, "DOUBTED_MIN", 1)
+
+    async def scene(b: Bench) -> None:
+        await add_segments(b, SEGMENTS)
+        known = KnownSegments(b.streams.metadata("s"))
+        segments = (await known.look())[1]
+        await truncate(b.streams.metadata("s"), segments[-2].first_dlsn)
+        assert (await known.look())[1] == await b.streams.segments("s") != segments
 
     run(scene)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from array import array
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -100,6 +101,20 @@ async def test_an_iterator_may_reuse_its_buffer(view: Callable[[bytearray], Buff
 
     chunks = [chunk async for chunk in chunks_of(source(), 4)]
     assert [bytes(chunk) for chunk in chunks] == [b"aaaa", b"bbbb", b"cccc"]
+
+
+@pytest.mark.parametrize(
+    "view", [memoryview(b"a1b2c3")[::2], memoryview(array("d")), memoryview(array("i", [1, 2]))]
+)
+async def test_the_bytes_of_any_view_are_stored(view: memoryview) -> None:
+    """A view with gaps was refused with a TypeError."""
+
+    async def source() -> AsyncIterator[Buffer]:
+        yield view
+
+    for given_source in (view, source()):
+        chunks = [bytes(chunk) async for chunk in chunks_of(given_source, 2)]
+        assert b"".join(chunks) == view.tobytes()
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(1, 50), st.sampled_from("bmv"))

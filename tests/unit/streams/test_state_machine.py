@@ -29,6 +29,7 @@ from quire.streams.statemachine.durable_dict import (
 )
 from quire.streams.statemachine.snapshot_info import snapshot_info
 from quire.streams.statemachine.state_machine import BUCKET, Follower, Leader, follow, lead
+from tests.support.state_machines import Counter
 from tests.support.streams import Bench, run
 
 
@@ -214,6 +215,28 @@ def test_a_stream_of_other_records_is_refused_and_not_changed() -> None:
             await open_dict(b.streams, "orders", snapshot_every=20)
         async with b.streams.open_reader("orders") as reader:
             assert len([record async for record in reader]) == 50
+
+    run(scene)
+
+
+@pytest.mark.parametrize("state", [b"3", b"\xff", b"[]"])
+def test_the_snapshot_of_another_machine_is_refused(state: bytes) -> None:
+    """A number was taken for a dictionary, and changes of it became commands of the other one."""
+
+    class Other(Counter):
+        def snapshot(self) -> bytes:
+            return state
+
+    async def scene(b: Bench) -> None:
+        async with await lead(b.streams, "count", Other()) as leader:
+            for _ in range(3):
+                await leader.execute(b"+")
+            await leader.snapshot()
+        before = await b.numbers("count")
+        with pytest.raises(UsageError, match="not that of a dictionary"):
+            async with await open_dict(b.streams, "count") as items:
+                await items.set("key", 1)
+        assert await b.numbers("count") == before
 
     run(scene)
 

@@ -10,6 +10,7 @@ import asyncio
 
 import pytest
 
+from quire.client.datasets.format import DatasetLedger
 from quire.client.unreadable_items import Skipped
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.namespace_binding import NamespaceBinding
@@ -231,6 +232,32 @@ def test_a_paused_writer_is_fenced_before_its_ledger_is_deleted() -> None:
         assert await delete_orphans(made.client, found) == []
         with pytest.raises(LedgerFencedError):
             await ledger.append(b"two")
+
+    run(scene)
+
+
+@pytest.mark.parametrize("state", ["whole", "published meanwhile", "damaged"])
+def test_a_ledger_that_a_dataset_names_is_no_orphan(state: str) -> None:
+    """It was created for a stream, and published by a user after the stream was gone."""
+
+    async def scene(made: Bench) -> None:
+        ledger_id = await abandoned_ledger(made)
+        found = await find_orphans(made.client, 0)
+        await made.client.datasets.publish("rescued", [DatasetLedger(ledger_id, 0, 0, 1, 1)])
+        why = "a dataset names it"
+        if state == "damaged":
+            node = await made.client.metadata.read_value(("datasets", "rescued"))
+            await made.client.metadata.write_value(("datasets", "rescued"), b"?", node.version)
+            why = "a dataset that may name it cannot be read: dataset rescued: "
+        if state != "published meanwhile":
+            report = await look_for_orphans(made.client, 0)
+            assert report.orphans == []
+            skipped = ["dataset rescued"] if state == "damaged" else []
+            assert [one.what for one in report.skipped] == skipped
+        [left] = await delete_orphans(made.client, found)
+        assert left.orphan.ledger_id == ledger_id
+        assert left.why.startswith(why)
+        assert ledger_id in await made.ledgers()
 
     run(scene)
 

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from quire.client import LedgerReader
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_POSITION
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
@@ -20,7 +22,7 @@ from quire.errors import (
 )
 from quire.metadata.tree import Put
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.read.peek import peek
+from quire.streams.read.peek import UnreadableEntry, peek, position_before_end
 from quire.streams.read.positions import LATEST, AtSequence, AtTxid, find_end
 from quire.streams.read.records import Gap
 from quire.streams.read.statistics import segment_statistics
@@ -334,8 +336,43 @@ def test_a_search_in_an_unclosed_ledger_skips_no_record() -> None:
         )
         await metadata.tree.commit(Put(metadata.paths.segment(whole.name), segment.to_bytes()))
         assert not (await b.client.ledger_metadata(unclosed.ledger_id)).closed
+        assert await position_before_end(b.client, [segment], 1) == DLSN(1, last.entry_id, 0)
+        assert await position_before_end(b.client, [segment], 2) == DLSN(1, 0, 0)
         found = await b.read("s", start=AtSequence(1))
         assert [r.payload for r in found] == [b"1", b"1"]
+
+    run(scene)
+
+
+def test_an_end_that_comes_while_records_are_looked_at_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ledger of a completed segment is recovered after its LAC was read."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        for number in range(3):
+            last = await writer.append(b"%d" % number)
+        writer.abandon()
+        (segment,) = await b.streams.segments("s")
+        completed = segment.completed(
+            last_txid=1, record_count=3, last_entry_id=last.entry_id, last_slot_id=0,
+            completion_time_ms=0, start_sequence_id=0,
+        )  # fmt: skip
+        opened, open_ledger = [], b.client.open_ledger
+
+        async def noted(*which: Any, **how: Any) -> LedgerReader:
+            opened.append(await open_ledger(*which, **how))
+            return opened[-1]
+
+        monkeypatch.setattr(b.client, "open_ledger", noted)
+        async with aclosing(peek(b.client, [completed], DLSN(1, 0, 0))) as items:
+            found = [(await anext(items))[0]]
+            assert not opened[0].ledger_closed
+            await open_ledger(segment.ledger_id, recover=True)
+            await opened[0]._view.refresh()
+            found += [item async for item, _ in items]
+        assert isinstance(found[-1], UnreadableEntry)
 
     run(scene)
 

@@ -206,6 +206,34 @@ def test_concurrent_lookups_of_a_life_find_the_same_one() -> None:
     run(scene)
 
 
+def test_two_that_look_for_a_life_through_two_namespaces_find_the_same() -> None:
+    """Each of them would have begun a life in the directory of its own namespace."""
+
+    async def scene(b: Bench) -> None:
+        far = b.streams.metadata("near/s")
+        await b.streams.create_stream("near/s")
+        async with b.world.client("other") as other:
+            tree, real = other.metadata.tree, other.metadata.tree.commit
+            streams = await open_namespace(other, "/acme/test")
+            await tree.commit(Delete((await far.life()).path))  # as if Java had created the stream
+            begun = ""
+
+            async def commit(*operations: Operation) -> list[Result]:
+                nonlocal begun
+                if any(isinstance(one, Create) and "lives/near" in one.path for one in operations):
+                    tree.commit = real  # type: ignore[method-assign]
+                    near = await open_namespace(b.client, "/acme/test/near", create=True)
+                    begun = await near.metadata("s").life_id()
+                return await real(*operations)
+
+            tree.commit = commit  # type: ignore[method-assign]
+            found = await streams.metadata("near/s").life_id()
+        assert found == begun != ""
+        assert await far.life_id() == begun
+
+    run(scene)
+
+
 def before_it_deletes(
     metadata: StreamMetadata, path: str, meanwhile: Callable[[], Awaitable[None]]
 ) -> None:

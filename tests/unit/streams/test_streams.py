@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from quire.bookie.protocol.service import BookieService
 from quire.client import Client, LedgerReader
 from quire.codec.distributedlog import compression
 from quire.codec.distributedlog.control_record import CreationTime, encode_control
@@ -23,6 +24,7 @@ from quire.codec.distributedlog.record import (
     encode_record,
 )
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.codec.wire.v2 import Code
 from quire.errors import (
     ClientClosedError,
     MetadataError,
@@ -31,6 +33,7 @@ from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,
     NotEnoughBookiesError,
+    QuireError,
     RecordTooLargeError,
     RecoveryError,
     StreamClosedError,
@@ -461,6 +464,55 @@ def test_an_append_without_a_quorum_fails_in_the_documented_time() -> None:
         assert message.count("ledger ") == 1
         for name in ("bookie-0", "bookie-1"):
             await b.world.start(name)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("code", [Code.READ_ONLY, Code.IO_ERROR])
+def test_an_append_that_all_bookies_refuse_fails_in_about_the_documented_time(
+    monkeypatch: pytest.MonkeyPatch, code: Code
+) -> None:
+    """The writer took one ledger after the other, and the append never ended.
+
+    The bookies are registered and answer, and a ledger can be created and recovered.
+    """
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"1")
+        await writer.roll()  # they take further entries of a ledger that they have
+        with monkeypatch.context() as patched:
+            patched.setattr(BookieService, "may_add", lambda *_: code)
+            for _ in range(2):
+                last = asyncio.ensure_future(writer.append(b"2"))
+                await asyncio.sleep(GIVE_UP_S)
+                assert not last.done()
+                async with asyncio.timeout(GIVE_UP_S):  # simulated
+                    with pytest.raises(QuireError, match="s could not be written for 60 s: "):
+                        await last
+                writer = await b.streams.open_writer("s")
+        await writer.append(b"3")
+        await writer.close()
+        assert [record.payload for record in await b.read("s")] == [b"1", b"3"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("seconds", [45, 75])
+def test_a_writer_outlives_bookies_that_refuse_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        for number in range(3):
+            with monkeypatch.context() as patched:
+                patched.setattr(BookieService, "may_add", lambda *_: Code.READ_ONLY)
+                append = asyncio.ensure_future(writer.append(b"%d" % number))
+                await asyncio.sleep(seconds)
+            await append
+            await writer.roll()
+        await writer.close()
+        assert [record.payload for record in await b.read("s")] == [b"0", b"1", b"2"]
 
     run(scene)
 
@@ -1605,7 +1657,7 @@ def test_a_search_past_the_end_of_an_empty_segment_skips_no_record() -> None:
     run(scene)
 
 
-@pytest.mark.parametrize("gone", ["before", "meanwhile"])
+@pytest.mark.parametrize("gone", ["before", "meanwhile", "before a snapshot"])
 def test_a_stream_whose_compression_is_not_installed_is_not_written(
     monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
@@ -1625,6 +1677,8 @@ def test_a_stream_whose_compression_is_not_installed_is_not_written(
                 with pytest.raises(UsageError, match="not installed"):
                     await b.streams.open_writer("s")
             await former.append(b"1")  # it was not fenced
+        if gone == "before a snapshot":
+            await (await former.producer("p")).append(b"1", 0)
         await former.close()
         writer = await b.streams.open_writer("s")
         with monkeypatch.context() as patched:
@@ -1638,7 +1692,7 @@ def test_a_stream_whose_compression_is_not_installed_is_not_written(
         async with b.streams.open_writer("s") as writer:
             await writer.append(b"3")
         read = [record.payload for record in await b.read("s")]
-        assert read == [b"0" * 100, *([b"1"] if gone == "before" else []), b"3"]
+        assert read == [b"0" * 100, *([] if gone == "meanwhile" else [b"1"]), b"3"]
 
     run(scene)
 

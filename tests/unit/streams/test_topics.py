@@ -31,6 +31,7 @@ from quire.streams.namespace import namespace as namespace_module
 from quire.streams.namespace import removal
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.tree_search import streams_page
 from quire.streams.read.records import Gap
 from quire.streams.topics.partitioner import murmur2, partition_of
 from quire.streams.topics.topic_metadata import (
@@ -576,6 +577,37 @@ def test_a_name_does_not_lead_into_the_nodes_of_another_namespace() -> None:
                     await call()
         await nearer.close()
         await open_namespace(b.client, "/acme/test/near")
+
+    run(scene)
+
+
+def test_a_name_does_not_lead_into_the_ledgers_of_the_cluster() -> None:
+    """They may be below the path of a namespace."""
+
+    async def scene(b: Bench) -> None:
+        b.client.metadata.uri = "zk://localhost:2181/acme/test/ledgers"
+        tree = b.client.metadata.tree
+        await tree.make_path("/acme/test/ledgers/available/readonly")
+        await tree.make_path("/acme/test/ledgers/inside/<default>/ledgers")
+        for name in ("ledgers", "ledgers/available/readonly"):
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                lambda: b.streams.delete_stream(name),  # noqa: B023
+                lambda: b.streams.create_stream(name),  # noqa: B023
+                lambda: b.streams.create_topic(name, 1),  # noqa: B023
+                lambda: b.streams.rename_stream("s", name),  # noqa: B023
+            ]
+            for call in calls:
+                with pytest.raises(UsageError, match="/acme/test/ledgers is used for other data"):
+                    await call()
+        assert await tree.exists("/acme/test/ledgers/available/readonly")
+        await b.streams.create_stream("ledgers-of-ours")
+        assert await b.streams.streams() == ["ledgers-of-ours"]
+        assert (await streams_page(b.streams, limit=10)).names == ["ledgers-of-ours"]
+        # Another program may have created the namespace in spite of that.
+        b.client.metadata.uri = "zk://localhost:2181/acme"
+        async with b.streams.open_writer("ledgers-of-ours") as writer:
+            await writer.append(b"0")
+        assert "ledgers-of-ours" in await b.streams.streams()
 
     run(scene)
 

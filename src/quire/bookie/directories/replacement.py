@@ -8,6 +8,7 @@ The bookie is stopped, and its directories stay locked until everything is done.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -273,7 +274,7 @@ def others_of(
             f"none of the other directories of bookie {holder.bookie_id} can be read here: "
             + ", ".join(found),
             "Run this command on the bookie's machine. If all directories are lost, restore its "
-            f"data to other bookies: `quire bookie recover {holder.bookie_id}`",
+            f"data to other bookies: `quire bookie recover {shlex.quote(holder.bookie_id)}`",
         )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -206,7 +207,8 @@ def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
             raise StorageError(
                 f"segment {directory}/{segment_name(number)} does not exist: the number is "
                 "wrong, or the bookie has deleted the segment",
-                remedy=f"`quire bookie disk files {directory}` lists the segments",
+                remedy=f"`quire bookie disk files {shlex.quote(str(directory))}` lists the "
+                "segments",
             ) from None
     return EXIT_ERROR if bad else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from typing import TYPE_CHECKING
 
@@ -155,7 +156,7 @@ def _text(found: Decommissioned, keep_cookie: bool, open_skipped: bool) -> str:
     elif keep_cookie:
         lines.append(
             f"bookie {bookie} is empty and read-only. To make it writable again, run: quire bookie "
-            f"decommission {bookie} --cancel"
+            f"decommission {shlex.quote(bookie)} --cancel"
         )
     else:
         lines.append(f"bookie {bookie} is decommissioned: its cookie is removed")

@@ -14,6 +14,7 @@ from quire.cli.common.options import (
     asked,
     asynchronous,
     dry_run_option,
+    flag,
     json_option,
     ledger_manager_option,
     metadata_option,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 5
 """The number of bookies that are named in an error which says that some are still running."""
+SURE_IDS = 10**12
+"""The largest ledger id that `skip-ids` takes without --force. No cluster has had as many ledgers,
+so a larger id may be mistyped, and with the largest ones no ledger could ever be created again."""
 _LAST = ("LAYOUT", "INSTANCEID", "available")
 """The nodes that make a cluster recognisable. They are deleted last, so that an interrupted
 `quire cluster erase` can be run again."""
@@ -161,15 +165,21 @@ async def erase_now(store: MetadataStore, instance_id: str) -> None:
 @click.command("skip-ids")
 @metadata_option
 @click.argument("last", type=click.IntRange(0, 2**63 - 2), metavar="ID")
+@flag("--force", f"Also accept an ID above {SURE_IDS:,}, which may be mistyped.")
 @asynchronous
-async def skip_ids(uri: str, last: int) -> None:
+async def skip_ids(uri: str, last: int, force: bool) -> None:
     """Reserve all ledger ids up to ID, so that new ledgers get higher ids.
 
     Use this after restoring the metadata store from an older backup. The store would otherwise
     reuse the ids of ledgers that were created after the backup, and bookies still hold their
     entries. If you skip more than a million ids, restart the Java clients of the cluster, which may
-    otherwise continue to use lower ids.
+    otherwise continue to use lower ids. Ids cannot be given back.
     """
+    if last > SURE_IDS and not force:
+        raise click.UsageError(
+            f"nothing was changed: {last:,} is a very large id, and ids that are skipped cannot be "
+            "given back. If you mean it, give --force"
+        )
     async with opened_metadata(uri) as store:
         await store.skip_ledger_ids(last)
     say(f"new ledgers get ids above {last}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -203,7 +204,7 @@ def how_to_go_on(bookie: str) -> str:
     """Return what to type after a decommissioning that was not completed."""
     return (
         "run the same command again to continue. To cancel it and make the bookie writable, run: "
-        f"quire bookie decommission {bookie} --cancel"
+        f"quire bookie decommission {shlex.quote(bookie)} --cancel"
     )
 
 

@@ -89,8 +89,7 @@ async def write(
     async with connect(uri, explicit_lac_interval_s=explicit_lac_s) as client:
         writer = await client.create_ledger(custom=stored, **ledger)
         if not as_json:
-            sys.stdout.write(f"{writer.ledger_id}\n")
-            sys.stdout.flush()
+            show_id(writer)
         if os.isatty(STDIN):
             say("type lines; each becomes one entry; Ctrl-D ends the input")
         limit = max_payload_bytes(quire.DigestType.parse(ledger["digest"]))
@@ -116,6 +115,16 @@ async def write(
                 return EXIT_ERROR
             say(f"interrupted: {closed}" if caught else closed)
             return 128 + caught[0] if caught else 0
+
+
+def show_id(writer: LedgerWriter) -> None:
+    """Print the id of the new ledger. If that fails, say that the ledger was left open."""
+    try:
+        sys.stdout.write(f"{writer.ledger_id}\n")
+        sys.stdout.flush()
+    except OSError:
+        say(f"standard output cannot be written. {_left_open(writer)}")
+        raise
 
 
 @contextmanager

@@ -239,6 +239,8 @@ def recover(
     """
     uri, plan = shell.cluster(), plan or dry_run
     names = [name for name in bookies.split(",") if name]
+    if not names:
+        raise click.UsageError("no bookie is given: name at least one, and separate them by commas")
     click.echo(f"Bookies : [{', '.join(names)}]")
     if query:
         return run_async(_query(shell, names))

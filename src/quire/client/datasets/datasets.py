@@ -306,8 +306,9 @@ class Datasets(Ready):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, two ranges overlap, the dataset has
-                another schema, or it would become too large. Nothing was published.
+            UsageError: The name or the key is not valid, two ranges overlap, a ledger was written
+                for another dataset, the dataset has another schema, or it would become too large.
+                Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
             MetadataError: The head of the dataset is damaged, or other clients changed the dataset
@@ -752,7 +753,9 @@ class Datasets(Ready):
             found = f"ledger {ledger_id} is being deleted"
             if ledger_id not in condemned:
                 try:
-                    await self._store.read_ledger(ledger_id)
+                    custom = (await self._store.read_ledger(ledger_id)).value.custom
+                    if (owner := _text(custom, OWNER_KEY)) not in ("", name):
+                        raise _written_for(owner, ledger_id, name)
                     return
                 except NoSuchLedgerError:
                     found = (
@@ -834,6 +837,14 @@ def _check_apart(name: str, added: Iterable[DatasetLedger]) -> None:
                 f"nothing was published to dataset {name!r}",
                 remedy="Give each entry once",
             )
+
+
+def _written_for(owner: str, ledger_id: int, name: str) -> UsageError:
+    return UsageError(
+        f"nothing was published to dataset {name!r}: ledger {ledger_id} was written for dataset "
+        f"{owner!r}, and is deleted with it",
+        remedy=f"Copy the entries to a ledger whose custom metadata {OWNER_KEY!r} is {name!r}",
+    )
 
 
 def no_such_dataset(name: str) -> NoSuchKeyError:

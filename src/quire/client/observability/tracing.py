@@ -32,7 +32,7 @@ def _attributes(values: dict[str, Value]) -> dict[str, Value]:
     return {f"quire.{name}": value for name, value in values.items()}
 
 
-class _GuardedSpan(AbstractContextManager["Span | None"]):
+class GuardedSpan(AbstractContextManager["GuardedSpan | None"]):
     """The span of a block of code. An error of the tracer does not leave the block."""
 
     def __init__(
@@ -43,16 +43,24 @@ class _GuardedSpan(AbstractContextManager["Span | None"]):
         self._begin = begin
         self._report = report
         self._inner: AbstractContextManager[Span] | None = None
+        self._span: Span | None = None
 
-    def __enter__(self) -> Span | None:
+    def __enter__(self) -> GuardedSpan | None:
         try:
             inner = self._begin()
-            span = inner.__enter__()
+            self._span = inner.__enter__()
         except Exception as error:  # noqa: BLE001 - the tracer is code of the program
             self._report(error)
             return None
         self._inner = inner
-        return span
+        return self
+
+    def set_attributes(self, attributes: dict[str, Value]) -> None:
+        try:
+            if self._span is not None:
+                self._span.set_attributes(attributes)
+        except Exception as error:  # noqa: BLE001 - the span is code of the program
+            self._report(error)
 
     def __exit__(
         self,
@@ -87,7 +95,7 @@ class Tracing:
                 {"message": "the tracer of a client failed: spans are missing", "exception": error}
             )
 
-    def span(self, name: str, **values: Value) -> AbstractContextManager[Span | None]:
+    def span(self, name: str, **values: Value) -> AbstractContextManager[GuardedSpan | None]:
         """Return a context manager for the span of a block of code.
 
         The span is a child of the caller's span, and its attributes are `values`. An error that
@@ -99,7 +107,7 @@ class Tracing:
         begin = partial(
             self._tracer.start_as_current_span, f"quire.{name}", attributes=_attributes(values)
         )
-        return _GuardedSpan(begin, self._report)
+        return GuardedSpan(begin, self._report)
 
     def of_session(self, ledger_id: int) -> SessionSpans | None:
         """Return the spans of a session that adds to a ledger, or None without a tracer.
@@ -112,7 +120,7 @@ class Tracing:
         return SessionSpans(self._tracer, ledger_id, self._report)
 
 
-def note(span: Span | None, **values: Value) -> None:
+def note(span: GuardedSpan | None, **values: Value) -> None:
     """Add attributes to a span, each with the prefix "quire.". Without a span nothing happens."""
     if span is not None:
         span.set_attributes(_attributes(values))
@@ -171,7 +179,7 @@ class SessionSpans:
         except Exception as error:  # noqa: BLE001 - the tracer is code of the program
             self._report(error)
 
-    def ensemble_change(self, failed: list[str]) -> AbstractContextManager[Span | None]:
+    def ensemble_change(self, failed: list[str]) -> AbstractContextManager[GuardedSpan | None]:
         """Return the span of an ensemble change.
 
         It begins a trace of its own, because the spans of all callers may have ended long before.
@@ -185,4 +193,4 @@ class SessionSpans:
             links=self._links,
             attributes=_attributes({"ledger_id": self._ledger_id, "failed": failed}),
         )
-        return _GuardedSpan(begin, self._report)
+        return GuardedSpan(begin, self._report)

@@ -31,7 +31,7 @@ AVAILABLE = "available"
 READONLY = "readonly"
 READONLY_PATH = f"{AVAILABLE}/{READONLY}"
 
-LISTS_ATTEMPTS_MAX = 5
+LISTS_ATTEMPTS_MAX = 3
 """The number of attempts to read both lists while bookies leave or enter the first one."""
 
 KEEP_BACKOFF = Backoff(1.0, 1.0)
@@ -311,9 +311,11 @@ class ZooKeeperRegistration:
             there = [await self._root.zk.exists(path, gone.set) for path in self._paths()]
             return any(there)
 
-        if not await self._root.do(f"register bookie {self._bookie_id}", watch):
-            return
-        await came(gone, asyncio.timeout_at(deadline))  # the caller tries once more
+        try:
+            if await self._root.do(f"register bookie {self._bookie_id}", watch):
+                await came(gone, asyncio.timeout_at(deadline))  # the caller tries once more
+        finally:
+            self._root.zk.forget(gone.set)
 
     async def set_readonly(
         self, readonly: bool, properties: Mapping[str, str] | None = None

@@ -170,6 +170,8 @@ class ZooKeeperConnection:
         self._session_id = 0
         self._listeners: list[Notify] = []
         self._waiting: set[asyncio.Future[Any]] = set()
+        self._watched: dict[Notify, set[str]] = {}
+        """The paths that were read with each `notify` of a watch that goes on."""
         self._in_flight = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
         self._refused = False
         self._closed = False
@@ -441,7 +443,7 @@ class ZooKeeperConnection:
             NoNodeError: The node does not exist. Nothing is watched then.
         """
         data, stat = await self._ask(
-            path, lambda client: client.get_async(path, self._watch(notify))
+            path, lambda client: client.get_async(path, self._watch(path, notify))
         )
         return data, _stat(stat)
 
@@ -459,7 +461,9 @@ class ZooKeeperConnection:
 
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
         """Return the properties of a node, or None if it does not exist. Watch it in both cases."""
-        stat = await self._ask(path, lambda client: client.exists_async(path, self._watch(notify)))
+        stat = await self._ask(
+            path, lambda client: client.exists_async(path, self._watch(path, notify))
+        )
         return None if stat is None else _stat(stat)
 
     async def exists_or_sync(self, path: str, *, synced: bool = False) -> Stat | None:
@@ -491,7 +495,9 @@ class ZooKeeperConnection:
         """
         names, stat = await self._ask(
             path,
-            lambda client: client.get_children_async(path, self._watch(notify), include_data=True),
+            lambda client: client.get_children_async(
+                path, self._watch(path, notify), include_data=True
+            ),
         )
         return [str(name) for name in names], _stat(stat)
 
@@ -597,8 +603,26 @@ class ZooKeeperConnection:
             remedy=f"Check the user and password ({AUTH_FILE_VARIABLE}) and the ACL of the node",
         )
 
-    def _watch(self, notify: Notify | None) -> Callable[[object], None] | None:
-        return None if notify is None else Watcher(self._to_loop, notify)
+    def _watch(self, path: str, notify: Notify | None) -> Callable[[object], None] | None:
+        if notify is None:
+            return None
+        self._watched.setdefault(notify, set()).add(path)
+        return Watcher(self._to_loop, notify)
+
+    def forget(self, notify: Notify) -> None:
+        """Forget everything that was read with `notify`, because its watch has ended.
+
+        Kazoo keeps each watcher until its node changes, which may be never. It has no call that
+        removes one, so it is taken from kazoo's sets. Kazoo's thread may add to these sets at the
+        same time, so an empty one stays. If a request is under way, `notify` may still be
+        called once.
+        """
+        watcher = Watcher(self._to_loop, notify)
+        for path in self._watched.pop(notify, ()):
+            for kind in (self._client._data_watchers, self._client._child_watchers):
+                there = kind.get(path)
+                if there is not None:
+                    there.discard(watcher)
 
     def cut_off(self) -> ClientClosedError:
         """Return the error for a request that may have been carried out before the close."""

@@ -49,6 +49,7 @@ class ZooKeeperWatch(WatchHandle, Generic[T]):
 
     def _end(self) -> None:
         self._forget()
+        self._root.zk.forget(self._dirty.set)
         if self._task is not asyncio.current_task():
             self._task.cancel()
 

@@ -133,6 +133,9 @@ class Auditor:
         self._silent: set[str] = set()
         """The registered bookies that did not answer during a check. They are treated as missing
         until they answer."""
+        self._ask_silent_s = 0.0
+        """When silent bookies may be asked again, on the clock of the event loop. A bookie that
+        hangs takes half a minute to ask, and a search looks once for each page of ledgers."""
         self._told: tuple[str, float] | None = None
         """The bookie in the last stored note about a wait, and when that wait ends, on the clock of
         the event loop."""
@@ -253,9 +256,12 @@ class Auditor:
         waits, returns = self._lost.waits, self._lost.returns
         registered = await self._registered()
         self._silent &= registered
-        for bookie in sorted(self._silent):
-            if not await answers(self._client, bookie):
-                self._silent.discard(bookie)
+        now_s = asyncio.get_running_loop().time
+        if self._silent and (began_s := now_s()) >= self._ask_silent_s:
+            for bookie in sorted(self._silent):
+                if not await answers(self._client, bookie):
+                    self._silent.discard(bookie)
+            self._ask_silent_s = 2 * now_s() - began_s  # at most half of the time
         present = registered - self._silent
         taken_away: set[str] = set()
         if self._lost.delay_s and (gone := self._lost.gone(present)):
@@ -411,12 +417,15 @@ class Auditor:
 
             async def read() -> None:
                 nonlocal last_ms
-                last_ms = await self._marks.checked_ms(check.node)
+                last_ms, now_ms = await self._marks.checked_ms(check.node), self._clock.now_ms()
+                if last_ms is not None and last_ms > now_ms:
+                    # The clock was ahead at the last check. It counts as done now, also for the
+                    # next auditors, each of which would otherwise wait for its whole interval.
+                    await self._marks.set_checked(check.node, now_ms)
+                    last_ms = now_ms
 
             await self._insist(check.name, read)
             if last_ms is not None:
-                # If the clock was ahead at the last check, this one is not delayed by more than
-                # its interval.
                 age_s = max(0.0, (self._clock.now_ms() - last_ms) / 1000)
                 if age_s < check.interval_s:
                     await asyncio.sleep(check.interval_s - age_s)

@@ -10,6 +10,7 @@ Nothing is changed.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -619,9 +620,11 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
             f"{'it' if len(lost) == 1 else some_of(written)}. If the writer is alive, it replaces "
             f"the {plural('bookie', len(written))} with its next entry. If not, the ledger must be "
             f"closed first. {_why(facts)}. {again}",
-            f"quire bookie recover {gone[0]}",
+            f"quire bookie recover {shlex.quote(gone[0])}",
         )
-    return Diagnosis(f"{what}. {_why(facts)}. {again}", f"quire bookie recover {gone[0]}")
+    return Diagnosis(
+        f"{what}. {_why(facts)}. {again}", f"quire bookie recover {shlex.quote(gone[0])}"
+    )
 
 
 def _runs(facts: Explained, bookie: str) -> bool:

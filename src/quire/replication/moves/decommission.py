@@ -210,6 +210,8 @@ class _Decommissioning:
     bookie: str
     options: MoveOptions
     progress: JobProgress | None
+    drained_by: Order | None = None
+    """The order that has kept the bookie read-only since `drain`, of this job or another one."""
 
     async def cookie(self) -> Versioned[bytes] | None:
         try:
@@ -232,6 +234,8 @@ class _Decommissioning:
             # Another job may have given it at the same time.
             with suppress(KeyExistsError):
                 given = await give_order(self.client.metadata, self.bookie, order, None)
+            found = await stored_order(self.client.metadata, self.bookie)
+        self.drained_by = None if found is None else found.value
         if await self._within(DRAIN_WAIT_S, self._read_only):
             return
         done = "nothing was changed"
@@ -310,7 +314,8 @@ class _Decommissioning:
         """Make the decommissioning irrevocable, and return the version of the order.
 
         The result is None if another job completed the decommissioning meanwhile. Raises JobError
-        if the order was withdrawn before.
+        if the order was withdrawn before, even if it was given again: ledgers may have been placed
+        on the bookie in between.
         """
         store = self.client.metadata
         for _ in range(ORDER_ATTEMPTS):
@@ -321,6 +326,8 @@ class _Decommissioning:
                 break
             if found.value.what is What.RETIRED:
                 return found.version
+            if found.value != self.drained_by:
+                break
             try:
                 return await give_order(store, self.bookie, order, found.version)
             except (VersionConflictError, NoSuchKeyError):

@@ -68,6 +68,10 @@ CHOOSING = frozenset(
 LISTINGS_MAX = 5
 """The largest number of attempts to list and load files that do not change meanwhile."""
 EPOCH = datetime(1970, 1, 1)
+MERGED = ("orc", "parquet")
+"""The formats whose files have schemas of their own, which may differ."""
+MERGE = "mergeSchema"
+"""The option of Spark's reader that merges the schemas of Parquet files, or of ORC files."""
 PARSED = ("csv", "json")
 """The formats whose rows may not fit a schema."""
 CORRUPT = "_corrupt_record"
@@ -506,7 +510,8 @@ def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame
     The DataFrame reads the files that exist now, even if `listing` is older. `read_listed` makes
     sure that both are the same.
     """
-    reader = spark.read.format(format_of(files, listing)).options(**_options(files, listing))
+    given = {**_merging(files, listing), **_options(files, listing)}
+    reader = spark.read.format(format_of(files, listing)).options(**given)
     if files.schema is not None:
         reader = reader.schema(files.schema)
         frame = reader.load(list(files.paths))
@@ -518,6 +523,21 @@ def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame
         # Only files with these columns, in this order, have their values under the right names.
         frame = reader.options(**checked).schema(frame.schema).load(list(files.paths))
     return frame
+
+
+def _merging(files: Files, listing: Listing) -> dict[str, str]:
+    """Return the options with which Spark takes the columns from all files, not from one.
+
+    By default, it leaves out the columns of other files that the one lacks, and says nothing.
+    """
+    given = {key.lower() for key in files.options}
+    if (
+        format_of(files, listing) not in MERGED
+        or files.schema is not None
+        or MERGE.lower() in given
+    ):
+        return {}
+    return {MERGE: "true"}
 
 
 def _checked(files: Files, listing: Listing, columns: Sequence[str]) -> dict[str, str]:

@@ -178,7 +178,7 @@ def replicate(
         streams: A shell pattern of the names of the streams, in which `*` also matches `/`.
         target_namespace: The namespace in the target. By default it has the same path.
         continuous: Whether to continue with what is appended later.
-        stop: An event that ends the run.
+        stop: An event that ends a continuous run.
         for_s: Seconds after which a continuous run ends.
         truncation: Whether to truncate the copy like the source. Otherwise the copy keeps what it
             has.

@@ -6,6 +6,8 @@ of DistributedLog. So Java's tools find the namespace, and a client of another c
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from quire.client import Client
 from quire.codec.distributedlog.name import stream_name
 from quire.codec.distributedlog.namespace_binding import NamespaceBinding, is_binding
@@ -53,16 +55,31 @@ def check_new_path(path: str, uri: str) -> None:
         UsageError: The path is inside the nodes of ZooKeeper, of Quire, or of the cluster's
             ledgers.
     """
+    if taken := other_data(path, uri):
+        raise UsageError(
+            f"{path!r} cannot be the path of a namespace: {taken} is used for other data",
+            remedy="Choose another path, for example /team/orders",
+        )
+
+
+def other_data(path: str, uri: str, namespace: str = "") -> str | None:
+    """Return the path of the nodes with other data that a path is inside of, or None.
+
+    They are those of ZooKeeper, of Quire, or of the ledgers of the cluster with this metadata URI.
+    Nodes that the path `namespace` is inside of as well do not count: another program has created
+    that namespace.
+    """
+    roots = (one for one in _other_roots(uri) if not f"{namespace}/".startswith(f"{one}/"))
+    return next((one for one in roots if f"{path}/".startswith(f"{one}/")), None)
+
+
+@lru_cache(maxsize=16)
+def _other_roots(uri: str) -> tuple[str, ...]:
     try:
         ledgers = parse_uri(uri).root
     except MetadataURIError:
         ledgers = ""
-    for taken in ("/zookeeper", VALUES_ROOT, ledgers):
-        if taken and f"{path}/".startswith(f"{taken}/"):
-            raise UsageError(
-                f"{path!r} cannot be the path of a namespace: {taken} is used for other data",
-                remedy="Choose another path, for example /team/orders",
-            )
+    return ("/zookeeper", VALUES_ROOT, *([ledgers] if ledgers else []))
 
 
 def binding_of(client: Client) -> bytes:

@@ -58,7 +58,9 @@ class KnownSegments:
         now. Raises NoSuchStreamError and MetadataUnavailableError.
         """
         before, doubted = self._life, 0
-        for _ in range(LIST_ATTEMPTS):
+        for attempt in range(1, LIST_ATTEMPTS + 1):
+            if attempt == LIST_ATTEMPTS:
+                before = None  # Truncations may follow each other, so read everything at last.
             now_s = asyncio.get_running_loop().time()
             known = self._trusted(doubted)
             if before is None or now_s - self._read_anew_s >= READ_ANEW_S:

@@ -59,6 +59,7 @@ from quire.streams.namespace.binding import (
     check_binding,
     check_new_path,
     namespace_path,
+    other_data,
 )
 from quire.streams.namespace.job_plans import end_job_plans, is_job_plan, job_plans
 from quire.streams.namespace.removal import delete_stream
@@ -333,6 +334,10 @@ class Namespace:
     async def _streams_in(self, namespace: str) -> list[str]:
         """Return the names of the streams in the namespace at a path."""
 
+        def taken(name: str) -> bool:
+            path, uri = f"{namespace}/{name}", self.client.metadata.uri
+            return other_data(path, uri, namespace) is not None
+
         async def exists(name: str) -> bool:
             return await self._tree.exists(StreamPaths(namespace, name).segments)
 
@@ -343,7 +348,7 @@ class Namespace:
             except NoSuchKeyError:
                 return []
             found = [f"{name}/{one}" if name else one for one in names]
-            return [one for one in found if may_name_stream(one)]
+            return [one for one in found if may_name_stream(one) and not taken(one)]
 
         found: list[str] = []
         level = await below("")
@@ -955,7 +960,14 @@ class Namespace:
 
         Applications do not need it.
         """
-        return StreamMetadata(self.client, StreamPaths(self.path, stream_name(name)))
+        paths = StreamPaths(self.path, stream_name(name))
+        if taken := other_data(paths.stream, self.client.metadata.uri, self.path):
+            raise UsageError(
+                f"{name!r} cannot be the name of a stream in namespace {self.path}: {taken} is "
+                "used for other data",
+                remedy="Choose another name",
+            )
+        return StreamMetadata(self.client, paths)
 
 
 @opening

@@ -106,13 +106,15 @@ class StreamLives:
                 before = (await self._tree.read(home)).version
             except NoSuchKeyError:
                 continue  # the directory was deleted just now
+            root = await self._tree.read(self._paths.root)
             if await self._paths_known():
                 continue
             there = Check(self._paths.segments, ANY_VERSION)
-            # Two clients that find no life at the same time must not begin two of them.
-            alone = Put(home, b"", before)
+            # Two clients that find no life at the same time must not begin two of them, even in the
+            # directories of two namespaces. Former versions change only the directory.
+            alone = [Put(home, b"", before), Put(self._paths.root, root.value, root.version)]
             try:
-                await self._tree.commit(there, alone, Create(self._new(home)))
+                await self._tree.commit(there, *alone, Create(self._new(home)))
             except VersionConflictError:
                 continue
             except NoSuchKeyError:

@@ -18,6 +18,7 @@ from quire.errors import (
 )
 from quire.metadata.tree import Tree
 from quire.metadata.uri import VALUES_ROOT
+from quire.streams.namespace.binding import other_data
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.stored_settings import SETTINGS_NODE
 from quire.streams.topics.topic_metadata import StoredTopic, TopicMetadata
@@ -266,7 +267,14 @@ class _StreamsSearch:
         return [one for one in found if one not in self._named]  # The search begins with topics.
 
     def _beyond(self, names: Iterable[str]) -> list[str]:
-        return [one for one in names if may_name_stream(one) and _leads_beyond(one, self._after)]
+        path, uri = self._namespace.path, self._namespace.client.metadata.uri
+        return [
+            one
+            for one in names
+            if may_name_stream(one)
+            and _leads_beyond(one, self._after)
+            and other_data(f"{path}/{one}", uri, path) is None
+        ]
 
     async def _topic(self, name: str) -> StoredTopic | None:
         if name not in self._named:

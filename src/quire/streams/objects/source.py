@@ -44,7 +44,7 @@ async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, 
         ArgumentTypeError: A piece of the source is not a buffer.
     """
     if isinstance(source, bytes | bytearray | memoryview):
-        view = memoryview(source).cast("B")
+        view = _bytes_of(source)
         for at in range(0, len(view), chunk_bytes):
             yield view[at : at + chunk_bytes]
         return
@@ -52,7 +52,7 @@ async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, 
     try:
         async for piece in source:
             try:
-                view = memoryview(piece).cast("B")
+                view = _bytes_of(piece)
             except TypeError:
                 raise ArgumentTypeError(
                     f"the source of an object yielded {type(piece).__name__}, but it must yield "
@@ -76,3 +76,11 @@ async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, 
     finally:
         if isinstance(source, AsyncGenerator):
             await source.aclose()
+
+
+def _bytes_of(buffer: Buffer) -> memoryview:
+    """Return a view of the bytes of a buffer, or of a copy if they are not in one piece."""
+    view = memoryview(buffer)
+    if not view.nbytes:
+        return memoryview(b"")  # a view of no items cannot be cast
+    return (view if view.c_contiguous else memoryview(view.tobytes())).cast("B")

@@ -1,8 +1,9 @@
 """The search for ledgers that were created for streams and that no stream names any more.
 
-A writer that dies rarely leaves such a ledger, because a node names the ledger that was created
-ahead, and Quire deletes ledgers before their segments. Orphans come from a crash between creating a
-ledger and noting it, from nodes that other tools deleted, and from Apache's deletion of streams.
+A ledger that a dataset names is kept as well. A writer that dies rarely leaves an orphan, because a
+node names the ledger that was created ahead, and Quire deletes ledgers before their segments.
+Orphans come from a crash between creating a ledger and noting it, from nodes that other tools
+deleted, and from Apache's deletion of streams.
 
 The ledgers of a renamed stream still have its old name in their metadata. The search therefore
 reads every stream below the same first part of the path, because a rename stays within its
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 
 from quire._runtime.tasks import each, pages
 from quire.client import Client
+from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
 from quire.codec.distributedlog.name import PARTITION
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -31,7 +33,13 @@ from quire.errors import (
 from quire.metadata.bookies.collection import check_collectable
 from quire.metadata.tree import Tree
 from quire.streams.namespace.tree_search import walk
-from quire.streams.ownership.named_ledgers import Owner, ledgers_of
+from quire.streams.ownership.named_ledgers import (
+    OWNERS_AT_ONCE,
+    Owner,
+    UnreadableRecord,
+    dataset_record,
+    ledgers_of,
+)
 from quire.streams.publish.plans import end_old_plans
 from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
@@ -119,7 +127,9 @@ async def look_for_orphans(
     Cancel-safe.
 
     A ledger or a stream that cannot be read is skipped. Such a stream could name any ledger that
-    was created below the same first part of its path, so none of these counts as an orphan.
+    was created below the same first part of its path, so none of these counts as an orphan. A
+    ledger that a dataset names is no orphan either, and a dataset that cannot be read could name
+    any ledger.
     """
     before_ms = client.clock.now_ms() - round(older_than_s * 1_000)
     places: dict[str, _Place] = {}
@@ -134,6 +144,10 @@ async def look_for_orphans(
                 found.append(orphan)
     certain = await _still_unnamed(client, found, places)
     skipped += [one for place in places.values() for one in place.skipped]
+    if certain:
+        datasets = await _in_datasets(client)
+        certain = [orphan for orphan in certain if datasets.is_orphan(orphan)]
+        skipped += datasets.skipped
     return OrphanReport(certain, list(dict.fromkeys(skipped)))
 
 
@@ -164,9 +178,16 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
     not_ended = await _end_plans(client, fenced)
     places: dict[str, _Place] = {}
     certain = {orphan.ledger_id for orphan in await _still_unnamed(client, fenced, places)}
+    datasets = await _in_datasets(client) if certain else _Place()
     for orphan in fenced:
         if orphan.job and orphan.stream in not_ended:
             left.append(RemainingOrphan(orphan, not_ended[orphan.stream]))
+            continue
+        if orphan.ledger_id in certain and not datasets.is_orphan(orphan):
+            why = "a dataset names it"
+            if datasets.skipped:
+                why = f"a dataset that may name it cannot be read: {datasets.skipped[0]}"
+            left.append(RemainingOrphan(orphan, why))
             continue
         if orphan.ledger_id in certain:
             await client.delete_ledger(orphan.ledger_id)
@@ -248,10 +269,13 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
 
 @dataclass(slots=True)
 class _Place:
-    """The ledgers that streams name, for all streams whose paths have the first part in common."""
+    """The ledgers that some owners name.
+
+    The owners are all streams whose paths have the first part in common, or all datasets.
+    """
 
     named: set[int] = field(default_factory=set)
-    """The ledgers that segments and allocations name."""
+    """The ledgers that segments and allocations, or the lists of datasets, name."""
     skipped: list[Skipped] = field(default_factory=list)
 
     def is_orphan(self, orphan: StreamOrphan) -> bool:
@@ -289,4 +313,21 @@ async def _named(tree: Tree, top: str) -> _Place:
                 with skipping(f"stream {path}", found.skipped):
                     named = await ledgers_of(tree, path, Owner("stream", path))
                     found.named |= {one.ledger_id for one in named}
+    return found
+
+
+async def _in_datasets(client: Client) -> _Place:
+    """Return the ledgers that datasets name, and the unreadable datasets.
+
+    A dataset may have any ledger, also one that was created for a stream.
+    """
+    found = _Place()
+    names = await client.metadata.list_values((DATASETS,))
+    for at in range(0, len(names), OWNERS_AT_ONCE):
+        some = names[at : at + OWNERS_AT_ONCE]
+        for record in await each(some, lambda name: dataset_record(client, name)):
+            if isinstance(record, UnreadableRecord):
+                found.skipped.append(Skipped(str(record.owner), record.why))
+            else:
+                found.named |= {one.ledger_id for one in record}
     return found

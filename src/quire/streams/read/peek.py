@@ -106,6 +106,7 @@ async def _records_of(
 ) -> AsyncGenerator[tuple[Peeked, DLSN], None]:
     """Yield what is in the ledger of one segment from a position on, up to the LAC."""
     first, last = at.entry_id if at.lssn == segment.lssn else 0, reader.last_add_confirmed
+    closed = reader.ledger_closed  # it may be closed at a later entry while it is read
     async with aclosing(outcomes(reader, first, last, at_once)) as entries:
         async for entry_id, entry in entries:
             here, following = DLSN(segment.lssn, entry_id, 0), DLSN(segment.lssn, entry_id + 1, 0)
@@ -127,7 +128,7 @@ async def _records_of(
                 yield found, position.next_slot()
     if lacks_end(segment, last):
         following = segment.first_dlsn.next_segment()
-        if reader.ledger_closed:
+        if closed:
             yield Gap("lost", max(at, DLSN(segment.lssn, last + 1, 0)), following), following
         else:
             yield _not_closed(segment, last), following

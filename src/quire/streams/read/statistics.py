@@ -173,11 +173,14 @@ async def before_end(
     return None if found is None else max(found, oldest)
 
 
-async def _numbered(
-    client: Client, segment: StreamSegment, number: int, password: bytes
-) -> DLSN | None:
-    """Return the position of a segment's `number`-th record, counted from 1."""
+async def _numbered(client: Client, segment: StreamSegment, number: int, password: bytes) -> DLSN:
+    """Return the position of a segment's `number`-th record, counted from 1.
+
+    If the record is after the last entry that is known to be acknowledged, it is the next entry.
+    """
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
-        return await search_segment(
+        following = DLSN(segment.lssn, reader.last_add_confirmed + 1, 0)
+        found = await search_segment(
             reader, segment, lambda _, __, records, at: records.positions[at] < number
         )
+        return following if found is None else found

@@ -128,8 +128,18 @@ class Dictionary:
 
         Args:
             state: A dictionary as `snapshot` returns it.
+
+        Raises:
+            UsageError: The state is not that of a dictionary. Nothing was changed.
         """
-        self.items = _deeply(json.loads, state)
+        items = _decoded(state)
+        if not isinstance(items, dict):
+            raise UsageError(
+                "the snapshot is not that of a dictionary, but of another state machine with this "
+                "name. No record was changed, but the former writer of the stream was fenced",
+                remedy="Open the dictionary on a stream of its own",
+            )
+        self.items = items
 
 
 class DurableDict(Mapping[str, Any]):
@@ -293,7 +303,8 @@ async def open_dict(
         The dictionary.
 
     Raises:
-        UsageError: The stream holds records that are not changes of a dictionary.
+        UsageError: The stream holds records that are not changes of a dictionary, or the snapshot
+            is not that of a dictionary.
     """
     machine = Dictionary()
     leader = await lead(

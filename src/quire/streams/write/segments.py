@@ -28,7 +28,13 @@ from quire.codec.distributedlog.record import (
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.wire.v2 import Buffer
 from quire.core.placement import Wanted
-from quire.errors import NoSuchLedgerError, QuireError, StreamFencedError, StreamQuotaError
+from quire.errors import (
+    NoSuchLedgerError,
+    QuireError,
+    StreamFencedError,
+    StreamQuotaError,
+    UsageError,
+)
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import retain, stored_bytes
@@ -504,6 +510,8 @@ class Segments:
         if opening is not None:
             try:
                 self.open.send_control(opening)
+            except UsageError:
+                raise  # no segment can take it
             except QuireError:
                 self.open.failed = True
 

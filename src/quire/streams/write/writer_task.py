@@ -47,7 +47,11 @@ The control entry has no records. It tells the bookies that the entry before it 
 SEGMENT_BACKOFF = Backoff(0.05, 2.0)
 """The pauses before another attempt to begin or complete a segment."""
 GIVE_UP_S = 60.0
-"""Seconds for which the writer retries to begin, complete or repair a segment before it fails."""
+"""Seconds for which the writer retries before it fails.
+
+It retries to begin, complete or repair a segment, and to write a record in one segment after the
+other while their ledgers fail.
+"""
 NEXT_LEDGER_PAUSE_S = 10.0
 """Seconds between two attempts to create the ledger of the next segment while that fails.
 
@@ -136,6 +140,13 @@ class WriterTask:
         It is None unless the last attempt failed. The open segment is then kept although it is due,
         until there is a next ledger. A writer that had completed it could not write anything.
         """
+        self._failing_since_s: float | None = None
+        """The event loop's time at which the first of several ledgers failed, or None.
+
+        It is None unless entries with records have waited since then, and none was acknowledged.
+        """
+        self._refusal: QuireError | None = None
+        """The error with which the open segment refused an entry, or None."""
         self._settled: ControlState = segments.taken.marks.copy()
         """The producers and the fencing token after all acknowledged entries."""
         segments.opening = self._settled.snapshot
@@ -287,7 +298,7 @@ class WriterTask:
             except QuireError as error:
                 if isinstance(error, UsageError) and not segment.used:
                     raise
-                segment.failed = True
+                segment.failed, self._refusal = True, error
                 return
             queue.popleft()
 
@@ -364,10 +375,10 @@ class WriterTask:
         if segment.in_flight:
             try:
                 self._settle(await segment.acknowledged())
-            except QuireError:
-                await self._mend()
+            except QuireError as error:
+                await self._mend(error)
         elif segment.failed:
-            await self._mend()
+            await self._mend(self._refusal)
         elif self._is_due(segment) or (self.closing and not self._queue):
             await self._roll()
         elif not self._queue and not await self._show(segment):
@@ -409,8 +420,8 @@ class WriterTask:
                 await self.segments.complete()
         except FINAL:
             raise
-        except QuireError:
-            await self._mend()
+        except QuireError as error:
+            await self._mend(error)
         if self._rolled is not None:
             self._rolled.set_result(None)
             self._rolled = None
@@ -422,10 +433,28 @@ class WriterTask:
             self._rolled.exception()  # a cancelled caller does not look at it
         self._rolled = None
 
-    async def _mend(self) -> None:
-        """Give up the ledger of the open segment, and queue the entries that it lacks again."""
+    async def _mend(self, reason: QuireError | None) -> None:
+        """Give up the ledger of the open segment, and queue the entries that it lacks again.
+
+        Raises `reason`, which is the error of the ledger, if no ledger has taken any of these
+        entries for `GIVE_UP_S` seconds.
+        """
+        if self._failing_since_s is None:
+            self._failing_since_s = self._loop.time()
         lost = await self._insist(lambda: self.segments.mend(self._settle))
         self._queue.extendleft(reversed(lost))
+        self._refusal = None
+        if not self._queue:
+            self._failing_since_s = None
+        since_s = self._failing_since_s
+        if reason is not None and since_s is not None and self._loop.time() - since_s >= GIVE_UP_S:
+            raise self._given_up(reason)
+
+    def _given_up(self, error: QuireError) -> QuireError:
+        """Return the error of the last attempt as the reason why the writer fails."""
+        what = f"stream {self.name} could not be written for {GIVE_UP_S:g} s"
+        error.args = (f"{what}: {error.args[0]}", *error.args[1:])
+        return error
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
         """Repeat some work until it succeeds, for at most `GIVE_UP_S` seconds."""
@@ -437,9 +466,7 @@ class WriterTask:
                 raise
             except QuireError as error:
                 if not await retry.pause():
-                    what = f"stream {self.name} could not be written for {GIVE_UP_S:g} s"
-                    error.args = (f"{what}: {error.args[0]}", *error.args[1:])
-                    raise
+                    raise self._given_up(error) from error.__cause__
 
     async def _show(self, segment: SegmentWriter) -> bool:
         """Make the last entry visible to readers: send a control entry unless other entries follow.
@@ -469,6 +496,8 @@ class WriterTask:
     def _settle(self, entries: Sequence[PendingEntry]) -> None:
         """Complete the appends of acknowledged entries."""
         for entry in entries:
+            if not entry.control:
+                self._failing_since_s = None
             self.budget.give_back(entry.record_bytes)
             for producer_id, sequence, index in entry.sent_by:
                 self._settled.sent(producer_id, sequence, entry.position(index))

@@ -30,6 +30,12 @@ def test_a_lost_bookie_is_a_problem_with_its_recovery_command() -> None:
     assert what.startswith("b0, b1, b2, b3, b4 and 4 more are gone")
 
 
+def test_the_id_of_a_lost_bookie_is_quoted_in_commands() -> None:
+    """Bookie ids may have characters that mean something to a shell, as those of Apache."""
+    (one,) = problems([bookie("a"), bookie("b;reboot", "gone")], WELL)
+    assert one.next.endswith("quire bookie recover 'b;reboot'")
+
+
 def test_a_lost_rack_is_one_problem() -> None:
     bookies = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", "gone", "/r2")]
     assert said(bookies) == [("bad", "All bookies of /r2 are gone: b, c")]

@@ -1,7 +1,7 @@
 // One topic: the sums over its partitions, each partition, its subscriptions, and the records of all partitions.
 
 import { get } from "/ui/parts/api.js";
-import { command, empty, tiles } from "/ui/parts/controls.js";
+import { command, empty, quoted, tiles } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, percent, rate } from "/ui/parts/format.js";
 import { pageTabs, pager } from "/ui/parts/lists.js";
@@ -10,10 +10,6 @@ import { NO_RECORDS, PAGE, SHOWN_BYTES, STOPPED, parsed, placeForm, recordLines 
 import { FIGURES, figures, least, RATES } from "/ui/pages/streams.js";
 
 const PARTITIONS = [{ text: "Partition", by: (one) => one.partition }, ...FIGURES, { text: "" }];
-
-const SAFE = /^[\w./:@%+=,-]+$/;
-/** Return a word of a command, quoted for a shell if it needs quotes. */
-const quoted = (word) => (SAFE.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function partitionRow(one, namespace) {
   const name = link(`${one.partition}`, "stream", [namespace, one.stream]);

@@ -44,6 +44,12 @@ export function usage(name, used, total, kind = "") {
     h("span", { style: { "--share": share } })));
 }
 
+/** A word that means nothing but itself to a shell. */
+const SAFE = /^[\w./:@%+=,-]+$/;
+
+/** Return a word of a command, quoted for a shell if it needs quotes. */
+export const quoted = (word) => (SAFE.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
 /** A command of at least this many characters has its button below it on a small screen. */
 const LONG_CHARS = 60;
 

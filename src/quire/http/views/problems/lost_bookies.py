@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -113,7 +114,9 @@ def _give_up(names: Sequence[str], *, empty: bool, spare: bool) -> str:
         return f"{lost}, start another bookie: the others cannot take all of its copies"
     # Without a ledger that needs it, the bookie only has to be removed from the cluster.
     command = "decommission" if empty else "recover"
-    return f"{lost}: quire bookie {command} {names[0] if len(names) == 1 else 'BOOKIE'}"
+    # People paste this command into a shell, and ids may have characters such as ';': quote them.
+    named = shlex.quote(names[0]) if len(names) == 1 else "BOOKIE"
+    return f"{lost}: quire bookie {command} {named}"
 
 
 def start_again(bookie: Bookie, names: Sequence[str]) -> str:
