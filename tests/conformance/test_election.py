@@ -49,7 +49,7 @@ async def votes_of(store: MetadataStore, count: int) -> None:
     await until(lambda: store.tree.children(root), right=lambda found: len(found) == count)
 
 
-async def test_one_is_elected_and_the_next_when_it_leaves(
+async def test_the_next_candidate_is_elected_when_the_auditor_leaves(
     backend: Backend, store: MetadataStore
 ) -> None:
     other = await backend.store()
@@ -130,7 +130,7 @@ async def _win(candidate: Election) -> None:
         pass
 
 
-async def test_a_session_that_ends_gives_the_office_to_the_next(
+async def test_the_next_candidate_is_elected_when_the_session_ends(
     backend: Backend, store: MetadataStore
 ) -> None:
     mortal = await backend.store()
@@ -147,7 +147,7 @@ async def test_a_session_that_ends_gives_the_office_to_the_next(
         stack.pop_all()  # the first one cannot give anything back any more
 
 
-async def test_a_vote_that_a_new_session_has_made_is_withdrawn(
+async def test_a_vote_created_by_a_new_session_is_withdrawn(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session ended just before the candidate stood. Its vote would outlast the candidate."""
@@ -172,7 +172,7 @@ async def test_a_vote_that_a_new_session_has_made_is_withdrawn(
     await store.close()
 
 
-async def test_a_vote_that_is_deleted_ends_the_office(store: MetadataStore) -> None:
+async def test_a_deleted_vote_ends_the_term_of_the_auditor(store: MetadataStore) -> None:
     one = election(store, "a")
     async with one.won() as lost:
         assert not lost.is_set()
@@ -182,7 +182,9 @@ async def test_a_vote_that_is_deleted_ends_the_office(store: MetadataStore) -> N
             await lost.wait()
 
 
-async def test_who_gives_up_waiting_leaves_no_vote(backend: Backend, store: MetadataStore) -> None:
+async def test_a_candidate_that_stops_waiting_leaves_no_vote(
+    backend: Backend, store: MetadataStore
+) -> None:
     other = election(await backend.store(), "b")
     async with election(store, "a").won():
         waiting = asyncio.create_task(other.won().__aenter__())
@@ -192,7 +194,7 @@ async def test_who_gives_up_waiting_leaves_no_vote(backend: Backend, store: Meta
         assert len(await store.tree.children(other.root)) == 1
 
 
-async def test_votes_are_counted_as_apache_counts_them(store: MetadataStore) -> None:
+async def test_votes_are_ordered_like_apaches(store: MetadataStore) -> None:
     """Votes are ordered by number. There are also other names, and votes without our comment."""
     root = election(store, "x").root
     await store.tree.make_path(root)
@@ -205,12 +207,14 @@ async def test_votes_are_counted_as_apache_counts_them(store: MetadataStore) -> 
     assert await auditor_of(store) == LockHolder("10.0.0.7:3181")
 
 
-def test_an_auditor_is_named_as_a_bookie() -> None:
+def test_the_name_of_an_auditor_must_be_a_valid_bookie_id() -> None:
     with pytest.raises(UsageError, match="cannot be a bookie id"):
         Election(None, "my host", SystemClock())  # type: ignore[arg-type]
 
 
-async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataStore) -> None:
+async def test_election_and_mark_nodes_have_apaches_paths(
+    backend: Backend, store: MetadataStore
+) -> None:
     marks = ReplicationMarks(store)
     await marks.prepare()
     await marks.prepare()
@@ -237,14 +241,14 @@ async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataS
     }
 
 
-async def test_a_tree_of_another_form_is_refused(store: MetadataStore) -> None:
+async def test_an_unknown_layout_of_the_marks_is_refused(store: MetadataStore) -> None:
     marks = ReplicationMarks(store)
     await store.tree.make_path(f"{marks.root}/LAYOUT", b'type: "OTHER"\nversion: 2\n')
     with pytest.raises(MetadataError, match="it has type OTHER and version 2"):
         await marks.prepare()
 
 
-async def test_it_is_switched_off_and_on(store: MetadataStore) -> None:
+async def test_autorecovery_is_switched_off_and_on(store: MetadataStore) -> None:
     marks = ReplicationMarks(store)
     seen: asyncio.Queue[bool] = asyncio.Queue()
     watch = marks.watch_enabled(seen.put_nowait)
@@ -261,7 +265,9 @@ async def test_it_is_switched_off_and_on(store: MetadataStore) -> None:
     watch.close()
 
 
-async def test_the_delay_wakes_who_watches_it_also_where_it_stays(store: MetadataStore) -> None:
+async def test_a_delay_watcher_is_notified_even_if_the_delay_is_unchanged(
+    store: MetadataStore,
+) -> None:
     marks = ReplicationMarks(store)
     assert await marks.delay_s() == 0
     seen: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
@@ -281,7 +287,7 @@ async def test_the_delay_wakes_who_watches_it_also_where_it_stays(store: Metadat
         await marks.delay_s()
 
 
-async def test_a_delay_that_others_make_and_remove_again_and_again_is_given_up(
+async def test_a_delay_that_others_keep_recreating_is_given_up(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks = ReplicationMarks(store)
@@ -308,7 +314,7 @@ async def test_a_delay_that_others_make_and_remove_again_and_again_is_given_up(
     assert await marks.delay_s() == 60
 
 
-async def test_marked_ledgers_are_walked_in_order_or_by_chance(store: MetadataStore) -> None:
+async def test_marked_ledgers_are_listed_in_order_or_at_random(store: MetadataStore) -> None:
     marks, locks = ReplicationMarks(store), ReplicationLocks(store, "host-1", SystemClock())
     assert [one async for one in marks.walk()] == []
     ids = [0, 1, 0xFFFF, 0x1_0000, 0x1_0001, 2**40, 2**62 + 1]
@@ -328,7 +334,7 @@ async def test_marked_ledgers_are_walked_in_order_or_by_chance(store: MetadataSt
             watch.close()
 
 
-async def test_when_a_check_was_done_is_kept(store: MetadataStore) -> None:
+async def test_the_time_of_a_check_is_stored(store: MetadataStore) -> None:
     marks = ReplicationMarks(store)
     assert await marks.checked_ms(CHECKED_LEDGERS) is None
     await marks.set_checked(CHECKED_LEDGERS, 5)
@@ -337,7 +343,7 @@ async def test_when_a_check_was_done_is_kept(store: MetadataStore) -> None:
     assert checked_at(b"") is None
 
 
-async def test_why_a_ledger_is_not_repaired_is_told(store: MetadataStore) -> None:
+async def test_the_reason_why_a_ledger_is_not_repaired_is_reported(store: MetadataStore) -> None:
     locks = ReplicationLocks(store, "host-1", SystemClock())
     assert await why_not(store, 7) is None
     await locks.mark(7, ["a:1"])

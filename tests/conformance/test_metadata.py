@@ -88,7 +88,7 @@ def assert_cover_down(ranges: Sequence[LedgerRange], last: int, ids: Sequence[in
 # -- the cluster ------------------------------------------------------------------------------
 
 
-async def test_instance_id_is_one_for_all(backend: Backend) -> None:
+async def test_all_stores_see_the_same_instance_id(backend: Backend) -> None:
     one, two = await backend.store(), await backend.store()
     assert await one.is_initialised()
     assert len(await one.instance_id()) == 36
@@ -97,7 +97,7 @@ async def test_instance_id_is_one_for_all(backend: Backend) -> None:
         await one.initialise()
 
 
-async def test_uninitialised_cluster(empty_backend: Backend) -> None:
+async def test_every_call_reports_an_uninitialised_cluster(empty_backend: Backend) -> None:
     """Every call reports it, because an empty answer would make a bookie delete its data."""
     if empty_backend.name == "sqlite":
         with pytest.raises(ClusterNotInitialisedError, match=r"metadata\.db"):
@@ -133,7 +133,7 @@ async def test_uninitialised_cluster(empty_backend: Backend) -> None:
     assert_cover(await ranges_of(store), 0, [])
 
 
-async def test_open_with_create(empty_backend: Backend) -> None:
+async def test_only_the_first_store_creates_the_cluster(empty_backend: Backend) -> None:
     """The first store makes the cluster, and only its first `initialise` reports it."""
     one = await open_metadata(empty_backend.uri, create=True)
     two = None
@@ -166,7 +166,7 @@ async def test_only_zookeeper_has_ledger_managers(empty_backend: Backend) -> Non
         await store.close()
 
 
-async def test_closed_store(backend: Backend) -> None:
+async def test_a_closed_store_raises_client_closed(backend: Backend) -> None:
     store = await backend.store()
     await store.close()
     await store.close()
@@ -193,7 +193,9 @@ async def test_create_and_read(ledger_store: MetadataStore) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_formats(ledger_store: MetadataStore, version: int) -> None:
+async def test_a_ledger_keeps_its_metadata_format(
+    ledger_store: MetadataStore, version: int
+) -> None:
     metadata = replace(METADATA, format_version=version)
     if version == 1:
         metadata = replace(metadata, digest=None, password=None)
@@ -209,7 +211,7 @@ async def test_formats(ledger_store: MetadataStore, version: int) -> None:
     assert await ledger_store.read_ledger(ledger_id) == closed
 
 
-async def test_all_of_the_metadata_is_kept(ledger_store: MetadataStore) -> None:
+async def test_all_metadata_fields_are_stored(ledger_store: MetadataStore) -> None:
     metadata = replace(
         METADATA,
         segments=(Segment(0, ("a:1", "b:1", "c:1")), Segment(70, ("a:1", "d-é", "c:1"))),
@@ -225,7 +227,7 @@ async def test_all_of_the_metadata_is_kept(ledger_store: MetadataStore) -> None:
     assert (await ledger_store.read_ledger(ledger_id)).value == metadata
 
 
-async def test_a_creation_time_to_store_is_filled_in(ledger_store: MetadataStore) -> None:
+async def test_the_store_fills_in_the_creation_time(ledger_store: MetadataStore) -> None:
     ledger_id, created = await ledger_store.create_ledger(replace(METADATA, ctime_stored=True))
     assert created.value.ctime_stored
     assert created.value.ctime_ms > 0
@@ -242,7 +244,7 @@ async def test_new_ids_are_unique_and_ascend(ledger_backend: Backend) -> None:
     assert_cover(await ranges_of(two), 0, ids)
 
 
-async def test_chosen_ids(ledger_store: MetadataStore) -> None:
+async def test_a_ledger_can_be_created_with_a_chosen_id(ledger_store: MetadataStore) -> None:
     for ledger_id in (0, 2**31 - 2, 2**31 - 1, LEDGER_ID_MAX):
         created_id, created = await ledger_store.create_ledger(METADATA, ledger_id)
         assert created_id == ledger_id
@@ -264,7 +266,7 @@ async def test_creating_again_with_the_same_token_is_success(ledger_store: Metad
         await ledger_store.create_ledger(replace(METADATA, ctoken=54321), 7)
 
 
-async def test_compare_and_swap(ledger_store: MetadataStore) -> None:
+async def test_a_write_with_an_old_version_is_refused(ledger_store: MetadataStore) -> None:
     ledger_id, created = await ledger_store.create_ledger(METADATA)
     recovering = created.value.with_state(LedgerState.IN_RECOVERY)
     written = await ledger_store.write_ledger(ledger_id, recovering, 0)
@@ -280,7 +282,7 @@ async def test_compare_and_swap(ledger_store: MetadataStore) -> None:
         await ledger_store.write_ledger(ledger_id + 1000, recovering, 0)
 
 
-async def test_what_cannot_be_stored_is_refused(ledger_store: MetadataStore) -> None:
+async def test_metadata_that_cannot_be_stored_is_refused(ledger_store: MetadataStore) -> None:
     with pytest.raises(UsageError):
         await ledger_store.create_ledger(replace(METADATA, format_version=1))
     large = replace(METADATA, custom={"k": bytes(_common.NODE_BYTES_MAX)})
@@ -291,7 +293,7 @@ async def test_what_cannot_be_stored_is_refused(ledger_store: MetadataStore) -> 
     assert await ledger_store.write_value(("v",), bytes(_common.NODE_BYTES_MAX), None) == 0
 
 
-async def test_two_stores_race(ledger_backend: Backend) -> None:
+async def test_concurrent_updates_of_a_ledger_lose_nothing(ledger_backend: Backend) -> None:
     """Each adds 20 segments; none is lost, though they write the same ledger."""
     stores = [await ledger_backend.store(), await ledger_backend.store()]
     ledger_id, created = await stores[0].create_ledger(METADATA)
@@ -315,7 +317,7 @@ async def test_two_stores_race(ledger_backend: Backend) -> None:
     assert sorted(names) == sorted(f"{who}-{n}" for who in "xy" for n in range(rounds))
 
 
-async def test_update_ledger(ledger_backend: Backend) -> None:
+async def test_update_ledger_retries_after_a_conflict(ledger_backend: Backend) -> None:
     mine, other = await ledger_backend.store(), await ledger_backend.store()
     ledger_id, created = await mine.create_ledger(METADATA)
     assert await update_ledger(mine, ledger_id, created, lambda now: None) == created
@@ -349,7 +351,7 @@ async def test_delete_is_idempotent(ledger_store: MetadataStore) -> None:
     assert (await ledger_store.create_ledger(METADATA, ids[0]))[0] == ids[0]
 
 
-async def test_lists_cover_gaps(ledger_store: MetadataStore) -> None:
+async def test_listings_cover_gaps_in_the_ids(ledger_store: MetadataStore) -> None:
     chosen = [
         0, 1, 9_999, 10_000, 123_456, 99_999_999, 100_000_000, 2**31 - 2,
         2**31 - 1, 2**31, 2**40 + 7, 2**40 + 8, LEDGER_ID_MAX - 1, LEDGER_ID_MAX,
@@ -365,10 +367,10 @@ async def test_lists_cover_gaps(ledger_store: MetadataStore) -> None:
         assert_cover_down(await down(ledger_store, last), last, [i for i in chosen if i <= last])
 
 
-async def test_lists_of_many_ledgers(
+async def test_listings_of_many_ledgers_are_complete(
     ledger_store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several ranges, full and empty ones."""
+    """The ledgers are in several ranges, some of which are full and some empty."""
     for module in (memory, sqlite):
         monkeypatch.setattr(module, "LIST_RANGE_LEDGERS", 50)
     chosen = [*range(150), *range(10_000, 10_100), *range(30_000, 30_001)]
@@ -387,7 +389,7 @@ async def test_lists_of_many_ledgers(
     assert_cover_down(await down(ledger_store, 10_049), 10_049, [i for i in chosen if i < 10_050])
 
 
-async def test_a_list_leaves_out_the_ledgers_of_ranges_that_have_not_changed(
+async def test_a_listing_can_omit_unchanged_ranges(
     ledger_store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "LIST_RANGE_LEDGERS", 4)
@@ -436,7 +438,7 @@ async def test_a_list_leaves_out_the_ledgers_of_ranges_that_have_not_changed(
         assert any(30_000 in before[first] for first in changed)
 
 
-async def test_watch_ledger(ledger_backend: Backend) -> None:
+async def test_a_ledger_watch_reports_changes_and_the_deletion(ledger_backend: Backend) -> None:
     writer, reader = await ledger_backend.store(), await ledger_backend.store()
     ledger_id, created = await writer.create_ledger(METADATA)
     seen: list[Versioned[LedgerMetadata] | None] = []
@@ -459,7 +461,7 @@ async def test_watch_ledger(ledger_backend: Backend) -> None:
     assert closed == [created]
 
 
-async def test_watch_of_a_missing_ledger(ledger_store: MetadataStore) -> None:
+async def test_a_watch_of_a_missing_ledger_reports_its_absence(ledger_store: MetadataStore) -> None:
     seen: list[Versioned[LedgerMetadata] | None] = []
     ledger_store.watch_ledger(4711, seen.append)
     await until(lambda: seen == [None])
@@ -468,7 +470,7 @@ async def test_watch_of_a_missing_ledger(ledger_store: MetadataStore) -> None:
 # -- nobody there -----------------------------------------------------------------------------
 
 
-async def test_an_unreachable_zookeeper() -> None:
+async def test_an_unreachable_zookeeper_raises_metadata_unavailable() -> None:
     from quire._runtime.clock import SystemClock
     from quire.metadata.uri import parse_uri
     from quire.metadata.zookeeper.store import ZooKeeperStore
@@ -483,7 +485,7 @@ async def test_an_unreachable_zookeeper() -> None:
     assert "refused" in str(raised.value)
 
 
-async def test_a_memory_store_that_cannot_be_reached() -> None:
+async def test_an_unreachable_memory_store_raises_metadata_unavailable() -> None:
     store = await open_metadata("memory://unreachable", create=True)
     assert isinstance(store, memory.MemoryStore)
     memory.forget_memory("unreachable")
@@ -519,7 +521,7 @@ async def test_a_lost_answer_can_be_modelled() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_a_write_names_the_creation_that_it_changes(
+async def test_a_write_is_refused_if_the_ledger_was_recreated(
     ledger_store: MetadataStore, version: int
 ) -> None:
     """Both ledgers are at version 0: a compare-and-swap on the version alone would succeed."""
@@ -543,7 +545,7 @@ async def test_a_write_names_the_creation_that_it_changes(
     assert (read.version, read.created) == (1, new.created)
 
 
-async def test_ids_that_are_skipped_are_never_given_out(backend: Backend) -> None:
+async def test_skipped_ids_are_never_assigned(backend: Backend) -> None:
     """A restored store assigns the ids of lost ledgers again unless they are skipped."""
     store = await backend.store()
     first, _ = await store.create_ledger(METADATA)
@@ -558,7 +560,7 @@ async def test_ids_that_are_skipped_are_never_given_out(backend: Backend) -> Non
     assert ledger_id > far
 
 
-async def test_a_watch_does_not_take_the_new_ledger_for_the_old_one(
+async def test_a_watch_distinguishes_a_recreated_ledger(
     ledger_backend: Backend,
 ) -> None:
     """Whether it sees the deletion, or only another creation at the version that it has seen."""

@@ -17,7 +17,7 @@ ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})
 TWO = BookieAddress("10.0.0.2:3181", "10.0.0.2", 3181)
 
 
-async def test_register(backend: Backend) -> None:
+async def test_registered_bookies_are_listed(backend: Backend) -> None:
     one, two = await backend.store(), await backend.store()
     assert await one.bookies() == Bookies({}, {})
     first = await one.register_bookie(ONE)
@@ -53,7 +53,7 @@ async def test_a_close_that_is_cancelled_withdraws_the_bookie(backend: Backend) 
     await until(gone)
 
 
-async def test_readonly_moves(backend: Backend) -> None:
+async def test_a_bookie_moves_between_the_writable_and_the_read_only_list(backend: Backend) -> None:
     owner, other = await backend.store(), await backend.store()
     registration = await owner.register_bookie(ONE)
     for readonly in (True, True, False, False, True):
@@ -65,7 +65,7 @@ async def test_readonly_moves(backend: Backend) -> None:
     assert await other.bookies() == Bookies({}, {})
 
 
-async def test_properties_change_with_the_list_and_within_it(backend: Backend) -> None:
+async def test_properties_of_a_bookie_can_change_with_or_without_its_list(backend: Backend) -> None:
     owner, other = await backend.store(), await backend.store()
     registration = await owner.register_bookie(replace(ONE, properties={"a": "0"}))
     steps: list[tuple[bool, dict[str, str] | None, dict[str, str]]] = [
@@ -82,7 +82,7 @@ async def test_properties_change_with_the_list_and_within_it(backend: Backend) -
         assert found == (Bookies({}, wanted) if readonly else Bookies(wanted, {}))
 
 
-async def test_watch_bookies(backend: Backend) -> None:
+async def test_a_bookie_watch_reports_every_change(backend: Backend) -> None:
     owner, other = await backend.store(), await backend.store()
     seen: list[Bookies] = []
     watch = other.watch_bookies(seen.append)
@@ -103,7 +103,7 @@ async def test_watch_bookies(backend: Backend) -> None:
     assert len(seen) == count
 
 
-async def test_the_ids_of_registered_bookies(backend: Backend) -> None:
+async def test_the_ids_of_registered_bookies_are_listed(backend: Backend) -> None:
     owner, other = await backend.store(), await backend.store()
     assert await other.registered() == frozenset()
     first = await owner.register_bookie(ONE)
@@ -128,7 +128,7 @@ async def test_a_watch_reports_a_bookie_that_came_back_with_another_address(
         await registration.close()
 
 
-async def test_addresses_that_are_learnt_when_they_are_needed(backend: Backend) -> None:
+async def test_a_watch_without_addresses_reads_them_on_demand(backend: Backend) -> None:
     owner, other = await backend.store(), await backend.store()
     first = await owner.register_bookie(replace(ONE, bookie_id="former:3181"))
     await owner.register_bookie(replace(ONE, bookie_id="no-address"), readonly=True)
@@ -148,7 +148,7 @@ async def test_addresses_that_are_learnt_when_they_are_needed(backend: Backend) 
     assert await other.learn_bookies(["former:3181"]) == {"former:3181": moved}
 
 
-async def test_an_id_that_is_taken(backend: Backend) -> None:
+async def test_an_id_in_use_cannot_be_registered(backend: Backend) -> None:
     holder, second = await backend.store(), await backend.store(session_timeout_ms=500)
     await holder.register_bookie(ONE)
     for readonly in (False, True):
@@ -163,7 +163,7 @@ async def test_an_id_that_is_taken(backend: Backend) -> None:
     await second.register_bookie(ONE)
 
 
-async def test_waiting_for_an_id(backend: Backend) -> None:
+async def test_a_registration_can_wait_for_an_id(backend: Backend) -> None:
     holder, waiter = await backend.store(), await backend.store(SESSION_TIMEOUT_MS)
     registration = await holder.register_bookie(ONE)
     moved = BookieAddress(ONE.bookie_id, "10.9.9.9", 1)
@@ -175,7 +175,7 @@ async def test_waiting_for_an_id(backend: Backend) -> None:
     assert (await holder.bookies()).writable == {ONE.bookie_id: moved}
 
 
-async def test_what_a_bookie_registers(backend: Backend) -> None:
+async def test_all_registered_properties_reach_the_clients(backend: Backend) -> None:
     """TLS, other endpoints and any id reach the clients; an id need not be HOST:PORT."""
     one, two = await backend.store(), await backend.store()
     web = Endpoint("httpserver", "10.0.0.3", 8080, "http")
@@ -190,7 +190,7 @@ async def test_what_a_bookie_registers(backend: Backend) -> None:
         await one.register_bookie(bad)
 
 
-async def test_losing_an_id_to_another_process(backend: Backend) -> None:
+async def test_losing_an_id_to_another_process_is_reported(backend: Backend) -> None:
     """After a lost session, the loss is reported after a while, and registration is not retried."""
     loser, winner = await backend.store(session_timeout_ms=500), await backend.store()
     registration = await loser.register_bookie(ONE)

@@ -42,7 +42,7 @@ def largest_new() -> LedgerMetadata:
     return grown(PLAIN, low)
 
 
-async def test_the_largest_new_ledger_can_change_its_bookies_and_be_recovered_and_closed(
+async def test_the_largest_new_ledger_has_room_for_ensemble_changes_and_its_close(
     ledger_store: MetadataStore,
 ) -> None:
     ledger_id, stored = await ledger_store.create_ledger(largest_new())
@@ -58,7 +58,9 @@ async def test_the_largest_new_ledger_can_change_its_bookies_and_be_recovered_an
     assert (await ledger_store.read_ledger(ledger_id)).value == closed
 
 
-async def test_a_new_ledger_without_that_room_is_refused(ledger_store: MetadataStore) -> None:
+async def test_a_new_ledger_without_room_for_later_changes_is_refused(
+    ledger_store: MetadataStore,
+) -> None:
     largest = largest_new()
     with pytest.raises(UsageError) as told:
         await ledger_store.create_ledger(grown(PLAIN, len(encode(largest)) + 1))
@@ -68,7 +70,7 @@ async def test_a_new_ledger_without_that_room_is_refused(ledger_store: MetadataS
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_a_ledger_that_is_full_can_be_recovered_and_closed(
+async def test_a_ledger_with_full_metadata_can_be_recovered_and_closed(
     ledger_store: MetadataStore, version: int
 ) -> None:
     """Its writer may fill it to the limit, because later steps have reserved bytes."""
@@ -96,7 +98,7 @@ async def test_a_ledger_that_is_full_can_be_recovered_and_closed(
         )  # fmt: skip
 
 
-async def test_a_registration_that_no_store_keeps_is_refused(ledger_store: MetadataStore) -> None:
+async def test_a_registration_that_is_too_large_is_refused(ledger_store: MetadataStore) -> None:
     address = BookieAddress("b-1", "127.0.0.1", 3181, {"note": "x" * NODE_BYTES_MAX})
     with pytest.raises(UsageError, match=r"registration of bookie b-1 .* too large"):
         await ledger_store.register_bookie(address)

@@ -140,7 +140,7 @@ async def test_many_processes_make_one_cluster(tmp_path: Path) -> None:
 # -- leases -----------------------------------------------------------------------------------
 
 
-async def test_leases_end_with_time_processes_and_boots(sqlite: Backend) -> None:
+async def test_leases_end_with_their_time_process_or_boot(sqlite: Backend) -> None:
     machine = FakeMachine()
     owner = await open_store(sqlite, machine=machine, session_timeout_ms=LONG_MS)
     observer = await open_store(sqlite, machine=machine)
@@ -170,7 +170,7 @@ async def test_leases_end_with_time_processes_and_boots(sqlite: Backend) -> None
         await observer.close()
 
 
-async def test_a_lost_session_comes_back(sqlite: Backend) -> None:
+async def test_a_lost_session_is_registered_again(sqlite: Backend) -> None:
     """The lease ran out and another process cleared it away: the next renewal registers again, in
     the list where the bookie was."""
     mine, others = FakeMachine(), FakeMachine()
@@ -212,7 +212,7 @@ async def test_an_id_that_was_taken_over_is_not_taken_back(
         await other.close()
 
 
-def test_the_machine_knows_its_processes() -> None:
+def test_a_reused_process_id_is_not_taken_for_the_former_process() -> None:
     machine = ThisMachine()
     me = machine.this_process()
     assert me.pid == os.getpid()
@@ -228,7 +228,7 @@ def test_the_machine_knows_its_processes() -> None:
     assert machine.exists(ProcessId(ended.pid, "another namespace", 1))  # cannot be seen
 
 
-async def test_a_cancelled_registration_leaves_nothing(sqlite: Backend) -> None:
+async def test_a_cancelled_registration_leaves_no_bookie(sqlite: Backend) -> None:
     """The thread is at it already, waiting for the file, when the caller gives up."""
     store = await open_store(sqlite)
     other = await open_store(sqlite)
@@ -255,7 +255,7 @@ async def test_a_cancelled_registration_leaves_nothing(sqlite: Backend) -> None:
 # -- the file ---------------------------------------------------------------------------------
 
 
-async def test_a_missing_file_stays_missing(tmp_path: Path) -> None:
+async def test_opening_a_missing_file_does_not_create_it(tmp_path: Path) -> None:
     with pytest.raises(ClusterNotInitialisedError, match=r"typo\.db"):
         await open_metadata(f"sqlite:///{tmp_path / 'typo.db'}")
     assert names_in(tmp_path) == []
@@ -264,7 +264,7 @@ async def test_a_missing_file_stays_missing(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
-async def test_an_empty_file_is_no_cluster(tmp_path: Path) -> None:
+async def test_an_empty_file_is_not_a_cluster(tmp_path: Path) -> None:
     path = tmp_path / "empty.db"
     path.touch()
     with pytest.raises(ClusterNotInitialisedError, match=r"empty\.db"):
@@ -312,7 +312,7 @@ async def test_a_log_whose_file_is_missing_or_empty_is_kept(
 
 
 @pytest.mark.parametrize("grown", [False, True])
-async def test_no_complete_list_of_a_backup_that_was_copied_over_a_file_in_use(
+async def test_a_backup_copied_over_a_file_in_use_gives_no_complete_list(
     sqlite: Backend, grown: bool
 ) -> None:
     """The backup's old pages lack newer ledgers, but the log beside it has the newest marks.
@@ -355,7 +355,7 @@ def _copy(source: sqlite3.Connection, target: Path) -> None:
     backup.close()
 
 
-async def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+async def test_foreign_files_are_refused_and_not_changed(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     connection = sqlite3.connect(other)
     connection.execute("CREATE TABLE t (x)")
@@ -379,7 +379,7 @@ async def test_a_later_schema_is_refused(sqlite: Backend) -> None:
         await open_store(sqlite)
 
 
-async def test_a_schema_that_becomes_later_while_the_file_is_open(sqlite: Backend) -> None:
+async def test_a_migration_to_a_later_schema_is_noticed_in_an_open_file(sqlite: Backend) -> None:
     """A process of a later version may migrate the file while processes of this one use it."""
     store = await open_store(sqlite)
     connection = sqlite3.connect(path_of(sqlite))
@@ -404,7 +404,7 @@ async def test_relative_paths_are_made_absolute(
     await again.close()
 
 
-async def test_what_is_written_is_synced(sqlite: Backend) -> None:
+async def test_every_commit_is_synced(sqlite: Backend) -> None:
     store = await open_store(sqlite)
     try:
 
@@ -417,7 +417,7 @@ async def test_what_is_written_is_synced(sqlite: Backend) -> None:
         await store.close()
 
 
-async def test_a_locked_file(sqlite: Backend) -> None:
+async def test_a_call_on_a_locked_file_fails_after_the_limit(sqlite: Backend) -> None:
     """The loop continues while a call waits. After the limit it fails with a known outcome."""
     store = await open_store(sqlite, busy_timeout_ms=300)
     holder = sqlite3.connect(path_of(sqlite), isolation_level=None)
@@ -441,7 +441,7 @@ async def test_a_locked_file(sqlite: Backend) -> None:
         await store.close()
 
 
-async def test_a_full_disk(sqlite: Backend) -> None:
+async def test_a_full_disk_is_reported(sqlite: Backend) -> None:
     store = await open_store(sqlite)
 
     def fill(connection: sqlite3.Connection) -> None:
@@ -493,7 +493,7 @@ async def commits_in(file: SqliteFile) -> list[str]:
     return said
 
 
-async def test_writes_that_wait_share_a_commit(sqlite: Backend) -> None:
+async def test_waiting_writes_share_a_commit(sqlite: Backend) -> None:
     """A failing write changes nothing and affects no other. A write of a cancelled caller is left
     out.
     """
@@ -530,7 +530,7 @@ async def test_writes_that_wait_share_a_commit(sqlite: Backend) -> None:
         await store.close()
 
 
-async def test_all_that_share_a_commit_hear_that_it_failed(sqlite: Backend) -> None:
+async def test_every_write_of_a_failed_commit_fails(sqlite: Backend) -> None:
     store = await open_store(sqlite, busy_timeout_ms=50)
     holder = sqlite3.connect(path_of(sqlite), isolation_level=None)
     try:
@@ -550,7 +550,7 @@ async def test_all_that_share_a_commit_hear_that_it_failed(sqlite: Backend) -> N
 
 
 async def test_a_write_that_breaks_the_transaction_fails_all(sqlite: Backend) -> None:
-    """As SQLite does itself for some errors of the disk."""
+    """SQLite itself rolls a transaction back after some disk errors."""
     store = await open_store(sqlite)
 
     def broken(connection: sqlite3.Connection) -> None:
@@ -572,7 +572,7 @@ async def test_a_write_that_breaks_the_transaction_fails_all(sqlite: Backend) ->
         await store.close()
 
 
-async def test_closing_waits_for_what_was_written(sqlite: Backend) -> None:
+async def test_closing_waits_for_pending_writes(sqlite: Backend) -> None:
     store = await open_store(sqlite)
     async with thread_held(store._file) as go_on:
         creating = [asyncio.ensure_future(store.create_ledger(METADATA)) for _ in range(3)]
@@ -598,7 +598,7 @@ async def test_closing_waits_for_what_was_written(sqlite: Backend) -> None:
         (sqlite3.SQLITE_ERROR, MetadataError, "failed"),
     ],
 )
-async def test_errors_in_our_words(
+async def test_errors_of_sqlite_become_errors_of_quire(
     sqlite: Backend, code: int, kind: type[MetadataError], words: str
 ) -> None:
     store = await open_store(sqlite)
@@ -626,7 +626,7 @@ async def test_errors_in_our_words(
         (sqlite3.SQLITE_CANTOPEN, False),
     ],
 )
-async def test_every_error_of_a_full_disk_says_so(
+async def test_every_error_of_a_full_disk_names_the_full_disk(
     sqlite: Backend, code: int, outcome_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite said "disk I/O error" if its shared memory could not grow."""
@@ -698,7 +698,7 @@ async def test_an_error_without_a_file_descriptor_is_not_about_permissions(
     )
 
 
-async def test_a_damaged_file(sqlite: Backend) -> None:
+async def test_a_damaged_file_is_reported(sqlite: Backend) -> None:
     store = await open_store(sqlite)
     for _ in range(200):
         await store.create_ledger(METADATA)
@@ -737,7 +737,7 @@ async def test_an_unreadable_row_is_damage_and_not_absence(sqlite: Backend) -> N
         await store.close()
 
 
-async def test_at_the_end_of_the_interpreter_it_is_closed(tmp_path: Path) -> None:
+async def test_calls_after_the_end_of_the_interpreter_raise_client_closed(tmp_path: Path) -> None:
     """A program that ended with an open client said that no futures can be scheduled any more, in
     a traceback of the watches."""
     file, _ = await SqliteFile.open(tmp_path / "metadata.db", "one")
@@ -808,7 +808,7 @@ def _remove_the_index_of_the_log(path: Path) -> None:
         _remove_the_index_of_the_log,
     ],
 )
-async def test_a_file_that_loses_its_name_while_it_is_open(
+async def test_a_file_unlinked_while_open_refuses_every_call(
     sqlite: Backend, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """SQLite writes on into it, and what it writes vanishes with the last process."""
@@ -823,7 +823,7 @@ async def test_a_file_that_loses_its_name_while_it_is_open(
         await store.close()
 
 
-async def test_a_file_that_comes_back_is_used_again(
+async def test_a_file_that_gets_its_name_back_is_used_again(
     sqlite: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await open_store(sqlite)
@@ -867,7 +867,7 @@ async def test_a_file_that_is_deleted_during_a_commit_leaves_the_outcome_unknown
         await store.close()
 
 
-async def test_a_file_that_is_replaced_while_it_is_opened(
+async def test_a_file_replaced_during_its_opening_is_opened_again(
     sqlite: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overlay file system replaces it once, or somebody replaces it repeatedly."""
@@ -889,7 +889,7 @@ async def test_a_file_that_is_replaced_while_it_is_opened(
         await open_store(sqlite)
 
 
-async def test_watches_tell_that_the_file_is_gone(
+async def test_a_watching_process_reports_a_missing_file(
     sqlite: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process that only watches hears of it as well, within a moment."""
@@ -905,7 +905,7 @@ async def test_watches_tell_that_the_file_is_gone(
         await store.close()
 
 
-async def test_watches_and_the_lease_go_on_after_an_unexpected_error(
+async def test_watches_and_the_lease_continue_after_an_unexpected_error(
     sqlite: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task ended: no watch ever fired again, and the bookie's lease ran out."""
@@ -933,7 +933,7 @@ async def test_watches_and_the_lease_go_on_after_an_unexpected_error(
         await store.close()
 
 
-async def test_another_cluster_in_the_same_file_is_not_taken_for_it(sqlite: Backend) -> None:
+async def test_another_cluster_in_the_same_file_is_detected(sqlite: Backend) -> None:
     """A copy over the file keeps its inode."""
     store = await open_store(sqlite)
     try:

@@ -14,7 +14,7 @@ ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})
 TWO = BookieAddress("10.0.0.2:3181", "10.0.0.2", 3181)
 
 
-async def test_cookies(backend: Backend) -> None:
+async def test_cookies_are_created_changed_and_deleted_by_version(backend: Backend) -> None:
     one, two = await backend.store(), await backend.store()
     assert await one.list_cookies() == []
     with pytest.raises(NoSuchKeyError, match="b:1"):
@@ -40,7 +40,7 @@ async def test_cookies(backend: Backend) -> None:
     assert await two.list_cookies() == []
 
 
-async def test_values(backend: Backend) -> None:
+async def test_values_are_created_changed_and_deleted_by_version(backend: Backend) -> None:
     one, two = await backend.store(), await backend.store()
     key = ("datasets", "flights")
     assert await one.list_values(()) == []
@@ -68,7 +68,7 @@ async def test_values(backend: Backend) -> None:
     assert await two.write_value(key, b"again", None) >= 0
 
 
-async def test_a_value_that_was_deleted_and_created_again(backend: Backend) -> None:
+async def test_a_recreated_value_is_distinguished_by_its_content(backend: Backend) -> None:
     """Its version is that of the deleted one, so only the value tells them apart."""
     one, two = await backend.store(), await backend.store()
     key = ("objects", "o")
@@ -94,7 +94,7 @@ async def test_a_value_that_was_deleted_and_created_again(backend: Backend) -> N
         await one.write_value(key, b"lost", newer, known=b"newer")
 
 
-async def test_a_value_that_became_the_parent_of_others(backend: Backend) -> None:
+async def test_a_deleted_value_with_children_can_be_created_again(backend: Backend) -> None:
     """ZooKeeper keeps its node, whose version goes on."""
     store = await backend.store()
     await store.write_value(("a", "b"), b"1", None)
@@ -107,7 +107,7 @@ async def test_a_value_that_became_the_parent_of_others(backend: Backend) -> Non
     assert await store.list_values(("a",)) == ["b"]
 
 
-async def test_values_below_values(store: MetadataStore) -> None:
+async def test_a_value_can_be_the_parent_of_others(store: MetadataStore) -> None:
     """A name can be a value and the parent of others; parents alone are no values."""
     await store.write_value(("a", "b", "c"), b"1", None)
     await store.write_value(("a", "b-c"), b"2", None)
@@ -132,7 +132,7 @@ async def test_values_below_values(store: MetadataStore) -> None:
     assert await store.list_values(()) == ["ab"]
 
 
-async def test_two_stores_race_on_a_value(backend: Backend) -> None:
+async def test_concurrent_updates_of_a_value_lose_nothing(backend: Backend) -> None:
     stores = [await backend.store(), await backend.store()]
     key, rounds = ("counters", "c"), 20
     await stores[0].write_value(key, b"0", None)
@@ -151,7 +151,7 @@ async def test_two_stores_race_on_a_value(backend: Backend) -> None:
     assert (await stores[0].read_value(key)).value == b"%d" % (2 * rounds)
 
 
-async def test_only_one_creates(backend: Backend) -> None:
+async def test_only_one_of_two_concurrent_creations_succeeds(backend: Backend) -> None:
     stores = [await backend.store(), await backend.store()]
 
     async def create(store: MetadataStore, name: str) -> bool:

@@ -72,7 +72,7 @@ def live_tree(name: str) -> dict[str, bytes]:
 # -- the layout -------------------------------------------------------------------------------
 
 
-async def test_an_initialised_root_is_as_apache_makes_it(
+async def test_an_initialised_root_equals_apaches(
     where: MetadataURI, raw: ZooKeeperConnection
 ) -> None:
     ours, theirs = await tree(raw, where.root), live_tree("live_tree_after_initnewcluster")
@@ -81,7 +81,7 @@ async def test_an_initialised_root_is_as_apache_makes_it(
     assert ours == theirs
 
 
-async def test_nodes_are_as_apache_makes_them(
+async def test_nodes_equal_apaches(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     theirs = live_tree("live_tree_after_four_bookies_started")
@@ -101,7 +101,7 @@ async def test_nodes_are_as_apache_makes_them(
     assert "/idgen" in found
 
 
-async def test_deleting_takes_empty_parents_away(
+async def test_deleting_a_ledger_removes_empty_parents(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     before = await tree(raw, where.root)
@@ -114,8 +114,8 @@ async def test_deleting_takes_empty_parents_away(
     assert await tree(raw, where.root) == before
 
 
-async def test_creating_and_deleting_side_by_side(zookeeper: Backend) -> None:
-    """The parents of one ledger come and go under the hands of the other."""
+async def test_concurrent_creations_and_deletions_share_parents(zookeeper: Backend) -> None:
+    """Parents of one ledger are created and deleted while the other one is changed."""
     one, two = await zookeeper.store(), await zookeeper.store()
 
     async def churn(owner: Any, ledger_id: int) -> None:
@@ -127,7 +127,7 @@ async def test_creating_and_deleting_side_by_side(zookeeper: Backend) -> None:
     assert [ids for r in [r async for r in one.list_ledgers()] for ids in r.ledger_ids] == []
 
 
-async def test_payloads_of_others(
+async def test_malformed_registrations_do_not_hide_other_bookies(
     where: MetadataURI,
     raw: ZooKeeperConnection,
     store: ZooKeeperStore,
@@ -151,10 +151,10 @@ async def test_payloads_of_others(
         assert named in caplog.text
 
 
-async def test_a_cluster_without_instance_id_or_lists(
+async def test_a_cluster_without_instance_id_or_lists_is_accepted(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """As old tools leave them; INSTANCEID is optional."""
+    """Old tools create such clusters. INSTANCEID is optional."""
     for name in ("INSTANCEID", "available/readonly", "available"):
         await raw.delete(f"{where.root}/{name}")
     assert await store.instance_id() == ""
@@ -182,7 +182,7 @@ async def test_a_missing_layout_is_an_error(
 
 
 @pytest.mark.parametrize("ledger_ids", [(5,), (5, 10_005), (5, 2**40)])
-async def test_a_root_that_vanishes_during_a_listing(
+async def test_a_root_that_vanishes_during_a_listing_is_an_error(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore, ledger_ids: tuple[int, ...]
 ) -> None:
     """It vanishes before a parent that the listing knows, and before the listing concludes the
@@ -218,7 +218,9 @@ async def test_an_empty_or_missing_level_is_not_the_end_of_the_list(
     assert [one for one in found if one != 50_000] == [5, 90_000, 2**40]
 
 
-async def test_initialising_an_empty_root(where: MetadataURI, raw: ZooKeeperConnection) -> None:
+async def test_an_empty_root_can_be_initialised(
+    where: MetadataURI, raw: ZooKeeperConnection
+) -> None:
     """A root that an administrator made beforehand, with nothing in it, is ours to fill."""
     await raw.create(f"{where.root}-2")
     store = await connect(replace(where, root=f"{where.root}-2"))
@@ -233,7 +235,7 @@ async def test_initialising_an_empty_root(where: MetadataURI, raw: ZooKeeperConn
 # -- Quire's own values -----------------------------------------------------------------------
 
 
-async def test_values_lie_outside_of_the_ledgers_root(
+async def test_values_are_stored_outside_the_ledgers_root(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     before = await tree(raw, where.root)
@@ -245,7 +247,7 @@ async def test_values_lie_outside_of_the_ledgers_root(
     assert (flights[:1], len(flights[1:9]), flights[9:]) == (b"#", 8, b"{}")
 
 
-async def test_values_in_the_form_of_before(
+async def test_values_in_the_former_format_are_read(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     """They lack the mark by which a writer recognises its write. One was never written."""
@@ -258,7 +260,7 @@ async def test_values_in_the_form_of_before(
         await store.read_value(("a",))
 
 
-async def test_values_of_an_earlier_cluster(
+async def test_values_of_an_earlier_cluster_are_hidden(
     zookeeper: Backend, where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     """They name ledgers of that cluster, so they are neither shown nor mixed with new ones."""
@@ -278,7 +280,7 @@ async def test_values_of_an_earlier_cluster(
         await fresh.initialise()
 
 
-async def test_a_parent_left_behind_is_no_value(
+async def test_a_remaining_parent_is_not_a_value(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     await store.write_value(("a", "b"), b"1", None)
@@ -314,10 +316,10 @@ def lost_answer(connection: ZooKeeperConnection, method: str) -> Iterator[None]:
     assert lost
 
 
-async def test_who_watches_hears_of_the_old_list_first(
+async def test_a_watcher_is_notified_of_the_old_list_first(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """Apache's client forgets where a bookie is when its node goes, in whichever list."""
+    """Apache's client forgets a bookie when its node is deleted, whichever list the node was in."""
     registration = await store.register_bookie(ONE)
     lists = f"{where.root}/available", f"{where.root}/available/readonly"
     for old, new, readonly in ((*lists, True), (*reversed(lists), False)):
@@ -334,17 +336,17 @@ async def test_who_watches_hears_of_the_old_list_first(
         assert stat.owner == store._zk.session_id
 
 
-async def test_a_list_that_is_not_there_yet(
+async def test_a_missing_read_only_list_is_created(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """As in a cluster of Apache's that never had a bookie that is read-only."""
+    """An Apache cluster that never had a read-only bookie lacks this list."""
     registration = await store.register_bookie(ONE)
     await raw.delete(f"{where.root}/available/readonly")
     await registration.set_readonly(True)
     assert await store.bookies() == Bookies({}, {ONE.bookie_id: ONE})
 
 
-async def test_a_node_that_was_taken_away(
+async def test_a_deleted_registration_is_restored(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     registration = await store.register_bookie(ONE)
@@ -362,7 +364,7 @@ async def test_a_node_that_was_taken_away(
     assert await store.bookies() == Bookies({}, {ONE.bookie_id: ONE})
 
 
-async def test_lost_answers_to_ledger_changes(store: ZooKeeperStore) -> None:
+async def test_ledger_changes_with_lost_replies_are_resolved(store: ZooKeeperStore) -> None:
     zk = store._zk
     await store.create_ledger(METADATA, 1)  # parents are there: the first create is the ledger
     with lost_answer(zk, "create"):
@@ -382,7 +384,7 @@ async def test_lost_answers_to_ledger_changes(store: ZooKeeperStore) -> None:
         await store.read_ledger(2)
 
 
-async def test_lost_answers_to_new_ids(store: ZooKeeperStore) -> None:
+async def test_ids_are_unique_despite_lost_replies(store: ZooKeeperStore) -> None:
     """An id may be left unused, but is never given twice."""
     await store.create_ledger(METADATA)
     with lost_answer(store._zk, "create"):
@@ -390,7 +392,7 @@ async def test_lost_answers_to_new_ids(store: ZooKeeperStore) -> None:
     assert await ids_of(store) == [0, ledger_id]
 
 
-async def test_lost_answers_to_other_changes(store: ZooKeeperStore) -> None:
+async def test_other_changes_with_lost_replies_are_resolved(store: ZooKeeperStore) -> None:
     zk = store._zk
     await store.write_cookie("a:1", b"x", None)
     await store.write_value(("a",), b"x", None)
@@ -420,7 +422,7 @@ async def test_lost_answers_to_other_changes(store: ZooKeeperStore) -> None:
         await store.write_cookie("a:1", b"x", None)
 
 
-async def test_a_lost_answer_to_initialise(where: MetadataURI) -> None:
+async def test_an_initialisation_with_a_lost_reply_is_resolved(where: MetadataURI) -> None:
     store = await connect(replace(where, root=f"{where.root}-new"))
     try:
         with lost_answer(store._zk, "commit"):
@@ -433,7 +435,7 @@ async def test_a_lost_answer_to_initialise(where: MetadataURI) -> None:
 # -- the load of a large cluster --------------------------------------------------------------
 
 
-async def test_a_watch_of_the_bookies_reads_only_the_addresses_that_are_new(
+async def test_a_bookie_watch_reads_only_new_addresses(
     zookeeper: Backend, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If each client read all addresses after each change, the load would grow with the square."""
@@ -470,10 +472,10 @@ async def test_a_watch_of_the_bookies_reads_only_the_addresses_that_are_new(
     assert read == []
 
 
-async def test_a_watch_without_addresses_reads_those_that_are_learnt(
+async def test_a_watch_without_addresses_reads_only_the_requested_ones(
     zookeeper: Backend, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many processes as bookies would otherwise read the square of their number at the start."""
+    """Otherwise the reads at the start would grow with the square of the number of bookies."""
     other = await zookeeper.store()
     ids = [f"host-{number}:3181" for number in range(20)]
     held = [await other.register_bookie(replace(ONE, bookie_id=id_)) for id_ in [*ids, "named"]]
@@ -489,7 +491,7 @@ async def test_a_watch_without_addresses_reads_those_that_are_learnt(
     seen: list[Bookies] = []
     store.watch_bookies(seen.append, addresses=False)
     await until(lambda: [len(one.writable) for one in seen] == [21])
-    assert read == ["named"], "its id is no address"
+    assert read == ["named"], "the id is not an address"
     assert [one.bookie_id for one in seen[0].writable.values() if not one.assumed] == ["named"]
     for _ in range(2):
         await store.learn_bookies(ids[3:5])
@@ -504,13 +506,13 @@ async def test_a_watch_without_addresses_reads_those_that_are_learnt(
     store.watch_bookies(everything.append)
     there = await other.bookies()
     await until(lambda: everything == [there])
-    assert len(read) == 18, "all that were not read before"
+    assert len(read) == 18, "all addresses that were not read before"
 
 
 # -- lost sessions ----------------------------------------------------------------------------
 
 
-async def test_after_a_lost_session_all_is_set_up_again(
+async def test_registrations_and_watches_are_restored_after_a_lost_session(
     zookeeper: Backend,
     where: MetadataURI,
     raw: ZooKeeperConnection,
@@ -549,7 +551,7 @@ async def test_after_a_lost_session_all_is_set_up_again(
     await until(lambda: watching[-1] == Bookies({"second": second}, {}))
 
 
-async def test_operations_go_on_over_a_lost_session(store: ZooKeeperStore) -> None:
+async def test_operations_continue_over_a_lost_session(store: ZooKeeperStore) -> None:
     ending = asyncio.ensure_future(asyncio.to_thread(end_session, store))
     ids = []
     while not ending.done() or len(ids) < 20:
@@ -571,7 +573,7 @@ async def test_a_client_that_stopped_is_replaced(store: ZooKeeperStore) -> None:
     assert (await store.create_ledger(METADATA))[0] == 0
 
 
-async def test_a_cancelled_registration(store: ZooKeeperStore) -> None:
+async def test_a_cancelled_registration_removes_only_its_own_node(store: ZooKeeperStore) -> None:
     """Its own node is removed, but never the node of a later attempt."""
     for _ in range(10):
         registering = asyncio.ensure_future(store.register_bookie(ONE))
@@ -609,7 +611,7 @@ async def test_a_close_spares_the_next_registration_of_the_bookie(
     assert await store.bookies() == Bookies({ONE.bookie_id: ONE}, {})
 
 
-async def test_closing_a_store_answers_those_who_wait(own_server: ZooKeeperServer) -> None:
+async def test_closing_a_store_fails_waiting_calls(own_server: ZooKeeperServer) -> None:
     store = await connect(parse_uri(own_server.uri("/closing")))
     await store.initialise()
     registration = await store.register_bookie(ONE)
@@ -644,7 +646,7 @@ async def own_server(stoppable_server: ZooKeeperServer) -> ZooKeeperServer:
     return stoppable_server
 
 
-async def test_a_server_that_comes_back(own_server: ZooKeeperServer) -> None:
+async def test_operations_wait_for_a_restarted_server(own_server: ZooKeeperServer) -> None:
     """Operations wait for it, and registrations and watches are restored."""
     where = parse_uri(own_server.uri("/back"))
     store = await connect(where, session_timeout_ms=SESSION_TIMEOUT_MS)
@@ -673,7 +675,7 @@ async def test_a_server_that_comes_back(own_server: ZooKeeperServer) -> None:
         await store.close()
 
 
-async def test_a_server_that_stays_away(own_server: ZooKeeperServer) -> None:
+async def test_operations_fail_if_the_server_stays_away(own_server: ZooKeeperServer) -> None:
     where = parse_uri(own_server.uri("/away"))
     store = await connect(where, session_timeout_ms=1_000, operation_timeout_s=0.5)
     try:
@@ -697,7 +699,7 @@ async def test_a_server_that_stays_away(own_server: ZooKeeperServer) -> None:
         await store.close()
 
 
-async def test_an_address_that_never_answers() -> None:
+async def test_an_address_that_never_answers_is_reported() -> None:
     """Something listens there, but it is not ZooKeeper."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -709,7 +711,7 @@ async def test_an_address_that_never_answers() -> None:
             )
 
 
-async def test_a_dead_server_beside_a_live_one(where: MetadataURI) -> None:
+async def test_a_dead_server_beside_a_live_one_is_skipped(where: MetadataURI) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         dead = f"127.0.0.1:{silent.getsockname()[1]}"
         store = await connect(replace(where, servers=(dead, *where.servers, dead)))
@@ -729,7 +731,9 @@ def test_one_server_per_directory(zookeeper_server: ZooKeeperServer) -> None:
         zookeeper_server.start()
 
 
-def test_a_port_that_is_taken(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+def test_a_zookeeper_on_a_port_in_use_is_refused(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
     """The server at the port is another one: its answers do not count."""
     second = ZooKeeperServer(tmp_path / "second", zookeeper_server.port)
     with pytest.raises(StartError, match="ended right after its start") as raised:
@@ -738,7 +742,7 @@ def test_a_port_that_is_taken(zookeeper_server: ZooKeeperServer, tmp_path: Path)
     assert "zookeeper.log" in str(raised.value)
 
 
-def test_a_server_that_ends_by_itself(tmp_path: Path) -> None:
+def test_a_server_that_exits_is_reported(tmp_path: Path) -> None:
     server = ZooKeeperServer(tmp_path)
     assert server.wait(0) is None
     with server:
@@ -749,7 +753,7 @@ def test_a_server_that_ends_by_itself(tmp_path: Path) -> None:
     server.stop()
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyspark_or_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(zookeeper_server.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(StartError, match=r'pip install "quire-log\[spark\]"'):

@@ -25,7 +25,7 @@ def locks_of(store: MetadataStore, owner: str) -> ReplicationLocks:
     return ReplicationLocks(store, owner, SystemClock())
 
 
-async def test_one_at_a_time_has_the_lock(backend: Backend, store: MetadataStore) -> None:
+async def test_only_one_process_holds_the_lock(backend: Backend, store: MetadataStore) -> None:
     one, other = locks_of(store, "host-1"), locks_of(await backend.store(), "host-2")
     async with one.hold(LEDGER):
         with pytest.raises(
@@ -58,7 +58,7 @@ async def test_a_lock_ends_with_the_session(backend: Backend, store: MetadataSto
     await until(can_be_held)
 
 
-async def test_a_lock_says_who_has_it_and_since_when(store: MetadataStore) -> None:
+async def test_a_lock_names_its_holder_and_time(store: MetadataStore) -> None:
     locks = locks_of(store, "host-1")
     assert await locks.held_by(LEDGER) is None
     before_ms = SystemClock().now_ms()
@@ -71,7 +71,7 @@ async def test_a_lock_says_who_has_it_and_since_when(store: MetadataStore) -> No
     assert await locks.held_by(LEDGER) is None
 
 
-async def test_a_lock_that_could_not_be_given_back_is_given_back_later(
+async def test_a_lock_that_could_not_be_released_is_released_later(
     backend: Backend, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locks, other = locks_of(store, "host-1"), locks_of(await backend.store(), "host-2")
@@ -92,7 +92,7 @@ async def test_a_lock_that_could_not_be_given_back_is_given_back_later(
         assert await other.held_by(LEDGER) is not None
 
 
-async def test_a_lock_is_given_back_although_its_release_is_cancelled(
+async def test_a_lock_is_released_even_if_the_release_is_cancelled(
     backend: Backend, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locks, other = locks_of(store, "host-1"), locks_of(await backend.store(), "host-2")
@@ -117,7 +117,7 @@ async def test_a_lock_is_given_back_although_its_release_is_cancelled(
         pass
 
 
-async def test_a_lock_that_a_new_session_has_taken_is_given_back(
+async def test_a_lock_acquired_by_a_new_session_is_released(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store was away when the lock was taken, and the session ended meanwhile."""
@@ -141,7 +141,7 @@ async def test_a_lock_that_a_new_session_has_taken_is_given_back(
     await store.close()
 
 
-async def test_a_lock_of_another_process_is_not_given_back(
+async def test_a_lock_of_another_process_is_not_released(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session ended, and with it the lock."""
@@ -158,7 +158,7 @@ async def test_a_lock_of_another_process_is_not_given_back(
     await store.close()
 
 
-async def test_a_mark_is_taken_away_unless_it_was_made_again(store: MetadataStore) -> None:
+async def test_a_mark_is_removed_unless_it_was_set_again(store: MetadataStore) -> None:
     locks = locks_of(store, "host-1")
     async with locks.hold(LEDGER) as lock:
         assert lock.mark is None
@@ -177,7 +177,7 @@ async def test_a_mark_is_taken_away_unless_it_was_made_again(store: MetadataStor
     assert await locks.marked(LEDGER) is not None
 
 
-async def test_a_mark_made_after_one_was_taken_away_stays(store: MetadataStore) -> None:
+async def test_a_mark_set_after_a_removal_is_kept(store: MetadataStore) -> None:
     """Its version is that of the former one."""
     locks = locks_of(store, "host-1")
     await locks.mark(LEDGER, ["a:1"])
@@ -190,7 +190,7 @@ async def test_a_mark_made_after_one_was_taken_away_stays(store: MetadataStore) 
     assert marked.value.replicas == ("b:1",)
 
 
-async def test_a_mark_made_while_the_lock_was_lost_stays(store: MetadataStore) -> None:
+async def test_a_mark_set_while_the_lock_was_lost_is_kept(store: MetadataStore) -> None:
     """Another process has removed the mark meanwhile, and the versions have begun again."""
     locks, other = locks_of(store, "host-1"), locks_of(store, "host-2")
     await locks.mark(LEDGER, ["a:1"])
@@ -203,7 +203,7 @@ async def test_a_mark_made_while_the_lock_was_lost_stays(store: MetadataStore) -
     assert marked.value.replicas == ("b:1",)
 
 
-async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataStore) -> None:
+async def test_marks_and_locks_have_apaches_paths(backend: Backend, store: MetadataStore) -> None:
     if not isinstance(store, ZooKeeperStore):
         assert not locks_of(store, "x").root.startswith("/ledgers")
         return

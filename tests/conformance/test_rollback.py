@@ -36,7 +36,9 @@ async def marks(store: MetadataStore) -> list[LogMark]:
     return [] if found is None else list(found.value.marks.values())
 
 
-async def test_a_restored_copy_and_an_empty_disk(backend: Backend, tmp_path: Path) -> None:
+async def test_an_older_copy_or_an_empty_file_is_detected_as_a_rollback(
+    backend: Backend, tmp_path: Path
+) -> None:
     store = await backend.store()
     metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b",)),))
     await store.create_ledger(metadata, 1)

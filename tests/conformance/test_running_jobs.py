@@ -42,7 +42,7 @@ async def told(
     return await until(lambda: running_jobs(store), right=wanted)
 
 
-async def test_a_job_is_told_of_while_it_runs(backend: Backend, store: MetadataStore) -> None:
+async def test_a_job_is_listed_while_it_runs(backend: Backend, store: MetadataStore) -> None:
     other, far = await backend.store(), JobStatus()
     assert await running_jobs(other) == []
     async with job(store, lambda: far):
@@ -60,7 +60,7 @@ async def test_a_job_is_told_of_while_it_runs(backend: Backend, store: MetadataS
     assert await told(other, lambda jobs: not jobs) == []
 
 
-async def test_one_that_dies_goes_with_its_session(backend: Backend, store: MetadataStore) -> None:
+async def test_a_job_disappears_with_its_session(backend: Backend, store: MetadataStore) -> None:
     mortal = await backend.store()
     async with job(mortal):
         await told(store, bool)
@@ -68,7 +68,7 @@ async def test_one_that_dies_goes_with_its_session(backend: Backend, store: Meta
         await told(store, lambda jobs: not jobs)
 
 
-async def test_one_whose_node_went_is_told_of_again(store: MetadataStore) -> None:
+async def test_a_job_whose_node_was_deleted_is_listed_again(store: MetadataStore) -> None:
     async with job(store):
         await told(store, bool)
         root = job_announcements._root(store.uri)
@@ -77,7 +77,7 @@ async def test_one_whose_node_went_is_told_of_again(store: MetadataStore) -> Non
         await told(store, bool)
 
 
-async def test_nothing_is_written_while_nothing_changes(store: MetadataStore) -> None:
+async def test_an_unchanged_job_status_is_not_written(store: MetadataStore) -> None:
     looked = 0
 
     def far() -> JobStatus:
@@ -93,7 +93,7 @@ async def test_nothing_is_written_while_nothing_changes(store: MetadataStore) ->
         assert (await store.tree.read(f"{root}/{name}")).version == 0
 
 
-async def test_what_makes_no_sense_and_what_is_too_much_is_left_out(store: MetadataStore) -> None:
+async def test_malformed_and_surplus_job_nodes_are_skipped(store: MetadataStore) -> None:
     root = job_announcements._root(store.uri)
     await store.tree.make_path(root)
     for number, value in enumerate((b"", b"[]", b'{"far": {}}', b"\xff", b'{"far": 7}')):
@@ -110,7 +110,7 @@ async def test_what_makes_no_sense_and_what_is_too_much_is_left_out(store: Metad
     assert len(await running_jobs(store)) < RUNNING_MAX
 
 
-async def test_a_job_runs_also_where_it_cannot_say_so(backend: Backend) -> None:
+async def test_a_job_runs_even_if_it_cannot_be_announced(backend: Backend) -> None:
     away = await backend.store()
     await away.close()
     async with job(away), asyncio.timeout(LIMIT_S):

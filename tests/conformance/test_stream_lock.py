@@ -41,7 +41,9 @@ async def waiting(tree: Tree, path: str, count: int) -> list[str]:
     return await until(lambda: tree.children(path), right=lambda names: len(names) == count)
 
 
-async def test_one_owner_at_a_time(store: MetadataStore, path: str, tasks: TaskSet) -> None:
+async def test_a_stream_lock_has_one_owner_at_a_time(
+    store: MetadataStore, path: str, tasks: TaskSet
+) -> None:
     first = StreamLock(store.tree, path, tasks)
     await first.acquire(0)
     [name] = await store.tree.children(path)
@@ -64,7 +66,7 @@ async def test_one_owner_at_a_time(store: MetadataStore, path: str, tasks: TaskS
     await third.release()
 
 
-async def test_owners_follow_in_order(
+async def test_a_stream_lock_is_granted_in_order(
     backend: Backend, store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
     """The owners are two sessions. A member in the middle gives up, which affects no other."""
@@ -96,7 +98,7 @@ async def test_owners_follow_in_order(
     assert await store.tree.children(path) == []
 
 
-async def test_members_of_others_come_first(
+async def test_lock_members_are_ordered_by_number(
     store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
     """Members are ordered by number, whatever their names are, and those without a number come
@@ -117,7 +119,7 @@ async def test_members_of_others_come_first(
     assert await store.tree.children(path) == ["member_none"]
 
 
-async def test_a_cancelled_wait_leaves_nothing(
+async def test_a_cancelled_wait_leaves_no_lock_member(
     store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
     """At any step, a member that joined unnoticed would hold up all the others."""
@@ -133,7 +135,7 @@ async def test_a_cancelled_wait_leaves_nothing(
     await owner.release()
 
 
-async def test_a_lost_session_is_told(
+async def test_the_loss_of_a_session_ends_the_lock(
     backend: Backend, store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
     other = await backend.store()
@@ -152,7 +154,7 @@ async def test_a_lost_session_is_told(
     await next_one.release()
 
 
-async def test_who_waits_goes_on_in_a_new_session(
+async def test_a_waiting_lock_continues_in_a_new_session(
     backend: Backend, store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
     other = await backend.store()
@@ -170,7 +172,7 @@ async def test_who_waits_goes_on_in_a_new_session(
     await lock.release()
 
 
-async def test_the_stream_is_deleted_meanwhile(
+async def test_waiting_for_the_lock_of_a_deleted_stream_fails(
     store: MetadataStore, path: str, tasks: TaskSet
 ) -> None:
     lock = StreamLock(store.tree, path, tasks)

@@ -45,7 +45,7 @@ async def base(tree: Tree) -> str:
 # -- nodes ------------------------------------------------------------------------------------
 
 
-async def test_nodes_come_change_and_go(tree: Tree, base: str) -> None:
+async def test_nodes_are_created_changed_and_deleted(tree: Tree, base: str) -> None:
     path = f"{base}/node"
     assert not await tree.exists(path)
     assert await tree.commit(Create(path, b"\x00one")) == [path]
@@ -71,7 +71,7 @@ async def test_children_are_sorted_names(tree: Tree, base: str) -> None:
     assert await tree.children(f"{base}/a") == ["below"]
 
 
-async def test_the_root_is_there(tree: Tree, base: str) -> None:
+async def test_the_root_exists_and_cannot_be_deleted(tree: Tree, base: str) -> None:
     assert await tree.exists("/")
     assert (await tree.read("/")).version >= 0
     found = await tree.children("/")
@@ -101,7 +101,7 @@ async def test_a_tree_needs_no_cluster(empty_backend: Backend) -> None:
 # -- errors -----------------------------------------------------------------------------------
 
 
-async def test_what_is_missing(tree: Tree, base: str) -> None:
+async def test_operations_on_missing_nodes_raise_no_such_key(tree: Tree, base: str) -> None:
     gone = f"{base}/gone"
     for call in (tree.read(gone), tree.children(gone)):
         with pytest.raises(NoSuchKeyError, match=gone):
@@ -116,7 +116,7 @@ async def test_what_is_missing(tree: Tree, base: str) -> None:
     assert await tree.children(base) == []
 
 
-async def test_what_is_there_already(tree: Tree, base: str) -> None:
+async def test_creating_an_existing_node_raises_key_exists(tree: Tree, base: str) -> None:
     path = f"{base}/node"
     await tree.commit(Create(path, b"1"))
     with pytest.raises(KeyExistsError, match=f"create {path}") as raised:
@@ -126,7 +126,9 @@ async def test_what_is_there_already(tree: Tree, base: str) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2])
-async def test_another_version(tree: Tree, base: str, version: int) -> None:
+async def test_operations_with_another_version_raise_a_conflict(
+    tree: Tree, base: str, version: int
+) -> None:
     path = f"{base}/node"
     await tree.commit(Create(path))
     await tree.commit(Put(path, b"1"))
@@ -138,7 +140,7 @@ async def test_another_version(tree: Tree, base: str, version: int) -> None:
     assert await tree.read(path) == Versioned(b"1", 1)
 
 
-async def test_a_node_with_children_stays(tree: Tree, base: str) -> None:
+async def test_a_node_with_children_is_not_deleted(tree: Tree, base: str) -> None:
     await tree.commit(Create(f"{base}/a"), Create(f"{base}/a/b"))
     with pytest.raises(NotEmptyError, match=f"delete {base}/a"):
         await tree.commit(Delete(f"{base}/a"))
@@ -155,7 +157,7 @@ async def test_a_node_with_children_stays(tree: Tree, base: str) -> None:
         *("/zookeeper", "/zookeeper/quota"),
     ],
 )
-async def test_paths_that_not_every_store_can_have(tree: Tree, path: str) -> None:
+async def test_paths_that_some_stores_cannot_have_are_refused(tree: Tree, path: str) -> None:
     calls: list[Callable[[], object]] = [
         lambda: tree.watch_children(path, lambda names: None),
         lambda: tree.watch_value(path, lambda value: None),
@@ -175,7 +177,7 @@ async def test_paths_that_not_every_store_can_have(tree: Tree, path: str) -> Non
             await refused
 
 
-async def test_bounds(tree: Tree, base: str) -> None:
+async def test_commits_over_the_limits_are_refused(tree: Tree, base: str) -> None:
     path = f"{base}/node"
     for refused in (
         (Create(path, b"x" * (NODE_BYTES_MAX + 1)),),
@@ -206,7 +208,7 @@ async def test_bounds(tree: Tree, base: str) -> None:
 # -- commits ----------------------------------------------------------------------------------
 
 
-async def test_all_or_nothing(tree: Tree, base: str) -> None:
+async def test_a_commit_is_atomic(tree: Tree, base: str) -> None:
     kept = f"{base}/kept"
     await tree.commit(Create(kept, b"1"), Create(f"{kept}/child"))
     good: list[Operation] = [
@@ -241,7 +243,7 @@ async def test_all_or_nothing(tree: Tree, base: str) -> None:
     assert (await tree.commit(*good))[6] == f"{base}/n-0000000002"
 
 
-async def test_each_sees_those_before_it(tree: Tree, base: str) -> None:
+async def test_operations_of_a_commit_see_the_earlier_ones(tree: Tree, base: str) -> None:
     path = f"{base}/logrecs_1"
     await tree.commit(Create(path, b"active"))
     await tree.commit(Put(path, b"later"))
@@ -263,7 +265,7 @@ async def test_each_sees_those_before_it(tree: Tree, base: str) -> None:
     assert await tree.read(path) == Versioned(b"3", 3)
 
 
-async def test_contenders_each_count_once(backend: Backend, base: str) -> None:
+async def test_concurrent_increments_are_counted_once(backend: Backend, base: str) -> None:
     trees = [(await backend.store()).tree for _ in range(3)]
     counter, places = f"{base}/counter", f"{base}/places"
     await trees[0].commit(Create(counter, b"0"), Create(places))
@@ -290,7 +292,7 @@ async def test_contenders_each_count_once(backend: Backend, base: str) -> None:
     assert len(await trees[0].children(places)) == 60
 
 
-async def test_what_others_committed_is_seen_after_a_sync(backend: Backend, base: str) -> None:
+async def test_commits_of_others_are_visible_after_a_sync(backend: Backend, base: str) -> None:
     one, two = (await backend.store()).tree, (await backend.store()).tree
     for number in range(20):
         await one.commit(Put(base, b"%d" % number))
@@ -301,7 +303,7 @@ async def test_what_others_committed_is_seen_after_a_sync(backend: Backend, base
 # -- sequential nodes -------------------------------------------------------------------------
 
 
-async def test_numbers_count_all_creations_below_the_parent(tree: Tree, base: str) -> None:
+async def test_sequence_numbers_count_all_creations_below_the_parent(tree: Tree, base: str) -> None:
     def numbered(name: str) -> Create:
         return Create(f"{base}/{name}", sequential=True)
 
@@ -319,7 +321,7 @@ async def test_numbers_count_all_creations_below_the_parent(tree: Tree, base: st
     assert await tree.commit(numbered("a-")) == [f"{base}/a-0000000000"]
 
 
-async def test_a_number_that_somebody_chose(tree: Tree, base: str) -> None:
+async def test_a_sequence_number_in_use_raises_key_exists(tree: Tree, base: str) -> None:
     await tree.commit(Create(f"{base}/a-0000000001"))
     with pytest.raises(KeyExistsError):
         await tree.commit(Create(f"{base}/a-", sequential=True))
@@ -328,7 +330,7 @@ async def test_a_number_that_somebody_chose(tree: Tree, base: str) -> None:
 # -- ephemeral nodes --------------------------------------------------------------------------
 
 
-async def test_ephemeral_nodes_go_with_their_store(backend: Backend, base: str) -> None:
+async def test_ephemeral_nodes_disappear_with_their_store(backend: Backend, base: str) -> None:
     one, two = await backend.store(), await backend.store()
     member = Create(f"{base}/member_", b"one", ephemeral=True, sequential=True)
     (path,) = await one.tree.commit(member)
@@ -354,7 +356,9 @@ async def test_ephemeral_nodes_go_with_their_store(backend: Backend, base: str) 
     assert one.tree.session_id != two.tree.session_id
 
 
-async def test_a_lost_session(backend: Backend, base: str) -> None:
+async def test_a_lost_session_removes_ephemeral_nodes_and_is_reported(
+    backend: Backend, base: str
+) -> None:
     """Ephemeral nodes are gone, and the store is notified and continues with another session."""
     one, two = await backend.store(1_000), await backend.store()
     path = f"{base}/lock"
@@ -383,7 +387,9 @@ async def test_a_lost_session(backend: Backend, base: str) -> None:
     assert closed == []
 
 
-async def test_who_takes_the_place_of_a_lost_session(backend: Backend, base: str) -> None:
+async def test_a_lock_taken_from_a_lost_session_stays_with_the_winner(
+    backend: Backend, base: str
+) -> None:
     """Before the loser knows: the place is free, and stays the winner's."""
     one, two = await backend.store(), await backend.store()
     lock = f"{base}/lock"
@@ -400,7 +406,9 @@ async def test_who_takes_the_place_of_a_lost_session(backend: Backend, base: str
 # -- paths and trees --------------------------------------------------------------------------
 
 
-async def test_make_path(tree: Tree, base: str) -> None:
+async def test_make_path_creates_missing_parents_and_changes_no_value(
+    tree: Tree, base: str
+) -> None:
     path = f"{base}/a/b/c"
     await tree.make_path(path, b"value")
     assert await tree.read(path) == Versioned(b"value", 0)
@@ -415,7 +423,7 @@ async def test_make_path(tree: Tree, base: str) -> None:
     assert len(await tree.children(f"{base}/d/e")) == 10
 
 
-async def test_delete_tree(tree: Tree, base: str) -> None:
+async def test_delete_tree_removes_only_the_subtree(tree: Tree, base: str) -> None:
     for path in ("a/b/c", "a/b/d", "a/e", "a-", "a0", "ab/c"):
         await tree.make_path(f"{base}/{path}")
     await tree.commit(Create(f"{base}/a/mine", ephemeral=True))
@@ -427,7 +435,7 @@ async def test_delete_tree(tree: Tree, base: str) -> None:
     assert not await tree.exists(base)
 
 
-async def test_two_delete_the_same_tree(backend: Backend, base: str) -> None:
+async def test_two_clients_can_delete_the_same_tree(backend: Backend, base: str) -> None:
     trees = [(await backend.store()).tree for _ in range(2)]
     for start in range(0, 300, 100):
         await trees[0].commit(*(Create(f"{base}/{start + i}") for i in range(100)))
@@ -485,7 +493,7 @@ async def test_values_are_watched_over_deletion_and_creation(backend: Backend, b
     assert seen.count(Versioned(b"0", 1)) == 1
 
 
-async def test_many_watches(backend: Backend, base: str) -> None:
+async def test_many_watches_report_every_change(backend: Backend, base: str) -> None:
     one, two = (await backend.store()).tree, (await backend.store()).tree
     paths = [f"{base}/{number}" for number in range(50)]
     await one.commit(*(Create(path) for path in paths))
@@ -506,7 +514,7 @@ async def test_many_watches(backend: Backend, base: str) -> None:
 # -- the end ----------------------------------------------------------------------------------
 
 
-async def test_a_closed_store(backend: Backend, base: str) -> None:
+async def test_a_closed_tree_raises_client_closed(backend: Backend, base: str) -> None:
     store = await backend.store()
     await store.close()
     for call in (
@@ -530,7 +538,9 @@ async def test_a_closed_store(backend: Backend, base: str) -> None:
         store.on_outage(lambda seconds: None)
 
 
-async def test_a_node_that_is_created_and_deleted_at_once(tree: Tree, base: str) -> None:
+async def test_a_node_created_and_deleted_in_one_commit_leaves_nothing(
+    tree: Tree, base: str
+) -> None:
     """Such a transaction succeeds exactly if the node does not exist, and leaves nothing."""
     await tree.make_path(f"{base}/a/b")
     absent = [Create(f"{base}/a/c"), Delete(f"{base}/a/c")]

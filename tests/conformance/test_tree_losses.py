@@ -169,7 +169,7 @@ async def lose_one(number: int, loss: Loss, server: ZooKeeperServer, where: Meta
 
 @zookeeper_test
 @pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.ANSWER])
-async def test_a_loss_at_any_request(
+async def test_a_commit_survives_a_lost_connection_at_any_request(
     loss: Loss, zookeeper_server: ZooKeeperServer, where: MetadataURI
 ) -> None:
     for first in range(0, REQUESTS_MAX, AT_ONCE):
@@ -202,7 +202,7 @@ async def count_to_five(tree: Tree, base: str) -> list[MetadataUnavailableError]
 
 
 @zookeeper_test
-async def test_a_session_lost_at_any_request(
+async def test_a_commit_survives_a_lost_session_at_any_request(
     zookeeper_server: ZooKeeperServer, where: MetadataURI
 ) -> None:
     """The outcome of a commit may be unknown, which is reported. A check before the retry avoids
@@ -232,7 +232,7 @@ async def test_a_session_lost_at_any_request(
 
 @zookeeper_test
 @pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.ANSWER])
-async def test_a_loss_at_the_very_first_commit(
+async def test_a_commit_survives_a_lost_connection_at_the_first_request(
     loss: Loss,
     where: MetadataURI,
     proxy: Proxy,
@@ -261,7 +261,7 @@ async def test_a_loss_at_the_very_first_commit(
 
 
 @zookeeper_test
-async def test_the_same_commit_of_someone_else_is_not_ours(
+async def test_an_identical_commit_of_another_client_is_not_mistaken_for_ours(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
 ) -> None:
     """Two take the same token with the same bytes; one request is lost. To take the other's for
@@ -280,7 +280,7 @@ async def test_the_same_commit_of_someone_else_is_not_ours(
 
 
 @zookeeper_test
-async def test_a_commit_that_others_have_built_upon(
+async def test_a_lost_reply_is_resolved_after_later_changes_by_others(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
 ) -> None:
     """Our commit was executed, and later changes by others are kept."""
@@ -299,7 +299,7 @@ async def test_a_commit_that_others_have_built_upon(
 
 @zookeeper_test
 @pytest.mark.parametrize("hidden", ["version", "node"])
-async def test_an_answer_that_nobody_can_give_any_more(
+async def test_a_lost_reply_that_cannot_be_resolved_is_reported(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str, hidden: str
 ) -> None:
     """It was executed, but changes by others hide the resulting version or name."""
@@ -332,7 +332,7 @@ async def marks_of(raw: ZooKeeperConnection, store: ZooKeeperStore) -> int:
 
 
 @zookeeper_test
-async def test_marks_are_used_again(
+async def test_commit_marks_are_reused(
     other: ZooKeeperStore, raw: ZooKeeperConnection, base: str
 ) -> None:
     for number in range(10):
@@ -374,7 +374,7 @@ async def test_a_cancelled_commit_leaves_no_mark(
 
 
 @zookeeper_test
-async def test_an_outage_is_told_when_it_is_over(
+async def test_an_outage_is_reported_when_it_is_over(
     where: MetadataURI, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(absence, "AWAY_S", 0.1)
@@ -397,7 +397,7 @@ async def test_an_outage_is_told_when_it_is_over(
 
 
 @zookeeper_test
-async def test_watches_over_a_darkness_longer_than_the_session(
+async def test_watches_survive_an_outage_longer_than_the_session(
     where: MetadataURI, other: ZooKeeperStore, proxy: Proxy, base: str
 ) -> None:
     store = await behind(proxy, where, 1_000)
@@ -427,7 +427,7 @@ async def test_watches_over_a_darkness_longer_than_the_session(
 
 
 @zookeeper_test
-async def test_a_short_darkness_keeps_the_session(
+async def test_a_short_outage_keeps_the_session(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
 ) -> None:
     lost: list[int] = []
@@ -449,7 +449,7 @@ async def test_a_short_darkness_keeps_the_session(
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_lost_in_memory(after: bool) -> None:
+async def test_the_memory_store_reports_lost_requests_and_replies(after: bool) -> None:
     cluster = MemoryCluster("losses", clock=SystemClock(), rng=random.Random(1))
     seen: list[tuple[str, bool]] = []
     failing: list[bool] = []
@@ -478,7 +478,7 @@ async def test_lost_in_memory(after: bool) -> None:
 
 
 @zookeeper_test
-async def test_a_tree_that_is_deleted_in_part(
+async def test_a_partly_deleted_tree_has_an_unknown_outcome(
     other: ZooKeeperStore, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nodes of the first commits are gone, so the error must not say that none is."""
@@ -505,7 +505,7 @@ async def test_a_tree_that_is_deleted_in_part(
 
 
 @zookeeper_test
-async def test_a_tree_that_others_have_created_again_is_not_deleted(
+async def test_a_tree_recreated_by_others_is_not_deleted(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
 ) -> None:
     """The deletion was repeated after its lost response, and deleted what another had created."""
@@ -521,14 +521,14 @@ async def test_a_tree_that_others_have_created_again_is_not_deleted(
 
 @zookeeper_test
 @pytest.mark.parametrize("loss", [None, Loss.ANSWER])
-async def test_a_path_whose_parents_others_delete(
+async def test_a_path_whose_parents_others_delete_has_a_known_outcome_without_a_loss(
     store: ZooKeeperStore,
     proxy: Proxy,
     base: str,
     loss: Loss | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a lost connection it is known that the node was not created."""
+    """If no connection was lost, the node was certainly not created."""
     attempts = 0
     create = store._zk.create
 

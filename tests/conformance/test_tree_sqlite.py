@@ -83,7 +83,7 @@ def write_schema_1(path: Path) -> None:
         connection.close()
 
 
-async def test_a_file_of_schema_1_gets_a_tree(tmp_path: Path) -> None:
+async def test_a_file_of_schema_1_is_migrated(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     write_schema_1(path)
     opened = await asyncio.gather(*(SqliteFile.open(path, None) for _ in range(4)))
@@ -121,7 +121,7 @@ class _Named(Backend):
 # -- leases -----------------------------------------------------------------------------------
 
 
-async def test_a_lease_that_ran_out_is_not_taken_up_again(sqlite: Backend) -> None:
+async def test_an_expired_lease_is_not_renewed(sqlite: Backend) -> None:
     """After a long pause of the process, others have seen its nodes disappear, so they are gone.
 
     Its bookie, which no other session has, stays registered.
@@ -153,7 +153,7 @@ async def test_a_lease_that_ran_out_is_not_taken_up_again(sqlite: Backend) -> No
         await observer.close()
 
 
-async def test_leases_are_renewed(sqlite: Backend) -> None:
+async def test_a_lease_is_renewed_for_an_ephemeral_node_alone(sqlite: Backend) -> None:
     """An ephemeral node alone keeps the session alive, past its time-out."""
     timeout_ms = 1_500  # A busy machine may stop this process for most of a second.
     store = await open_store(sqlite, session_timeout_ms=timeout_ms)
@@ -175,7 +175,7 @@ async def test_leases_are_renewed(sqlite: Backend) -> None:
         await other.close()
 
 
-async def test_a_session_that_another_process_cleared_away(sqlite: Backend) -> None:
+async def test_a_session_removed_by_another_process_is_noticed(sqlite: Backend) -> None:
     mine, others = FakeMachine(), FakeMachine()
     owner = await open_store(sqlite, machine=mine, session_timeout_ms=1_000)
     other = await open_store(sqlite, machine=others, session_timeout_ms=LONG_MS)
@@ -196,7 +196,7 @@ async def test_a_session_that_another_process_cleared_away(sqlite: Backend) -> N
         await other.close()
 
 
-async def test_a_node_whose_session_is_not_known(sqlite: Backend) -> None:
+async def test_a_node_of_an_unknown_session_is_treated_as_missing(sqlite: Backend) -> None:
     """A program of the former version clears sessions away, but knows no nodes."""
     store = await open_store(sqlite)
     connection = sqlite3.connect(path_of(sqlite), isolation_level=None)
@@ -220,7 +220,7 @@ class LateMachine(FakeMachine):
         return self.time_ms
 
 
-async def test_nothing_was_committed_if_the_lease_always_ends_before(sqlite: Backend) -> None:
+async def test_a_commit_that_always_loses_its_lease_changes_nothing(sqlite: Backend) -> None:
     store = await open_store(sqlite, machine=LateMachine())
     try:
         with pytest.raises(MetadataUnavailableError, match="nothing was committed") as caught:

@@ -36,7 +36,9 @@ async def poison(store: MetadataStore, ledger_id: int) -> None:
         connection.close()
 
 
-async def test_it_is_named_skipped_and_replaced(ledger_store: MetadataStore) -> None:
+async def test_unreadable_metadata_is_named_skipped_and_replaceable(
+    ledger_store: MetadataStore,
+) -> None:
     store = ledger_store
     ids = [(await store.create_ledger(WELL))[0] for _ in range(3)]
     bad = ids[1]

@@ -77,7 +77,9 @@ OURS, EVERYONES = {("digest", "quire", ALL)}, {("world", "anyone", ALL)}
 
 
 @zookeeper
-async def test_who_may_touch_what_we_create(owned: MetadataStore, uri: str) -> None:
+async def test_created_nodes_have_the_documented_permissions(
+    owned: MetadataStore, uri: str
+) -> None:
     """Everything is ours, except for what Apache leaves open, and nodes above other clusters."""
     assert isinstance(owned, ZooKeeperStore)
     await all_kinds(owned)
@@ -106,7 +108,7 @@ async def test_long_ids_are_open_to_all(
 
 
 @zookeeper
-async def test_strangers_are_told_what_to_do(owned: MetadataStore, uri: str) -> None:
+async def test_a_client_without_permission_gets_a_remedy(owned: MetadataStore, uri: str) -> None:
     await all_kinds(owned)
     for options, named in ((ZooKeeperOptions(), AUTH_FILE_VARIABLE), (STRANGER, "'mallory'")):
         store = await open_metadata(uri, zookeeper=options)
@@ -134,7 +136,7 @@ async def test_strangers_are_told_what_to_do(owned: MetadataStore, uri: str) -> 
 
 
 @zookeeper
-async def test_one_denied_subtree_is_no_empty_subtree(owned: MetadataStore, uri: str) -> None:
+async def test_a_denied_subtree_is_not_treated_as_empty(owned: MetadataStore, uri: str) -> None:
     """A listing that left it out would make bookies delete its ledgers."""
     root = parse_uri(uri).root
     opened = ZooKeeperOptions(OWNER.digest, "open")
@@ -155,7 +157,7 @@ async def test_one_denied_subtree_is_no_empty_subtree(owned: MetadataStore, uri:
 
 
 @zookeeper
-async def test_an_identity_without_access_control(uri: str) -> None:
+async def test_an_identity_with_open_access_creates_open_nodes(uri: str) -> None:
     """acl="open": known to the server, but what we create is everyone's."""
     store = await open_metadata(uri, zookeeper=ZooKeeperOptions("quire:secret", acl="open"))
     other = await open_metadata(uri, zookeeper=ZooKeeperOptions())
@@ -172,7 +174,9 @@ async def test_an_identity_without_access_control(uri: str) -> None:
 
 
 @zookeeper
-async def test_clusters_of_two_identities_side_by_side(owned: MetadataStore, uri: str) -> None:
+async def test_two_identities_can_have_clusters_side_by_side(
+    owned: MetadataStore, uri: str
+) -> None:
     """The nodes that the first created above both permit the second to create its own."""
     await owned.write_value(("a",), b"1", None)
     store = await open_metadata(uri.replace("/ledgers", "/others"), zookeeper=STRANGER)
@@ -186,7 +190,7 @@ async def test_clusters_of_two_identities_side_by_side(owned: MetadataStore, uri
 
 
 @zookeeper
-async def test_an_identity_outlives_connections_and_sessions(
+async def test_an_identity_survives_reconnects_and_new_sessions(
     owned: MetadataStore, uri: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     async with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
@@ -204,7 +208,7 @@ async def test_an_identity_outlives_connections_and_sessions(
 
 
 @zookeeper
-async def test_a_server_that_takes_no_such_identity(
+async def test_a_server_that_refuses_the_identity_is_reported(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kazoo_adapter, "_AUTH_SCHEME", "nonsense")
@@ -241,10 +245,10 @@ def quire_command(
 
 
 @zookeeper
-async def test_from_the_environment(
+async def test_the_identity_can_come_from_the_environment(
     owned: MetadataStore, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reaches the client, its blocking twin and the commands."""
+    """The identity applies to the client, its blocking twin and the commands."""
     file = tmp_path / "identity"
     file.write_text(f"{OWNER.digest}\n")
     file.chmod(0o600)
@@ -262,7 +266,7 @@ async def test_from_the_environment(
 
 
 @zookeeper
-def test_given_in_python(uri: str) -> None:
+def test_the_identity_can_be_given_in_python(uri: str) -> None:
     with pytest.raises(ClusterNotInitialisedError):
         blocking.connect(uri, zookeeper=OWNER)
     run = quire_command(["cluster", "init", "--metadata", uri], {AUTH_VARIABLE: str(OWNER.digest)})
@@ -273,7 +277,7 @@ def test_given_in_python(uri: str) -> None:
         blocking.connect(uri, zookeeper=STRANGER)
 
 
-def test_options() -> None:
+def test_invalid_zookeeper_options_are_refused() -> None:
     assert not ZooKeeperOptions().private
     assert ZooKeeperOptions("u:p").private
     assert ZooKeeperOptions("u:p", "creator").private
@@ -293,7 +297,7 @@ def test_options() -> None:
         assert "u:p" not in str(raised.value)
 
 
-def test_options_of_the_environment(tmp_path: Path) -> None:
+def test_zookeeper_options_are_read_from_the_environment(tmp_path: Path) -> None:
     good, bad, long = (tmp_path / name for name in ("good", "bad", "long"))
     good.write_bytes(b"u:p p\r\n")
     bad.write_bytes(b"u:geheim\nv:q\n")

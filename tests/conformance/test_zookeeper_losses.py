@@ -2,7 +2,8 @@
 
 A proxy between the store and a real ZooKeeper cuts the connection before the server receives a
 request, or after the server has executed it. It may also end the session.
-`test_a_loss_at_any_request` does this at every single request of a run with all operations.
+`test_every_operation_survives_a_lost_connection_at_any_request` does this at every single
+request of a run with all operations.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ async def lose_one(
 
 
 @pytest.mark.parametrize("loss", Loss)
-async def test_a_loss_at_any_request(
+async def test_every_operation_survives_a_lost_connection_at_any_request(
     loss: Loss, zookeeper_server: ZooKeeperServer, where: MetadataURI, raw: ZooKeeperConnection
 ) -> None:
     for first in range(0, REQUESTS_MAX, AT_ONCE):
@@ -213,7 +214,7 @@ async def held_back(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("update", [False, True])
-async def test_others_write_after_our_write(
+async def test_a_lost_reply_hidden_by_a_later_write_is_reported(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, update: bool
 ) -> None:
     """Ours was done, and is hidden by theirs: said as it is, and decided again by the content."""
@@ -247,7 +248,7 @@ async def test_others_write_after_our_write(
     assert await other.read_ledger(ledger_id) == theirs
 
 
-async def test_a_conflict_without_a_loss_is_known(store: ZooKeeperStore) -> None:
+async def test_a_conflict_without_a_lost_reply_has_a_known_outcome(store: ZooKeeperStore) -> None:
     ledger_id, created = await store.create_ledger(METADATA)
     await store.write_ledger(ledger_id, created.value, 0)
     with pytest.raises(VersionConflictError) as raised:
@@ -255,7 +256,7 @@ async def test_a_conflict_without_a_loss_is_known(store: ZooKeeperStore) -> None
     assert raised.value.outcome_known
 
 
-async def test_two_writes_of_the_same_bytes_are_told_apart(
+async def test_two_writes_of_the_same_bytes_are_distinguished(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     """Both count from 0 to 1. Ours never arrived: to take theirs for ours would lose a count."""
@@ -277,7 +278,7 @@ async def test_two_writes_of_the_same_bytes_are_told_apart(
         await creating
 
 
-async def test_a_cookie_that_others_have_created_again(
+async def test_a_deletion_of_a_cookie_recreated_by_others_claims_no_failure(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     """The first attempt was carried out, so the error must not say that nothing was changed."""
@@ -314,7 +315,7 @@ async def test_a_cookie_that_others_have_created_again(
     assert not created.value.outcome_known
 
 
-async def test_what_others_have_created_again_is_not_deleted(
+async def test_a_cookie_recreated_by_others_is_not_deleted(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     """The first attempt was carried out. The new node has the version of the deleted one."""
@@ -341,7 +342,7 @@ async def test_what_others_have_created_again_is_not_deleted(
     assert await other.read_value(("lock",)) == Versioned(b"new", 0)
 
 
-async def test_a_ledger_that_others_have_created_again_is_not_deleted(
+async def test_a_ledger_recreated_by_others_is_not_deleted(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     """The deletion was repeated after its lost response, and deleted the ledger of another."""
@@ -355,7 +356,7 @@ async def test_a_ledger_that_others_have_created_again_is_not_deleted(
     assert await other.read_ledger(77) == again
 
 
-async def test_a_deletion_of_any_version_spares_what_others_have_created_again(
+async def test_a_deletion_of_any_version_spares_a_recreated_cookie(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     await store.write_cookie("b:1", b"old", None)
@@ -378,7 +379,7 @@ async def test_a_deletion_of_any_version_spares_what_others_have_created_again(
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_deletion_of_a_value_with_others_below_it_spares_what_others_have_created_again(
+async def test_a_deletion_of_a_value_with_children_spares_a_recreated_value(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, *, again: bool
 ) -> None:
     """Such a value leaves its node behind, so the new value has the node of the old one."""
@@ -401,7 +402,7 @@ async def test_a_deletion_of_a_value_with_others_below_it_spares_what_others_hav
     assert (await other.read_value(("job", "part"))).value == b"1"
 
 
-async def test_a_write_that_is_sent_late_spares_a_value_that_others_have_created_again(
+async def test_a_late_write_spares_a_value_recreated_by_others(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     await store.write_value(("o",), b"old", None)
@@ -416,7 +417,7 @@ async def test_a_write_that_is_sent_late_spares_a_value_that_others_have_created
     assert await other.read_value(("o",)) == Versioned(b"new", 0)
 
 
-async def test_a_cluster_that_was_erased_after_the_first_attempt(
+async def test_a_lost_write_to_an_erased_cluster_has_an_unknown_outcome(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, raw: ZooKeeperConnection
 ) -> None:
     proxy.lose(change(CREATE_2, "cookies"), Loss.ANSWER, reopen=False)
@@ -432,7 +433,7 @@ async def test_a_cluster_that_was_erased_after_the_first_attempt(
     assert known.value.outcome_known
 
 
-async def test_a_ledger_of_someone_else_under_our_id(
+async def test_a_ledger_of_another_client_with_the_same_id_is_distinguished(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     """Another client chose the same id while our request was lost. The token shows that it is
@@ -455,7 +456,7 @@ async def test_a_ledger_of_someone_else_under_our_id(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_old_formats_have_no_token(
+async def test_a_lost_creation_in_an_old_format_never_gives_two_writers(
     store: ZooKeeperStore,
     other: ZooKeeperStore,
     proxy: Proxy,
@@ -482,7 +483,7 @@ async def test_old_formats_have_no_token(
     assert await ids_of(other) == [0, 1, 2, ledger_id]
 
 
-async def test_ids_are_given_once_while_connections_come_and_go(
+async def test_ids_are_unique_while_connections_break(
     where: MetadataURI, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     stores = [await behind(proxy, where) for _ in range(2)]
@@ -505,7 +506,7 @@ async def test_ids_are_given_once_while_connections_come_and_go(
             await store.close()
 
 
-async def test_a_cookie_that_others_have_changed(
+async def test_a_cookie_changed_by_others_is_a_conflict(
     store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     await store.write_cookie("b:1", b"0", None)
@@ -533,7 +534,7 @@ async def until_gone(store: ZooKeeperStore, bookie_id: str) -> None:
     await until(store.bookies, right=lambda found: found.find(bookie_id) is None)
 
 
-async def test_a_darkness_longer_than_the_session(
+async def test_a_bookie_is_registered_again_after_a_long_outage(
     where: MetadataURI, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     """The bookie is back with the same data, watches tell what was missed, once."""
@@ -565,7 +566,7 @@ async def test_a_darkness_longer_than_the_session(
         await store.close()
 
 
-async def test_a_short_darkness_keeps_the_session(
+async def test_a_short_outage_keeps_the_session(
     where: MetadataURI,
     raw: ZooKeeperConnection,
     store: ZooKeeperStore,
@@ -591,7 +592,7 @@ async def test_a_short_darkness_keeps_the_session(
     await until(lambda: ledgers == [created, written, None])
 
 
-async def test_another_takes_the_id_in_the_dark_and_stays(
+async def test_a_bookie_whose_id_was_taken_during_an_outage_stops(
     where: MetadataURI, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     """The loser is notified and stops, and can register again once the other has gone."""
@@ -617,7 +618,7 @@ async def test_another_takes_the_id_in_the_dark_and_stays(
         await store.close()
 
 
-async def test_another_takes_the_id_in_the_dark_and_goes(
+async def test_a_bookie_whose_id_was_taken_and_freed_registers_again(
     where: MetadataURI,
     other: ZooKeeperStore,
     proxy: Proxy,
@@ -643,7 +644,7 @@ async def test_another_takes_the_id_in_the_dark_and_goes(
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_a_change_whose_store_is_closed_meanwhile_has_an_unknown_outcome(
+async def test_a_change_during_the_close_of_its_store_has_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
     store: ZooKeeperStore,
     other: ZooKeeperStore,

@@ -46,7 +46,7 @@ async def store(zookeeper: Backend) -> ZooKeeperStore:
         (layout.FLAT, (SHORT, LONG)),
     ],
 )
-async def test_ledgers_where_none_can_be(
+async def test_ledgers_of_another_manager_make_a_listing_fail(
     where: MetadataURI, raw: ZooKeeperConnection, factory: str, paths: tuple[str, ...]
 ) -> None:
     """Written through another ledger manager: to leave them out would delete them."""
@@ -78,7 +78,7 @@ async def _make(raw: ZooKeeperConnection, root: str, path: str) -> None:
     "small",
     ["/000/0000/0000/0000/L0007", "/000/0000/0000/0001/L2345", "/000/0000/0021/4748/L3646"],
 )
-async def test_small_ids_in_the_tree_of_the_long_ids(
+async def test_small_ids_in_the_tree_of_long_ids_are_reported(
     where: MetadataURI, raw: ZooKeeperConnection, small: str
 ) -> None:
     """The LAYOUT was lost and restored with the wrong manager (apache/bookkeeper 870, 1014).
@@ -126,7 +126,7 @@ async def _listed(store: ZooKeeperStore, *, complete: bool) -> list[int]:
         (layout.FLAT, "/0000"),
     ],
 )
-async def test_names_among_the_ledgers_that_are_not_understood(
+async def test_unknown_names_among_the_ledgers_make_a_listing_incomplete(
     where: MetadataURI, raw: ZooKeeperConnection, factory: str, path: str
 ) -> None:
     """Such a list is never used for deletions. Plain listings show the other ledgers."""
@@ -159,7 +159,7 @@ async def test_names_among_the_ledgers_that_are_not_understood(
     ],
 )
 @pytest.mark.parametrize("named", [None, *layout.FACTORIES])
-async def test_layouts(
+async def test_the_layout_overrides_an_unspecified_manager_and_refuses_another(
     where: MetadataURI,
     raw: ZooKeeperConnection,
     content: bytes,
@@ -184,8 +184,8 @@ async def test_layouts(
         await store.close()
 
 
-async def test_a_layout_that_changes(where: MetadataURI, raw: ZooKeeperConnection) -> None:
-    """A cluster that was made anew below us: what is missing there proves nothing."""
+async def test_a_changed_layout_is_noticed(where: MetadataURI, raw: ZooKeeperConnection) -> None:
+    """In a cluster that was recreated meanwhile, a missing ledger proves nothing."""
     store = await connect(replace(where, factory=None))
     try:
         await store.create_ledger(METADATA, 5)
@@ -199,7 +199,7 @@ async def test_a_layout_that_changes(where: MetadataURI, raw: ZooKeeperConnectio
         await store.close()
 
 
-async def test_a_cluster_that_is_made_anew_denies_no_ledger(
+async def test_a_recreated_cluster_denies_no_ledger(
     where: MetadataURI, raw: ZooKeeperConnection
 ) -> None:
     """The nodes are gone, and another cluster has the root.
@@ -235,7 +235,7 @@ async def test_a_cluster_that_is_made_anew_denies_no_ledger(
         ),
     ],
 )
-async def test_where_other_managers_put_ledgers(
+async def test_each_manager_stores_ledgers_at_apaches_paths(
     where: MetadataURI,
     raw: ZooKeeperConnection,
     factory: str,
@@ -264,8 +264,10 @@ async def test_where_other_managers_put_ledgers(
 
 
 @pytest.mark.parametrize("manager", layout.FACTORIES)
-async def test_initialising_with_a_manager(where: MetadataURI, manager: str) -> None:
-    """Named by the URI or by the caller; not differently by both."""
+async def test_a_cluster_is_initialised_with_the_chosen_manager(
+    where: MetadataURI, manager: str
+) -> None:
+    """The URI or the caller names the manager. They must not contradict each other."""
     factory = layout.FACTORIES[manager]
     for number, (in_uri, asked) in enumerate(
         [(factory, None), (None, manager), (factory, manager)]
@@ -287,7 +289,7 @@ async def test_initialising_with_a_manager(where: MetadataURI, manager: str) -> 
         await store.close()
 
 
-async def test_the_command_with_a_manager(where: MetadataURI, raw: ZooKeeperConnection) -> None:
+async def test_cluster_init_accepts_a_manager(where: MetadataURI, raw: ZooKeeperConnection) -> None:
     root = f"{where.root}-5"
     uri = f"zk://{where.servers[0]}{root}"
 
@@ -307,7 +309,7 @@ async def test_the_command_with_a_manager(where: MetadataURI, raw: ZooKeeperConn
 # -- ids --------------------------------------------------------------------------------------
 
 
-async def test_long_ids(
+async def test_long_ids_follow_apaches_generator(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     assert (await store.create_ledger(METADATA))[0] == 0
@@ -318,7 +320,7 @@ async def test_long_ids(
     assert (await store.create_ledger(METADATA))[0] == 30064771072
 
 
-async def test_ids_overflow(
+async def test_ids_continue_after_each_counter_overflows(
     where: MetadataURI,
     raw: ZooKeeperConnection,
     store: ZooKeeperStore,
@@ -337,7 +339,7 @@ async def test_ids_overflow(
 
 
 @pytest.mark.parametrize("factory", [layout.FLAT, layout.LEGACY_HIERARCHICAL])
-async def test_ids_of_a_manager_without_long_ones(
+async def test_a_manager_without_long_ids_ends_with_the_short_ids(
     where: MetadataURI, raw: ZooKeeperConnection, monkeypatch: pytest.MonkeyPatch, factory: str
 ) -> None:
     """They end with the short ids, and `idgen-long` means nothing.
@@ -360,7 +362,7 @@ async def test_ids_of_a_manager_without_long_ones(
         await store.close()
 
 
-async def test_an_id_that_a_caller_took_before(
+async def test_an_id_taken_by_a_caller_is_skipped(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
     """The generator runs into it, and takes the next."""
@@ -371,10 +373,10 @@ async def test_an_id_that_a_caller_took_before(
     assert (await store.create_ledger(METADATA))[0] == 2**32 + 1
 
 
-async def test_ids_beside_apaches_nodes(
+async def test_ids_are_never_assigned_twice_beside_apaches_clients(
     where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
 ) -> None:
-    """One counter for all clients: what others have numbered, we never number again."""
+    """All clients share one counter, so no id of another client is assigned again."""
     prefix = f"{where.root}/idgen/ID-"
     await store.create_ledger(METADATA)
     path, _ = await raw.create(prefix, ephemeral=True, sequence=True)

@@ -84,7 +84,7 @@ async def test_a_restored_copy_is_noticed(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_a_client_that_was_connected_is_not_answered_by_a_restored_copy(
+async def test_a_connected_client_gets_no_answer_from_a_restored_copy(
     tmp_path: Path,
 ) -> None:
     """ZooKeeper's servers refuse a client that has seen more than they have."""

@@ -60,7 +60,7 @@ def looked_at(box: StoreOnDisk) -> tuple[int, int]:
 
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 @pytest.mark.parametrize("stop", ["stopped", "killed"])
-def test_each_block_in_turn(stop: str, *, cache: bool) -> None:
+def test_a_bad_sector_in_any_block_is_reported(stop: str, *, cache: bool) -> None:
     base = written(stop)
     starts = right = unknown = 0
     disk = disk_of(base)
@@ -84,7 +84,7 @@ def test_each_block_in_turn(stop: str, *, cache: bool) -> None:
     assert right > 10 * unknown > 0
 
 
-def test_a_disk_that_reads_nothing_is_not_started_from() -> None:
+def test_an_unreadable_disk_refuses_the_start() -> None:
     box = opened(replace(SMALL, segment_bytes=2 * UNREADABLE_BLOCKS_MAX * BLOCK_BYTES))
     mixed(box, segments=2)
     disk = disk_of(box)

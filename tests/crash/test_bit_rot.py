@@ -50,7 +50,7 @@ def played(script: Script, *, ends: str) -> SideBySide:
 
 @pytest.mark.parametrize("ends", ["closed", "serving", "busy"])
 @pytest.mark.parametrize("script", [ROLLS, DELETES, COMPACTS], ids=lambda script: script.name)
-def test_a_wrong_bit_is_never_served_and_never_absence(
+def test_a_flipped_bit_is_neither_served_nor_taken_for_absence(
     script: Script, ends: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     subject = played(script, ends=ends)
@@ -73,7 +73,7 @@ def test_a_wrong_bit_is_never_served_and_never_absence(
     [(a_damaged_copy_is_no_copy, "closed"), (lost_groups_are_not_missed, "serving")],
     ids=["absent", "not missed"],
 )
-def test_what_is_taken_for_absent_is_found(
+def test_the_sweep_finds_damage_that_is_denied(
     defect: Apply, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = played(ROLLS, ends=ends)
@@ -84,7 +84,7 @@ def test_what_is_taken_for_absent_is_found(
         sweep_rot(subject, names[::-1], random.Random(SEED), 4)
 
 
-def test_bytes_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_finds_unchecked_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = played(ROLLS, ends="closed")
     real = Reader._frames
 
@@ -98,7 +98,7 @@ def test_bytes_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatch) -
         sweep_rot(subject, names, random.Random(SEED), 4)
 
 
-def test_a_wrong_bit_in_the_identity_is_told() -> None:
+def test_a_flipped_bit_in_the_identity_is_reported() -> None:
     """The bookie does not start, or nothing is lost, or it reports a possible loss."""
     subject = played(ROLLS, ends="closed")
     answers = sweep_rot(subject, IDENTITY, random.Random(SEED), max(BITS, IDENTITY_BITS))

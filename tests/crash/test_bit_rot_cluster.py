@@ -133,7 +133,7 @@ async def read_around_the_rot(
     [(1, 1, 1, 0), (3, 1, 3, 0), (3, 3, 2, 1)],
     ids=["batches", "striped", "copies that are compared"],
 )
-def test_all_that_is_whole_is_read(ensemble: int, quorum: int, rotten: int, liars: int) -> None:
+def test_every_undamaged_entry_is_read(ensemble: int, quorum: int, rotten: int, liars: int) -> None:
     world = World.make(SEED)
     found, lost = world.loop.run(read_around_the_rot(world, ensemble, quorum, rotten, liars))
     assert 0 < len(lost) < 20

@@ -146,7 +146,7 @@ def operations(prepare: Prepare) -> int:
 
 
 @pytest.mark.parametrize("prepare", [mostly_dead, half_dead, full], ids=lambda one: one.__name__)
-def test_a_crash_at_every_operation_of_a_compaction(prepare: Prepare) -> None:
+def test_a_crash_at_any_operation_of_a_compaction_loses_nothing(prepare: Prepare) -> None:
     for operation in range(1, operations(prepare) + 1):
         for power in (True, False):
             subject, _ = struck(prepare, operation, operation, power=power)

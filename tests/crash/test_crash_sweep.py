@@ -30,7 +30,7 @@ def sweep(
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_what_was_promised_holds_after_every_loss_of_power(
+def test_every_acknowledged_entry_survives_a_power_loss_at_any_operation(
     script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counts = sweep(script)
@@ -52,7 +52,7 @@ def test_what_was_promised_holds_after_every_loss_of_power(
     [pytest.param(one, marks=pytest.mark.long if at % 3 else ()) for at, one in enumerate(DEFECTS)],
     ids=lambda one: one.name,
 )
-def test_the_sweep_finds(one: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_finds_each_defect(one: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
     one.apply(monkeypatch)
     with pytest.raises(BrokenPromiseError) as found:
         sweep(one.script, DEFECT_STATES, one.every, DEFECT_SEED)

@@ -101,7 +101,7 @@ def count_operations() -> int:
 OPERATIONS = count_operations()
 
 
-def test_the_workload_does_all_that_can_go_wrong() -> None:
+def test_the_workload_covers_rolls_seals_and_removals() -> None:
     """Rolls, seals, removes a segment, and stops: else the crashes below prove little."""
     disk = sim_disk()
     subject = StoreOnDisk(disk)
@@ -129,7 +129,7 @@ def crash_at(operation: int, seed: int) -> StoreOnDisk:
 
 
 @pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.long)])
-def test_power_loss_at_every_operation(seed: int) -> None:
+def test_acknowledged_entries_survive_a_power_loss_at_any_operation(seed: int) -> None:
     for operation in range(1, OPERATIONS + 1):
         subject = crash_at(operation, seed * 1000 + operation)
         subject.open()
@@ -151,7 +151,7 @@ def go_on(subject: StoreOnDisk) -> None:
 
 
 @pytest.mark.parametrize("offset", range(4))
-def test_power_loss_during_the_start_that_follows(offset: int) -> None:
+def test_acknowledged_entries_survive_a_power_loss_during_the_next_start(offset: int) -> None:
     """Power is also lost several times in a row, at any operation of the start."""
     for operation in range(1 + offset, OPERATIONS + 1, 4):
         subject = crash_at(operation, operation)
@@ -170,7 +170,7 @@ def test_power_loss_during_the_start_that_follows(offset: int) -> None:
         check(subject)
 
 
-def test_what_a_start_serves_survives_power_loss() -> None:
+def test_entries_served_after_a_start_survive_a_power_loss() -> None:
     """The process dies, its page cache does not. What the next start serves was maybe never synced
     by the first; once it has been served it must not vanish with the power."""
     for operation in range(1, OPERATIONS + 1, 2):
@@ -209,7 +209,7 @@ def test_what_a_start_serves_survives_power_loss() -> None:
         assert all(subject.store.ledgers[ledger_id].fenced for ledger_id in fenced)
 
 
-def test_a_failed_sync_is_final_and_loses_nothing_acknowledged() -> None:
+def test_a_failed_sync_is_final_and_loses_no_acknowledged_entry() -> None:
     """The kernel drops what it could not write and reports it once: nothing may be trusted."""
     for nth in range(1, 40):
         disk = sim_disk(nth)
@@ -287,7 +287,7 @@ def seals(patch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_a_footer_counts_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_footer_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Power is lost while footers are written, and the disk keeps any part of them."""
     found = seals(monkeypatch)
     assert found

@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "quire"
 
 
-def test_the_readme_leads_to_an_open_dashboard(source: Path, tmp_path: Path) -> None:
+def test_the_readme_steps_lead_to_an_open_dashboard(source: Path, tmp_path: Path) -> None:
     assert [kind_of(block) for block in quickstart(source)] == ["install", "start", "use", "make"]
     steps = follow(source, not_installed(source, tmp_path))
     names = [step.name for step in steps]
@@ -43,7 +43,7 @@ def test_the_readme_leads_to_an_open_dashboard(source: Path, tmp_path: Path) -> 
         (r"^\$ quire local[^\n]*\n", "$ quire ui\n", "no longer starts"),
     ],
 )
-def test_a_readme_that_is_wrong_fails(
+def test_an_incorrect_readme_fails(
     source: Path, tmp_path: Path, pattern: str, instead: str, said: str
 ) -> None:
     readme = source / "README.md"

@@ -52,11 +52,11 @@ def names(code: str) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_reader_knows_every_name(page: Path) -> None:
+def test_every_name_on_a_page_is_defined_there(page: Path) -> None:
     assert not unknown(page)
 
 
-def test_a_name_of_a_hidden_block_is_unknown(tmp_path: Path) -> None:
+def test_a_name_from_a_hidden_block_counts_as_undefined(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "<!-- run: python\nevent = 1\n-->\n```python\nprint(event, other)\n```\n\n`other`\n"

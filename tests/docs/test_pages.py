@@ -37,7 +37,7 @@ PAGES = [page for page in all_pages() if "spark" not in needs(page) and blocks(p
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_the_page_does_what_it_says(
+def test_the_code_on_a_page_does_what_the_page_shows(
     page: Path, tmp_path: Path, quire_cluster: LocalCluster
 ) -> None:
     wanted = sum(not block.not_run and not block.spark for block in blocks(page))
@@ -47,13 +47,13 @@ def test_the_page_does_what_it_says(
 @pytest.mark.parametrize(
     "page", [one for one in all_pages() if "spark" in needs(one)], ids=lambda page: page.name
 )
-def test_commands_and_programs_of_spark_are_read(page: Path, tmp_path: Path) -> None:
+def test_spark_blocks_are_found(page: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "QUIRE_METADATA": "sqlite:////not/asked.db"}
     with PageRunner(page, tmp_path, environment) as runner:
         runner.read()
 
 
-def test_few_blocks_are_not_run_and_each_says_why() -> None:
+def test_few_blocks_are_skipped_and_each_states_the_reason() -> None:
     every = [(page, block) for page in all_pages() for block in blocks(page)]
     not_run = [
         f"{page.name}:{block.line}: {block.not_run}" for page, block in every if block.not_run
@@ -62,7 +62,7 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
     assert len(every) - len(not_run) >= RUN_MIN
 
 
-def test_no_code_hides_in_an_indented_block() -> None:
+def test_no_code_is_in_an_indented_block() -> None:
     """Indented blocks are not run, so commands and programs belong between fences."""
     from markdown_it import MarkdownIt
 
@@ -96,7 +96,7 @@ def test_no_code_hides_in_an_indented_block() -> None:
         ("<!-- not run: why -->\n```console\n$ make no-such-target\n```\n", "no-such-target"),
     ],
 )
-def test_a_page_that_is_wrong_fails(tmp_path: Path, text: str, said: str) -> None:
+def test_an_incorrect_page_fails(tmp_path: Path, text: str, said: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises(Exception, match=said):
@@ -116,7 +116,7 @@ def test_a_server_that_does_not_stop_fails(tmp_path: Path, monkeypatch: pytest.M
         run(page, tmp_path, "sqlite:////nowhere.db")
 
 
-def test_what_a_page_says_is_translated(tmp_path: Path) -> None:
+def test_placeholders_on_a_page_are_translated(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "<!-- here: zk1 = $PAGE -->\n```console\n$ export A=1\n$ cd /\n```\n\n"
@@ -126,7 +126,7 @@ def test_what_a_page_says_is_translated(tmp_path: Path) -> None:
     assert run(page, tmp_path, "") == 3
 
 
-def test_a_port_that_stands_for_another_is_not_translated_again(
+def test_a_translated_port_is_not_translated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """3184 is 18080 here, which holds 8080, and that is 18082, which holds 8082."""
@@ -139,7 +139,7 @@ def test_a_port_that_stands_for_another_is_not_translated_again(
     assert run(page, tmp_path, "") == 1
 
 
-def test_a_command_is_ended_by_ctrl_c_once_it_has_shown_its_output(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_command_after_its_expected_output(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "```console\n$ echo \"trap 'echo gone > end; exit 130' INT; echo one\" > wait.sh\n"
@@ -164,7 +164,7 @@ def test_ctrl_c_waits_until_a_check_succeeds(tmp_path: Path) -> None:
     assert run(page, tmp_path, "") == 3
 
 
-def test_matching() -> None:
+def test_output_matches_with_ellipses() -> None:
     assert matches("a ... c\n", "a b c\n")
     assert matches("a\n...\nd\n", "a\nb\nc\nd\n")
     assert matches("a\n...\nd\n", "a\nd\n")
@@ -178,7 +178,7 @@ def test_matching() -> None:
     assert not matches("1 run\n", "2 runners\n", numbers=True)
 
 
-def test_commands_go_on_in_further_lines(tmp_path: Path) -> None:
+def test_commands_continue_on_further_lines(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```console\n$ echo \\\n  two\ntwo\n$ cat <<'END'\n$ x\nEND\n$ x\n```\n")
     [block] = blocks(page)

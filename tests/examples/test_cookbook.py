@@ -20,7 +20,7 @@ def with_programs(page: str) -> str:
     return PROGRAM.sub(program, page)
 
 
-def test_the_cookbook_has_each_program_as_it_is() -> None:
+def test_the_cookbook_shows_each_program_unchanged() -> None:
     page = COOKBOOK.read_text(encoding="utf-8")
     shown = [name for name, _ in PROGRAM.findall(page)]
     every = {path.name for path in (ROOT / "examples").glob("*.py")}
@@ -31,7 +31,7 @@ def test_the_cookbook_has_each_program_as_it_is() -> None:
         assert page == with_programs(page), "QUIRE_WRITE_DOCS=1 pytest tests/examples"
 
 
-def test_make_demo_runs_the_demo_alone() -> None:
+def test_make_demo_runs_only_the_demo() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     assert recipe is not None

@@ -94,7 +94,7 @@ def start(quire_cluster: LocalCluster, tmp_path: Path) -> Iterator[Start]:
         program.process.communicate()
 
 
-def test_a_bank_takes_over_after_a_kill_and_from_one_that_still_runs(start: Start) -> None:
+def test_the_bank_example_takes_over_from_killed_and_running_copies(start: Start) -> None:
     first = start("wal_takeover.py")
     first.says("^ready: {}")
     for line in ("alice 5", "bob 7", "alice -9", "no amount at all", "alice -1"):
@@ -119,7 +119,7 @@ def test_a_bank_takes_over_after_a_kill_and_from_one_that_still_runs(start: Star
     third.says("^alice has 5")
 
 
-def test_a_consumer_that_is_killed_repeats_one_batch_at_most(
+def test_a_killed_consumer_repeats_at_most_one_batch(
     start: Start, quire_blocking_client: blocking.Client, tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
@@ -165,7 +165,7 @@ def numbers(output: Path) -> list[int]:
     return [int(line[0]) for line in found]
 
 
-def test_one_copy_leads_and_another_one_counts_on(start: Start) -> None:
+def test_the_next_leader_continues_counting(start: Start) -> None:
     copies = [start("leader_election.py", name) for name in ("ann", "bob", "cid")]
 
     def counts(copy: Program) -> list[int]:
@@ -202,7 +202,7 @@ def ask(url: str, data: bytes | None = None) -> tuple[int, Any]:
             return error.code, json.load(error)
 
 
-def test_events_of_the_web_service_survive_it(start: Start) -> None:
+def test_the_events_of_a_killed_web_service_survive(start: Start) -> None:
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
     ports = free_ports(3)

@@ -144,7 +144,7 @@ def stopped(process: Running) -> dict[str, int]:
     return counted
 
 
-def test_our_worker_does_what_apaches_auditor_marks(cluster: Cluster) -> None:
+def test_quires_worker_repairs_what_apaches_auditor_marks(cluster: Cluster) -> None:
     """Apache's own worker heeds the locks of others; it ends before these are given back."""
     bookies = launch(cluster, "qaa")
     client = QuireClient(cluster.uri)
@@ -173,7 +173,7 @@ def test_our_worker_does_what_apaches_auditor_marks(cluster: Cluster) -> None:
         reader.close()
 
 
-def test_apaches_worker_does_what_our_auditor_marks(cluster: Cluster) -> None:
+def test_apaches_worker_repairs_what_quires_auditor_marks(cluster: Cluster) -> None:
     """Apache's tools know our auditor, and its auditor takes the office over when ours ends."""
     bookies = launch(cluster, "aqa")
     client = QuireClient(cluster.uri)

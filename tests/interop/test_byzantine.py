@@ -54,14 +54,14 @@ def place(whole_place: Place) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize(("row", "digest"), CASES)
-async def test_what_readers_and_an_audit_see_of_a_liar_and_what_a_repair_does(
+async def test_readers_audits_and_repairs_detect_a_byzantine_bookie(
     place: Place, row: Row, digest: DigestType
 ) -> None:
     await check_readers_audit_and_repair(place, row, digest)
 
 
 @pytest.mark.parametrize(("row", "digest"), CASES)
-async def test_what_a_second_opener_recovers_beside_a_liar(
+async def test_a_second_recovery_beside_a_byzantine_bookie(
     place: Place, row: Row, digest: DigestType
 ) -> None:
     await check_second_opener(place, row, digest)

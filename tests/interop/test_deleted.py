@@ -34,7 +34,7 @@ def freed(look: Callable[[], list[int]]) -> bool:
         return error.code in {Code.NO_LEDGER_ON_BOOKIE, Code.NO_SUCH_ENTRY}
 
 
-def test_space_is_freed(cluster: Cluster) -> None:
+def test_a_deletion_frees_space_on_both_kinds_of_bookies(cluster: Cluster) -> None:
     cluster.add_quire(3, gc_interval_s=1)
     cluster.wait_ready()
     java, ours = ApacheClient(cluster.uri, "v3"), QuireClient(cluster.uri)

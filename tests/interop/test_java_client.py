@@ -42,13 +42,13 @@ def pair(request: pytest.FixtureRequest, shared_cluster: MakeCluster) -> Iterato
 
 
 @pytest.mark.parametrize(("pair", "operation"), over_both(operations.ESSENTIAL), indirect=["pair"])
-def test_on_our_bookies(pair: Pair, operation: Operation) -> None:
+def test_javas_client_works_with_quires_bookies(pair: Pair, operation: Operation) -> None:
     operation(pair)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("pair", "operation"), over_both(operations.THOROUGH), indirect=["pair"])
-def test_thoroughly(pair: Pair, operation: Operation) -> None:
+def test_javas_client_completes_every_operation(pair: Pair, operation: Operation) -> None:
     operation(pair)
 
 
@@ -56,14 +56,14 @@ def test_thoroughly(pair: Pair, operation: Operation) -> None:
 @pytest.mark.parametrize("pair", ["v2", "v3"], indirect=True)
 @pytest.mark.parametrize("shape", operations.SHAPES, ids=str)
 @pytest.mark.parametrize("operation", operations.OF_ANY_SHAPE, ids=lambda op: op.__name__)
-def test_every_digest_and_quorum(
+def test_javas_client_works_with_every_digest_and_quorum(
     pair: Pair, operation: Callable[[Pair, Shape], None], shape: Shape
 ) -> None:
     operation(pair, shape)
 
 
 @pytest.mark.parametrize("pair", ["v2"], indirect=True)
-def test_batch_reads(pair: Pair) -> None:
+def test_a_batch_read_returns_many_entries(pair: Pair) -> None:
     """One request for many entries, which only v2 has."""
     sent = payloads(500)
     writer = pair.other.create()
@@ -82,7 +82,7 @@ def test_batch_reads(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ["v3"], indirect=True)
-def test_parallel_long_polls(pair: Pair) -> None:
+def test_long_polls_are_sent_to_all_bookies_in_parallel(pair: Pair) -> None:
     """All bookies of the ensemble are polled at once."""
     sent = payloads(30)
     writer = pair.other.create()
@@ -99,7 +99,7 @@ def test_parallel_long_polls(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ["v3"], indirect=True)
-def test_lists_of_entries(pair: Pair) -> None:
+def test_entry_lists_are_returned_to_javas_client(pair: Pair) -> None:
     """Each bookie lists its entries, from which Apache's auditor counts replicas."""
     writer = pair.other.create(STRIPED)
     writer.append_all(payloads(50))
@@ -112,7 +112,7 @@ def test_lists_of_entries(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ["v3"], indirect=True)
-def test_disk_space(pair: Pair) -> None:
+def test_disk_space_is_returned_to_javas_client(pair: Pair) -> None:
     assert isinstance(pair.one, ApacheClient)
     space = pair.one.disk_space()
     assert len(space) == 4

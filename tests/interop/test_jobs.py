@@ -31,7 +31,7 @@ async def take_away(client: QuireClient, bookie: str) -> jobs.Decommissioned:
     return await jobs.decommission(aio, locks, bookie, owner=owner, now_ms=aio.clock.now_ms)
 
 
-def test_apaches_bookie_is_decommissioned_by_us(
+def test_quire_decommissions_apaches_bookie(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bookie is alive but does not know our orders, so it must be read-only.

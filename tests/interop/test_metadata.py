@@ -91,7 +91,7 @@ async def both(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer) -> As
         await store.close()
 
 
-def test_the_bytes_of_metadata_are_those_of_4_17() -> None:
+def test_java_writes_the_same_metadata_bytes_as_4_17() -> None:
     """Java of this version reads the metadata that 4.17.2 wrote, and writes the same bytes."""
     vectors = json.loads((GOLDEN / "metadata.json").read_text())["vectors"]
     stored = [one for one in vectors if one["group"] in ("ledger_metadata", "metadata_update")]
@@ -104,7 +104,7 @@ def test_the_bytes_of_metadata_are_those_of_4_17() -> None:
         assert from_java(serde.serialize(metadata)) == data, one["name"]
 
 
-async def test_ids_and_lists(both: Both) -> None:
+async def test_both_sides_share_ids_and_list_all_ledgers(both: Both) -> None:
     """Both sides get ids from one counter, also long ones, and list all ledgers in order."""
     made = []
     for _ in range(3):
@@ -129,7 +129,7 @@ async def test_ids_and_lists(both: Both) -> None:
         assert both.java.describe(ledger_id).shape.password == b"p"
 
 
-async def test_each_reads_changes_and_deletes_what_the_other_wrote(both: Both) -> None:
+async def test_each_side_reads_changes_and_deletes_the_others_ledgers(both: Both) -> None:
     ours, theirs = await both.create(), both.create_in_java()
     read = await both.store.read_ledger(theirs)
     assert read.value.segments == (Segment(0, (BOOKIE.bookie_id,)),)
@@ -148,7 +148,7 @@ async def test_each_reads_changes_and_deletes_what_the_other_wrote(both: Both) -
 
 @pytest.mark.parametrize("both", ["hierarchical"], indirect=True)
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_formats(both: Both, version: int) -> None:
+async def test_each_side_keeps_the_metadata_format_of_the_other(both: Both, version: int) -> None:
     """Each side keeps the format of the other when it changes a ledger."""
     ours = replace(OURS, format_version=version)
     if version == 1:

@@ -81,7 +81,7 @@ IN_SHORT = (("apache-v3", "quire"), ("quire", "apache"))
         for victim in KINDS
     ],
 )
-def test_a_bookie_is_killed_and_the_writer_dies(
+def test_the_other_client_recovers_after_a_killed_bookie_and_writer(
     whole: Cluster, clients: dict[str, Client], writing: str, victim: str
 ) -> None:
     """The writer continues with another bookie and then dies. The other client recovers."""
@@ -106,7 +106,7 @@ def test_a_bookie_is_killed_and_the_writer_dies(
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", KINDS)
 @pytest.mark.parametrize("writing", CLIENTS)
-def test_a_bookie_is_killed_and_the_other_client_takes_over(
+def test_the_other_client_takes_over_during_an_ensemble_change(
     whole: Cluster, clients: dict[str, Client], writing: str, victim: str
 ) -> None:
     """The writer lives, and meets the recovery while it replaces the bookie."""
@@ -128,7 +128,7 @@ def test_a_bookie_is_killed_and_the_other_client_takes_over(
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", KINDS)
 @pytest.mark.parametrize("writing", ["apache-v3", "quire"])
-def test_a_reader_follows_the_ensembles(
+def test_a_reader_follows_ensemble_changes(
     whole: Cluster, clients: dict[str, Client], writing: str, victim: str
 ) -> None:
     """A reader opened without recovery before the change reads entries before and after it."""
@@ -156,7 +156,7 @@ def test_a_reader_follows_the_ensembles(
 @pytest.mark.slow
 @pytest.mark.parametrize("digest", ["CRC32C", "MAC"])
 @pytest.mark.parametrize("writing", CLIENTS)
-def test_over_all_four(
+def test_ledgers_over_both_kinds_of_bookies(
     whole: Cluster, clients: dict[str, Client], writing: str, digest: str
 ) -> None:
     """Every write set of three has both kinds of bookies."""

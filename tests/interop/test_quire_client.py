@@ -33,27 +33,27 @@ THOROUGH = possible(QuireClient.features, operations.THOROUGH)
 
 
 @pytest.mark.parametrize("operation", ESSENTIAL, ids=lambda op: op.__name__)
-def test_on_apaches_bookies(pair: Pair, operation: Operation) -> None:
+def test_quires_client_works_with_apaches_bookies(pair: Pair, operation: Operation) -> None:
     operation(pair)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", THOROUGH, ids=lambda op: op.__name__)
-def test_thoroughly(pair: Pair, operation: Operation) -> None:
+def test_quires_client_completes_every_operation(pair: Pair, operation: Operation) -> None:
     operation(pair)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", operations.SHAPES, ids=str)
 @pytest.mark.parametrize("operation", operations.OF_ANY_SHAPE, ids=lambda op: op.__name__)
-def test_every_digest_and_quorum(
+def test_quires_client_works_with_every_digest_and_quorum(
     pair: Pair, operation: Callable[[Pair, Shape], None], shape: Shape
 ) -> None:
     operation(pair, shape)
 
 
 @pytest.mark.parametrize("pair", ["sorted"], indirect=True)
-def test_lists_of_entries_and_disk_space(pair: Pair) -> None:
+def test_entry_lists_and_disk_space_are_returned_to_quires_client(pair: Pair) -> None:
     """List entries and disk space. Apache's bookie with DbLedgerStorage never answers the list
     request.
     """

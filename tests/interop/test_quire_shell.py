@@ -41,7 +41,7 @@ def lines(text: str, *kinds: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_same_lines(apache: Cluster) -> None:
+def test_both_shells_print_the_same_lines(apache: Cluster) -> None:
     with quire.blocking.connect(apache.uri) as client:
         ids = []
         for _ in range(2):
@@ -73,7 +73,7 @@ def test_the_same_lines(apache: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_what_ours_writes_theirs_reads(apache: Cluster) -> None:
+def test_each_shell_reads_what_the_other_wrote(apache: Cluster) -> None:
     wrote = re.compile(r"^20 entries written to ledger (\d+)\. Last entry Id 19$", re.MULTILINE)
     words = ("simpletest", "-ensemble", "3", "-writeQuorum", "3", "-ackQuorum", "2",
              "-numEntries", "20")  # fmt: skip
@@ -93,7 +93,7 @@ def test_what_ours_writes_theirs_reads(apache: Cluster) -> None:
     )
 
 
-def test_a_cluster_nuked_and_made_anew(cluster: Cluster) -> None:
+def test_a_cluster_is_deleted_and_created_again(cluster: Cluster) -> None:
     """The cluster can be deleted and created again without bookies, but not with one."""
     before = said(cluster, "whatisinstanceid")
     nuke = ("nukeexistingcluster", "-zkledgersrootpath", "/ledgers")

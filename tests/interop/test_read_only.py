@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("kind", ["quire", "sorted", "db"])
-def test_a_member_becomes_read_only(cluster: Cluster, kind: str) -> None:
+def test_a_read_only_member_is_read_and_replaced(cluster: Cluster, kind: str) -> None:
     """Its entries are read and recovered. Writers and new ledgers use other bookies."""
 
     def add(count: int) -> None:
@@ -73,7 +73,7 @@ def test_a_member_becomes_read_only(cluster: Cluster, kind: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["v3", "v2"])
-def test_a_bookie_that_takes_adds_again_is_found(
+def test_a_bookie_that_accepts_adds_again_is_used(
     cluster: Cluster, version: str, tmp_path: Path
 ) -> None:
     """A client finds it that knew it before and now connects for the first time."""

@@ -109,7 +109,7 @@ def replace(
         assert bookie.id not in cluster.children("cookies")
 
 
-def test_there_and_back(cluster: Cluster) -> None:
+def test_a_cluster_is_migrated_to_quire_and_back(cluster: Cluster) -> None:
     first: list[Bookie] = [*cluster.add_apache(2, "sorted"), *cluster.add_apache(1, "db")]
     cluster.wait_ready()
     java, other = ApacheClient(cluster.uri, "v3"), ApacheClient(cluster.uri, "v3")

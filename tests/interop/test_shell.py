@@ -40,12 +40,12 @@ def written(client: Client, sent: list[bytes], shape: Shape = PLAIN) -> int:
     return writer.ledger_id
 
 
-def test_listbookies(ours: Cluster) -> None:
+def test_listbookies_lists_quires_bookies(ours: Cluster) -> None:
     said = ours.shell("listbookies", "-rw")
     assert set(re.findall(r"BookieID:(\S+),", said)) == {bookie.id for bookie in ours.bookies}
 
 
-def test_simpletest(ours: Cluster) -> None:
+def test_simpletest_writes_to_quires_bookies(ours: Cluster) -> None:
     said = ours.shell(
         "simpletest", "-ensemble", "3", "-writeQuorum", "3", "-ackQuorum", "2", "-numEntries", "50"
     )
@@ -53,14 +53,16 @@ def test_simpletest(ours: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_listbookies_that_are_read_only_or_known(ours: Cluster) -> None:
+def test_listbookies_lists_read_only_and_known_bookies(ours: Cluster) -> None:
     assert "No bookie exists!" in ours.shell("listbookies", "-ro")
     said = ours.shell("listbookies", "-a")
     assert set(re.findall(r"BookieID:(\S+),", said)) == {bookie.id for bookie in ours.bookies}
 
 
 @pytest.mark.slow
-def test_readledger(ours: Cluster, both: tuple[Client, Client]) -> None:
+def test_readledger_prints_ledgers_of_both_clients(
+    ours: Cluster, both: tuple[Client, Client]
+) -> None:
     for client in both:
         sent = [b"payload-%d" % number for number in range(20)]
         ledger_id = written(client, sent)
@@ -76,7 +78,9 @@ def test_readledger(ours: Cluster, both: tuple[Client, Client]) -> None:
 
 
 @pytest.mark.slow
-def test_readledger_recovers(ours: Cluster, both: tuple[Client, Client]) -> None:
+def test_readledger_recovers_ledgers_of_both_clients(
+    ours: Cluster, both: tuple[Client, Client]
+) -> None:
     for client in both:
         writer = client.create()
         sent = [b"payload-%d" % number for number in range(20)]
@@ -87,7 +91,9 @@ def test_readledger_recovers(ours: Cluster, both: tuple[Client, Client]) -> None
 
 
 @pytest.mark.slow
-def test_ledgermetadata_and_listledgers(ours: Cluster, both: tuple[Client, Client]) -> None:
+def test_ledgermetadata_and_listledgers_show_ledgers_of_both_clients(
+    ours: Cluster, both: tuple[Client, Client]
+) -> None:
     for client in both:
         sent = payloads(7)
         ledger_id = written(client, sent, Shape(digest="MAC"))
@@ -103,7 +109,9 @@ def test_ledgermetadata_and_listledgers(ours: Cluster, both: tuple[Client, Clien
 
 
 @pytest.mark.slow
-def test_deleteledger(ours: Cluster, both: tuple[Client, Client]) -> None:
+def test_deleteledger_deletes_ledgers_of_both_clients(
+    ours: Cluster, both: tuple[Client, Client]
+) -> None:
     for client in both:
         ledger_id = written(client, payloads(7))
         ours.shell("deleteledger", "-ledgerid", str(ledger_id), "-force")
@@ -111,7 +119,7 @@ def test_deleteledger(ours: Cluster, both: tuple[Client, Client]) -> None:
 
 
 @pytest.mark.slow
-def test_bookieinfo(ours: Cluster) -> None:
+def test_bookieinfo_shows_the_space_of_quires_bookies(ours: Cluster) -> None:
     """Free and total space of every bookie."""
     said = ours.shell("bookieinfo")
     for bookie in ours.bookies:
@@ -131,7 +139,7 @@ def test_cookies_and_instance_id(ours: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_bookiesanity(ours: Cluster) -> None:
+def test_bookiesanity_succeeds_on_a_quire_bookie(ours: Cluster) -> None:
     """The tool creates a ledger on the bookie of its configuration, which is ours."""
     for bookie in ours.bookies[:2]:
         said = ours.shell_of(bookie, "bookiesanity", "-entries", "20")
@@ -139,7 +147,7 @@ def test_bookiesanity(ours: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_recover(cluster: Cluster) -> None:
+def test_recover_copies_the_entries_of_a_dead_quire_bookie(cluster: Cluster) -> None:
     """`recover` copies what a dead bookie held, from ours onto ours, and drops its cookie."""
     bookies = cluster.add_quire(4)
     cluster.wait_ready()
@@ -165,7 +173,7 @@ def test_recover(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_decommissionbookie(cluster: Cluster) -> None:
+def test_decommissionbookie_removes_a_quire_bookie(cluster: Cluster) -> None:
     """The operator's way of taking a bookie out: stop it, have autorecovery copy what it held, and
     see that nothing is left. Onto a bookie of Apache's and one of ours."""
     bookies = cluster.add_quire(3)

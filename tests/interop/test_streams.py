@@ -45,7 +45,9 @@ def check(
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 @pytest.mark.parametrize("writing", SIDES)
-def test_segments(place: Place, writing: str, compression: str) -> None:
+def test_both_sides_follow_a_stream_over_rolled_segments(
+    place: Place, writing: str, compression: str
+) -> None:
     """Segments roll by size while both sides follow.
 
     Then the other side reads from the beginning and from the middle of an entry, and continues
@@ -89,7 +91,7 @@ def test_segments(place: Place, writing: str, compression: str) -> None:
 
 
 @pytest.mark.parametrize("writing", SIDES)
-def test_records_of_all_sizes(place: Place, writing: str) -> None:
+def test_records_of_all_sizes_are_exchanged(place: Place, writing: str) -> None:
     """Includes bytes that compression does not make smaller."""
     name = new_name()
     noise = random.Random(1).randbytes(MAX_PAYLOAD_BYTES)
@@ -116,7 +118,7 @@ def test_records_of_all_sizes(place: Place, writing: str) -> None:
         check(other, name, sent, positions)
 
 
-def test_java_reads_envelopes_as_the_documented_bytes(place: Place) -> None:
+def test_java_reads_envelopes_as_documented(place: Place) -> None:
     """Keys, headers and event times are bytes of the payload to Java, and plain records are plain.
 
     Its writer continues the stream, and what it writes is plain, whatever the bytes are.
@@ -153,7 +155,7 @@ def test_java_reads_envelopes_as_the_documented_bytes(place: Place) -> None:
 
 
 @pytest.mark.parametrize("writing", SIDES)
-def test_a_lone_record_is_seen(place: Place, writing: str) -> None:
+def test_a_lone_record_is_seen_by_the_other_side(place: Place, writing: str) -> None:
     one, other = place.pair(writing)
     name = new_name()
     writer = one.writer(name)
@@ -167,8 +169,8 @@ def test_a_lone_record_is_seen(place: Place, writing: str) -> None:
     follower.close()
 
 
-def test_a_writer_of_java_that_flushes_now_and_then(place: Place) -> None:
-    """The writer has its default buffer."""
+def test_records_of_a_java_writer_that_flushes_are_read(place: Place) -> None:
+    """The writer uses its default buffer."""
     one = place.apache(
         enableImmediateFlush=False, writerOutputBufferSize=1024,
         periodicFlushFrequencyMilliSeconds=100,
@@ -188,7 +190,7 @@ def test_a_writer_of_java_that_flushes_now_and_then(place: Place) -> None:
     check(other, name, sent, positions)
 
 
-def test_a_writer_of_java_that_never_flushes(place: Place) -> None:
+def test_records_of_a_java_writer_that_never_flushes_are_read(place: Place) -> None:
     """Acknowledged records are visible as far as bookies know, and all of them when it closes."""
     one = place.apache(enableImmediateFlush=False)
     other = place.quire()
@@ -206,7 +208,7 @@ def test_a_writer_of_java_that_never_flushes(place: Place) -> None:
 
 
 @pytest.mark.parametrize("compression", ["NONE", "LZ4"])
-def test_record_sets(place: Place, compression: str) -> None:
+def test_record_sets_of_java_are_expanded(place: Place, compression: str) -> None:
     """Many records that Java packs into one: each is read, and positions count them."""
     one, other = place.apache(compressionType=compression.lower()), place.quire()
     name = new_name()
@@ -232,7 +234,7 @@ def test_record_sets(place: Place, compression: str) -> None:
 
 
 @pytest.mark.parametrize("writing", SIDES)
-def test_end_of_stream(place: Place, writing: str) -> None:
+def test_the_end_of_a_stream_is_seen_by_the_other_side(place: Place, writing: str) -> None:
     one, other = place.pair(writing)
     name, empty = new_name(), new_name()
     writer = one.writer(name)
@@ -264,7 +266,7 @@ def test_end_of_stream(place: Place, writing: str) -> None:
 
 
 @pytest.mark.parametrize("writing", SIDES)
-def test_positions_by_txid(place: Place, writing: str) -> None:
+def test_both_sides_find_the_same_position_of_a_txid(place: Place, writing: str) -> None:
     """Both find the same: txids that repeat within entries and across segments, and that leave
     some out."""
     name = new_name()
@@ -289,7 +291,7 @@ def test_positions_by_txid(place: Place, writing: str) -> None:
 
 
 @pytest.mark.parametrize("writing", SIDES)
-def test_subscriptions(place: Place, writing: str) -> None:
+def test_subscriptions_are_shared_by_both_sides(place: Place, writing: str) -> None:
     one, other = place.pair(writing)
     name = new_name()
     writer = one.writer(name)
@@ -322,7 +324,9 @@ def path_of(side: Streams) -> str:
 
 @pytest.mark.parametrize("truncating", SIDES)
 @pytest.mark.parametrize("writing", SIDES)
-def test_truncation(place: Place, writing: str, truncating: str) -> None:
+def test_truncations_are_seen_by_the_other_side(
+    place: Place, writing: str, truncating: str
+) -> None:
     """Truncate in the middle of a segment's entry, then whole segments."""
     one, other = place.pair(writing)
     name = new_name()
@@ -346,7 +350,7 @@ def test_truncation(place: Place, writing: str, truncating: str) -> None:
 
 
 @pytest.mark.parametrize("writing", SIDES)
-def test_purging(place: Place, writing: str) -> None:
+def test_deleted_segments_are_no_gap_for_the_other_side(place: Place, writing: str) -> None:
     """Segments that one side has deleted are no hole for the other."""
     one, other = place.pair(writing)
     name = new_name()
@@ -375,7 +379,7 @@ def test_purging(place: Place, writing: str) -> None:
         assert got[0].sequence == 40
 
 
-def test_segments_with_the_former_names(place: Place) -> None:
+def test_segments_with_former_names_are_read_truncated_and_deleted(place: Place) -> None:
     """`inprogress_TXID` and `logrecs_TXID_TXID`: taken over, truncated, deleted."""
     apache, quire_ = place.apache(logSegmentNameVersion=0), place.quire()
     name = new_name()
@@ -412,7 +416,9 @@ def test_segments_with_the_former_names(place: Place) -> None:
 
 
 @pytest.mark.parametrize("making", SIDES)
-def test_names(place: Place, making: str) -> None:
+def test_streams_are_created_listed_renamed_and_deleted_by_either_side(
+    place: Place, making: str
+) -> None:
     """Created, listed, renamed and deleted by either; ledgers go with their streams."""
     path = f"/messaging/names-{making}"
     if making == "apache":
@@ -447,12 +453,12 @@ def test_names(place: Place, making: str) -> None:
     assert set(ledgers).isdisjoint(quire_.ledgers())
 
 
-def test_bindings_alike(place: Place) -> None:
+def test_both_sides_write_the_same_namespace_binding(place: Place) -> None:
     kazoo = place.cluster.kazoo
     assert kazoo.get(BY_JAVA)[0] == kazoo.get(BY_QUIRE)[0]
 
 
-def test_what_cannot_be_opened(place: Place) -> None:
+def test_an_unsupported_namespace_binding_is_refused(place: Place) -> None:
     """A binding to something else is refused, and not taken for an empty namespace."""
     for path, ledgers, federated in (
         ("/messaging/federated", "/ledgers", True),
@@ -464,7 +470,7 @@ def test_what_cannot_be_opened(place: Place) -> None:
         assert refused.value.kind == "UsageError"
 
 
-def test_a_password(place: Place) -> None:
+def test_a_stream_with_a_password_is_read_by_the_other_side(place: Place) -> None:
     apache, quire_ = place.apache(digestPw="secret"), place.quire(password=b"secret")
     for writing, reading in ((apache, quire_), (quire_, apache)):
         name = new_name()
@@ -478,7 +484,7 @@ def test_a_password(place: Place) -> None:
 
 
 @pytest.mark.parametrize("deleting", SIDES)
-def test_deleted_while_it_is_read(place: Place, deleting: str) -> None:
+def test_readers_of_both_sides_end_when_the_stream_is_deleted(place: Place, deleting: str) -> None:
     one = place.side(deleting)
     name = new_name()
     writer = one.writer(name)
@@ -495,7 +501,7 @@ def test_deleted_while_it_is_read(place: Place, deleting: str) -> None:
         follower.close()
 
 
-def test_a_binding_counts_for_what_is_below_it(place: Place) -> None:
+def test_a_binding_applies_to_the_paths_below_it(place: Place) -> None:
     """A namespace is found through a binding above it, as in Java."""
     below = f"{BY_JAVA}/team/orders"
     place.cluster.kazoo.ensure_path(below)  # Java needs it to be there

@@ -92,7 +92,9 @@ def writes_until_killed(place: Place, side: str, name: str, first: int, count: i
 @pytest.mark.parametrize(
     ("killed", "then"), [("apache", "quire"), ("quire", "apache"), ("quire", "quire")]
 )
-def test_a_killed_writer(place: Place, killed: str, then: str) -> None:
+def test_the_other_side_continues_after_a_killed_writer(
+    place: Place, killed: str, then: str
+) -> None:
     """Every acknowledged record exists once and in order, and the other side continues."""
     name = new_name()
     told = writes_until_killed(place, killed, name, 0, 60)
@@ -117,7 +119,7 @@ def test_a_killed_writer(place: Place, killed: str, then: str) -> None:
 
 
 @pytest.mark.parametrize("path", [BY_QUIRE, BY_JAVA])
-def test_taking_turns(place: Place, path: str) -> None:
+def test_writers_of_both_sides_alternate_while_readers_follow(place: Place, path: str) -> None:
     """Writers of both sides that close or give up, and readers of both that follow all along."""
     name = new_name()
     quire, apache = place.quire(path), place.apache(path, positionGapDetectionEnabled=True)
@@ -146,7 +148,7 @@ def test_taking_turns(place: Place, path: str) -> None:
         assert pairs(side.read(name, len(sent))) == sent
 
 
-def test_recovered_alike(place: Place) -> None:
+def test_both_sides_complete_a_segment_in_the_same_way(place: Place) -> None:
     """Either side completes what Java left in progress.
 
     The nodes must be equal except for the ledger and the time. Control records, a record set, and
@@ -186,7 +188,7 @@ def test_recovered_alike(place: Place) -> None:
         assert left[0] == left[1], work
 
 
-def test_several_in_progress(place: Place) -> None:
+def test_either_side_completes_two_segments_in_progress(place: Place) -> None:
     """A crash between the transactions of a roll of Java's leaves two; either completes them."""
     for side in SIDES:
         name = new_name()
@@ -207,7 +209,7 @@ def test_several_in_progress(place: Place) -> None:
             assert [record.sequence for record in got] == list(range(7))
 
 
-def test_a_lost_segment(place: Place) -> None:
+def test_java_continues_after_a_lost_segment(place: Place) -> None:
     """The ledger of a segment was deleted while it was written.
 
     Java sees a completed segment, writes after it, reads before and after it, and can truncate it.
@@ -248,8 +250,9 @@ def test_a_lost_segment(place: Place) -> None:
 
 
 @pytest.mark.parametrize("first", SIDES)
-def test_the_former_writer_learns_of_it(place: Place, first: str) -> None:
-    """Neither takes the lock. It gets errors, and nothing of it is read."""
+def test_a_former_writer_is_fenced_by_the_other_side(place: Place, first: str) -> None:
+    """Neither writer takes the lock. The former one gets errors, and its late records are not
+    read."""
     name = new_name()
     java, quire = place.apache(writeLockEnabled=False), place.quire()
     one, other = (java, quire) if first == "apache" else (quire, java)
@@ -275,7 +278,7 @@ def test_the_former_writer_learns_of_it(place: Place, first: str) -> None:
 
 
 @pytest.mark.parametrize("writing", SIDES)
-def test_deleted_under_its_writer(place: Place, writing: str) -> None:
+def test_a_deletion_by_the_other_side_fences_the_writer(place: Place, writing: str) -> None:
     """Bookies take entries of ledgers that were deleted, so that it has to be fenced."""
     name = new_name()
     quire = place.quire()
@@ -308,7 +311,7 @@ def members(place: Place, name: str) -> list[LockMember]:
     return sorted(found, key=lambda member: member.number)
 
 
-def test_the_lock_of_java_is_waited_for(place: Place) -> None:
+def test_quire_waits_for_javas_lock(place: Place) -> None:
     name = new_name()
     apache, quire = place.apache(client_id="somebody"), place.quire()
     writer = apache.writer(name)
@@ -370,7 +373,7 @@ async def finish(task: Any) -> Any:
     return await task
 
 
-def test_a_lock_that_java_holds_does_not_move(place: Place) -> None:
+def test_a_lock_held_by_java_does_not_move_with_a_rename(place: Place) -> None:
     """Renaming takes the stream from under its writer, which gets errors; the lock is free."""
     name, new = new_name(), new_name()
     apache, quire = place.apache(), place.quire()
@@ -448,7 +451,7 @@ def marked(sent: Sequence[Sent]) -> tuple[list[bytes], list[DLSN]]:
     return entries, positions
 
 
-def test_control_records_among_records(place: Place) -> None:
+def test_java_skips_control_records_among_records(place: Place) -> None:
     """Java's readers pass over them wherever they stand, count positions on, and find their way to
     every record by position and by txid."""
     quire = place.quire(BY_JAVA)
@@ -488,7 +491,7 @@ def test_control_records_among_records(place: Place) -> None:
             assert pairs(quire.read(name, 60)) == sent
 
 
-def test_producers_beside_java(place: Place) -> None:
+def test_producers_are_known_after_javas_writes(place: Place) -> None:
     """Java writes on a stream whose producers number their records; afterwards they are known."""
     name = new_name()
     quire, strict = place.quire(), place.apache(positionGapDetectionEnabled=True)
@@ -562,7 +565,7 @@ def nodes(place: Place, path: str, quire: QuireStreams, crashed: int) -> list[tu
     return found
 
 
-def test_the_same_nodes_and_entries(place: Place) -> None:
+def test_both_sides_write_the_same_nodes_and_entries(place: Place) -> None:
     """Operation for operation. Our writer gives the txids, Java's is given the same."""
     name = new_name()
     path = "/messaging/timed"

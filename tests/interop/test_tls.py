@@ -226,7 +226,7 @@ MOST_CLIENTS = ["apache-v3", "quire", pytest.param("apache-v2", marks=slow)]
 
 @pytest.mark.parametrize("writing", MOST_CLIENTS)
 @on("mixed")
-def test_one_writes_and_the_other_recovers(secured: Secured, writing: str) -> None:
+def test_one_client_recovers_the_other_over_tls(secured: Secured, writing: str) -> None:
     sent = payloads(300)
     client = secured.client(writing, secured.app)
     other = secured.client(OTHER[writing], secured.app)
@@ -243,7 +243,7 @@ def test_one_writes_and_the_other_recovers(secured: Secured, writing: str) -> No
 
 @pytest.mark.parametrize("name", MOST_CLIENTS)
 @on("mixed")
-def test_clear_text_is_refused(secured: Secured, name: str) -> None:
+def test_clear_text_connections_are_refused(secured: Secured, name: str) -> None:
     before = secured.count("clear_text_refused")
     client = secured.client(name, None)
     refused(partial(client.create(ALL_FOUR).append, b"nobody takes it"), Code.UNAUTHORIZED)
@@ -255,7 +255,9 @@ def test_clear_text_is_refused(secured: Secured, name: str) -> None:
 @pytest.mark.parametrize("victim", [ApacheBookie, BookieProcess])
 @pytest.mark.parametrize("writing", ["apache-v3", "quire"])
 @on("mixed")
-def test_a_bookie_is_killed(secured: Secured, writing: str, victim: type[Bookie]) -> None:
+def test_a_killed_bookie_is_replaced_over_tls(
+    secured: Secured, writing: str, victim: type[Bookie]
+) -> None:
     """The writer replaces it, over TLS as before; then the other client recovers."""
     client = secured.client(writing, secured.app)
     other = secured.client(OTHER[writing], secured.app)
@@ -313,7 +315,7 @@ def over_tls(secured: Secured, name: str, tls: Tls) -> Iterator[Pair]:
 
 @slow
 @pytest.mark.parametrize(("secured", "name", "operation"), EVERYTHING, indirect=["secured"])
-def test_everything(secured: Secured, name: str, operation: Operation) -> None:
+def test_every_operation_works_over_tls(secured: Secured, name: str, operation: Operation) -> None:
     with over_tls(secured, name, secured.app) as pair:
         operation(pair)
 
@@ -324,7 +326,7 @@ def test_everything(secured: Secured, name: str, operation: Operation) -> None:
     [("quire", "apache-v3"), ("quire", "apache-v2"), ("apache", "quire")],
     indirect=["secured"],
 )
-def test_the_largest_entry(secured: Secured, name: str) -> None:
+def test_the_largest_entry_is_written_and_read_over_tls(secured: Secured, name: str) -> None:
     # The JDK's TLS needs the optimising compiler, which is off here. Without it, some 20 MiB take
     # longer than an add may take.
     with over_tls(secured, name, replace(secured.app, provider="OpenSSL")) as pair:
@@ -336,7 +338,7 @@ def test_the_largest_entry(secured: Secured, name: str) -> None:
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 @on("quire")
-def test_providers_and_versions(
+def test_each_tls_provider_and_version_connects(
     secured: Secured, protocol: str, provider: str, versions: str
 ) -> None:
     # Without it, Apache's client would use the JDK's TLS, and mention that only in its log.
@@ -413,7 +415,9 @@ STRANGERS = {
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("kind", STRANGERS)
 @on("quire", "apache")
-def test_a_stranger(secured: Secured, tmp_path: Path, name: str, kind: str) -> None:
+def test_a_client_without_a_trusted_certificate_is_refused(
+    secured: Secured, tmp_path: Path, name: str, kind: str
+) -> None:
     """A stranger stores nothing, reads nothing, and fences nothing."""
     stranger = STRANGERS[kind]
     honest = [secured.client(make, secured.app) for make in ("apache-v3", "quire")]
@@ -453,7 +457,7 @@ def test_a_stranger(secured: Secured, tmp_path: Path, name: str, kind: str) -> N
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("unit", ["0:app,other", "0:app;1:east", "1:east;0:app"])
 @on("quire", "apache")
-def test_the_first_role_counts(secured: Secured, name: str, unit: str) -> None:
+def test_the_first_role_of_a_certificate_is_used(secured: Secured, name: str, unit: str) -> None:
     tls = replace(secured.app, shown=secured.authority.issue("roles", unit=unit))
     client = secured.client(name, tls)
     writer = client.create(ALL_FOUR)
@@ -476,7 +480,7 @@ which 4.18 tells it so has no effect on the JDK's TLS.
 @slow
 @pytest.mark.parametrize("name", CLIENTS)
 @on("misnamed-quire", "misnamed-apache")
-def test_the_name_in_a_bookies_certificate(secured: Secured, name: str) -> None:
+def test_the_host_name_in_a_bookies_certificate_is_verified(secured: Secured, name: str) -> None:
     """Nothing is sent to a bookie with another name, unless names are not verified."""
     verifying = secured.client(name, Tls(secured.authority.ca))
     refusing = verifying.create(SINGLE)
@@ -502,7 +506,9 @@ def test_the_name_in_a_bookies_certificate(secured: Secured, name: str) -> None:
 @slow
 @pytest.mark.parametrize("name", CLIENTS)
 @on("misnamed-quire")
-def test_clear_text_is_refused_where_no_certificate_is_wanted(secured: Secured, name: str) -> None:
+def test_clear_text_is_refused_even_without_client_certificates(
+    secured: Secured, name: str
+) -> None:
     before = secured.count("clear_text_refused")
     client = secured.client(name, None)
     writer = client.create(SINGLE)

@@ -48,7 +48,7 @@ CODES = st.sampled_from(Code)
 
 
 @given(I64 | U64, BODIES)
-def test_numbers(value: int, behind: bytes) -> None:
+def test_numbers_round_trip(value: int, behind: bytes) -> None:
     data = encode_varint(value)
     found, end = decode_varint(data + behind, 0)
     assert (found, end) == (value % 2**64, len(data))
@@ -59,14 +59,14 @@ def test_numbers(value: int, behind: bytes) -> None:
 
 
 @given(TEXT)
-def test_texts(value: str) -> None:
+def test_texts_round_trip(value: str) -> None:
     written = write_text(CookieFormat(bookieHost=value))
     assert written.isascii()
     assert parse_text(written, CookieFormat()).bookieHost == value
 
 
 @given(st.binary(max_size=60))
-def test_bytes_that_are_no_message(data: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(data: bytes) -> None:
     try:
         parse_text(data, CookieFormat())
     except TextError:
@@ -77,7 +77,7 @@ def test_bytes_that_are_no_message(data: bytes) -> None:
 
 
 @given(KEYS, U63, U63, I64, U63, DIGESTS, PASSWORDS, PAYLOADS, st.sampled_from(list(Flag)))
-def test_add_frames(
+def test_add_frames_round_trip(
     key: bytes, ledger: int, first: int, lac: int, length: int,
     digest: DigestType, password: bytes, payloads: list[bytes], flag: Flag,
 ) -> None:  # fmt: skip
@@ -103,13 +103,13 @@ def test_add_frames(
 
 
 @given(st.integers(0, 3), st.integers(0, 255), st.integers(0, 2**16 - 1))
-def test_header_words(version: int, opcode: int, flags: int) -> None:
+def test_header_words_round_trip(version: int, opcode: int, flags: int) -> None:
     word = frames.header_word(opcode, flags, version)
     assert frames.split_word(word) == (version, opcode, flags if version else 0)
 
 
 @given(I64, I64, st.sampled_from([0, Flag.DO_FENCING]), KEYS)
-def test_read_frames(ledger: int, entry: int, flags: int, key: bytes) -> None:
+def test_read_frames_round_trip(ledger: int, entry: int, flags: int, key: bytes) -> None:
     frame = frames.read_request(ledger, entry, flags, key)
     size, word, *found = frames.READ_REQUEST.unpack_from(frame)
     assert (size + 4, found) == (len(frame), [ledger, entry])
@@ -118,7 +118,7 @@ def test_read_frames(ledger: int, entry: int, flags: int, key: bytes) -> None:
 
 
 @given(I64, I64, I64, I32, I64, st.sampled_from([0, Flag.DO_FENCING]), KEYS)
-def test_batch_read_frames(
+def test_batch_read_frames_round_trip(
     ledger: int, first: int, request: int, count: int, size: int, flags: int, key: bytes
 ) -> None:
     frame = frames.batch_read_request(ledger, first, request, count, size, flags, key)
@@ -129,7 +129,7 @@ def test_batch_read_frames(
 
 
 @given(CODES, I64, I64, BODIES)
-def test_answers(code: Code, ledger: int, entry: int, body: bytes) -> None:
+def test_answers_round_trip(code: Code, ledger: int, entry: int, body: bytes) -> None:
     for frame, opcode in (
         (frames.add_response(code, ledger, entry) + b"", frames.Opcode.ADD),
         (frames.read_response(code, ledger, entry, body), frames.Opcode.READ),
@@ -141,7 +141,7 @@ def test_answers(code: Code, ledger: int, entry: int, body: bytes) -> None:
 
 
 @given(CODES, I64, I64, I64, st.lists(BODIES, max_size=6))
-def test_batch_answers(
+def test_batch_answers_round_trip(
     code: Code, ledger: int, first: int, request: int, entries: list[bytes]
 ) -> None:
     frame = frames.batch_read_response(code, ledger, first, request, entries)
@@ -164,7 +164,7 @@ def request_of(frame: bytes) -> v3.Request:
 
 
 @given(TXN, KEYS, BODIES, I64, I64, st.booleans(), st.booleans())
-def test_v3_adds(
+def test_v3_adds_round_trip(
     txn: int, key: bytes, body: bytes, ledger: int, entry: int, recovery: bool, deferred: bool
 ) -> None:
     found = request_of(
@@ -179,7 +179,7 @@ def test_v3_adds(
 
 
 @given(U63, U63, I64, U63, DIGESTS, PASSWORDS, PAYLOADS)
-def test_deferred_adds_say_what_messages_say(
+def test_deferred_adds_equal_protobuf_messages(
     ledger: int, first: int, lac: int, length: int,
     digest: DigestType, password: bytes, payloads: list[bytes],
 ) -> None:  # fmt: skip
@@ -197,7 +197,7 @@ def test_deferred_adds_say_what_messages_say(
 
 
 @given(TXN, I64, I64, st.none() | KEYS)
-def test_v3_reads(txn: int, ledger: int, entry: int, key: bytes | None) -> None:
+def test_v3_reads_round_trip(txn: int, ledger: int, entry: int, key: bytes | None) -> None:
     found = request_of(v3.read_request(txn, ledger, entry, fence_with=key))
     read = found.readRequest
     assert (found.header.txnId, found.header.operation) == (txn, v3.Op.READ)
@@ -206,7 +206,9 @@ def test_v3_reads(txn: int, ledger: int, entry: int, key: bytes | None) -> None:
 
 
 @given(TXN, I64, I64, U63, st.booleans())
-def test_v3_long_polls(txn: int, ledger: int, lac: int, timeout: int, last: bool) -> None:
+def test_v3_long_polls_round_trip(
+    txn: int, ledger: int, lac: int, timeout: int, last: bool
+) -> None:
     read = request_of(v3.long_poll_request(txn, ledger, lac, timeout, last_entry=last)).readRequest
     assert (read.ledgerId, read.entryId, read.previousLAC) == (ledger, -1, lac)
     assert read.timeOut == timeout
@@ -214,14 +216,14 @@ def test_v3_long_polls(txn: int, ledger: int, lac: int, timeout: int, last: bool
 
 
 @given(TXN, I64, I64, KEYS, BODIES)
-def test_v3_lacs(txn: int, ledger: int, lac: int, key: bytes, packet: bytes) -> None:
+def test_v3_lacs_round_trip(txn: int, ledger: int, lac: int, key: bytes, packet: bytes) -> None:
     write = request_of(v3.write_lac_request(txn, ledger, lac, key, packet)).writeLacRequest
     found = (write.ledgerId, write.lac, write.masterKey, write.body)
     assert found == (ledger, lac, key, packet)
 
 
 @given(TXN, I64, st.integers(0, 3), TEXT, BODIES)
-def test_v3_control_requests(
+def test_v3_control_requests_round_trip(
     txn: int, ledger: int, requested: int, plugin: str, token: bytes
 ) -> None:
     for frame, op, part in (
@@ -246,7 +248,9 @@ def test_v3_control_requests(
 
 
 @given(st.sampled_from(v3.Op), TXN, CODES, I64, I64, BODIES)
-def test_v3_answers(op: v3.Op, txn: int, code: Code, ledger: int, entry: int, body: bytes) -> None:
+def test_v3_answers_round_trip(
+    op: v3.Op, txn: int, code: Code, ledger: int, entry: int, body: bytes
+) -> None:
     answer = v3.response(op, txn, code)
     answer.readResponse.status = answer.status
     answer.readResponse.ledgerId, answer.readResponse.entryId = ledger, entry
@@ -259,7 +263,7 @@ def test_v3_answers(op: v3.Op, txn: int, code: Code, ledger: int, entry: int, bo
 
 
 @given(st.binary(max_size=80))
-def test_bytes_that_are_no_v3_message(data: bytes) -> None:
+def test_bytes_that_are_not_a_v3_message_are_refused(data: bytes) -> None:
     for parse in (v3.parse_request, v3.parse_response):
         try:
             parse(data)
@@ -271,7 +275,7 @@ def test_bytes_that_are_no_v3_message(data: bytes) -> None:
 
 
 @given(DIGESTS, PASSWORDS, U63, I64, BODIES)
-def test_lac_packets(
+def test_lac_packets_round_trip(
     digest: DigestType, password: bytes, ledger: int, lac: int, behind: bytes
 ) -> None:
     codec = EntryCodec(ledger, digest, password)
@@ -320,7 +324,7 @@ def metadatas(draw: st.DrawFn, version: int) -> LedgerMetadata:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
-def test_ledger_metadata(version: int, data: st.DataObject) -> None:
+def test_ledger_metadata_round_trips(version: int, data: st.DataObject) -> None:
     metadata = data.draw(metadatas(version))
     stored = ledger_metadata_format.encode(metadata)
     assert stored.startswith(b"BookieMetadataFormatVersion\t%d\n" % version)
@@ -333,7 +337,7 @@ def test_ledger_metadata(version: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 @given(data=st.data())
-def test_damaged_ledger_metadata(version: int, data: st.DataObject) -> None:
+def test_damaged_ledger_metadata_raises_no_other_error(version: int, data: st.DataObject) -> None:
     """The metadata is refused or read as other metadata, with no other error."""
     stored = bytearray(ledger_metadata_format.encode(data.draw(metadatas(version))))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -351,7 +355,7 @@ DIRECTORIES = st.lists(TEXT.map(lambda text: text.replace("\t", "")), min_size=1
 
 
 @given(TEXT, DIRECTORIES, DIRECTORIES, st.none() | TEXT, st.none() | DIRECTORIES)
-def test_cookies(
+def test_cookies_round_trip(
     bookie: str, journals: list[str], ledgers: list[str],
     instance: str | None, indexes: list[str] | None,
 ) -> None:  # fmt: skip
@@ -367,7 +371,7 @@ def test_cookies(
 
 
 @given(st.binary(max_size=60) | st.integers(0, 9).map(lambda n: b"%d\nbookieHost: 3" % n))
-def test_bytes_that_are_no_cookie(data: bytes) -> None:
+def test_bytes_that_are_not_a_cookie_are_refused(data: bytes) -> None:
     try:
         cookie.decode(data)
     except CookieError:
@@ -381,13 +385,15 @@ ENDPOINTS = st.builds(
 
 
 @given(st.lists(ENDPOINTS, min_size=1, max_size=3).map(tuple), st.dictionaries(TEXT, TEXT))
-def test_registrations(endpoints: tuple[Endpoint, ...], properties: dict[str, str]) -> None:
+def test_registrations_round_trip(
+    endpoints: tuple[Endpoint, ...], properties: dict[str, str]
+) -> None:
     made = BookieServiceInfo(endpoints, properties)
     assert registration.decode(registration.encode(made), "any") == made
 
 
 @given(st.binary(max_size=60), TEXT)
-def test_bytes_that_are_no_registration(data: bytes, bookie: str) -> None:
+def test_bytes_that_are_not_a_registration_are_refused(data: bytes, bookie: str) -> None:
     try:
         registration.decode(data, bookie)
     except MetadataError:
@@ -395,13 +401,13 @@ def test_bytes_that_are_no_registration(data: bytes, bookie: str) -> None:
 
 
 @given(st.from_regex(r"[A-Za-z.]{1,20}", fullmatch=True), st.integers(0, 10**6), st.integers(1, 2))
-def test_layouts(factory: str, manager_version: int, format_version: int) -> None:
+def test_layouts_round_trip(factory: str, manager_version: int, format_version: int) -> None:
     made = Layout(factory, manager_version, format_version)
     assert layout.decode(layout.encode(made)) == made
 
 
 @given(st.binary(max_size=30))
-def test_bytes_that_are_no_layout(data: bytes) -> None:
+def test_bytes_that_are_not_a_layout_are_refused(data: bytes) -> None:
     try:
         layout.decode(data)
     except MetadataError:
@@ -417,7 +423,9 @@ MANAGERS = st.sampled_from(
 
 
 @given(MANAGERS, U63 | st.integers(0, 2**32), TEXT)
-def test_ledger_paths(manager: ledger_path.LedgerManager, ledger: int, other: str) -> None:
+def test_ledger_paths_round_trip(
+    manager: ledger_path.LedgerManager, ledger: int, other: str
+) -> None:
     if ledger > manager.id_max:
         with pytest.raises(UsageError, match=r"cannot store ledger.*Use a smaller id"):
             manager.path_of(ledger)
@@ -435,7 +443,7 @@ def test_ledger_paths(manager: ledger_path.LedgerManager, ledger: int, other: st
 
 
 @given(st.integers(0, ledger_path.HIGH_ORDER_MAX), st.integers(0, 2**31 - 1))
-def test_names_of_sequences(high: int, low: int) -> None:
+def test_names_of_sequential_nodes_are_parsed(high: int, low: int) -> None:
     assert ledger_path.high_order_of(ledger_path.high_order_name(high)) == high
     assert ledger_path.sequence_of(f"/ledgers/idgen/ID-{low:010d}") == low
     assert ledger_path.long_id(high, low) == high * 2**32 + low
@@ -447,7 +455,7 @@ ROLES = st.lists(st.from_regex(r"[a-z]{1,6}", fullmatch=True), min_size=1, max_s
 
 
 @given(ROLES, st.lists(st.sampled_from(["1:east", "2:", "nothing", ""]), max_size=2))
-def test_roles(roles: list[str], others: list[str]) -> None:
+def test_roles_of_a_certificate_are_parsed(roles: list[str], others: list[str]) -> None:
     unit = ";".join([*others, f"0: {','.join(roles)}"])
     assert roles_of(unit) == tuple(roles)
     subject = [[("commonName", "x")], [("organizationalUnitName", unit)]]

@@ -136,7 +136,7 @@ class World:
 
 
 @pytest.mark.parametrize("seeds", range(10))
-async def test_nothing_that_a_mark_proves_is_dropped(seeds: int) -> None:
+async def test_no_ledger_is_collected_that_a_mark_proves(seeds: int) -> None:
     refused = dropped = 0
     for seed in range(20 * seeds, 20 * seeds + 20):
         world = World(seed)

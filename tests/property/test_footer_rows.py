@@ -44,14 +44,14 @@ def runs_of(steps: list[Any]) -> list[Run]:
 
 
 @given(st.lists(shapes, min_size=1, max_size=2 * PLAIN_ROWS_MAX))
-def test_plain_rows_are_packed_as_any_rows_are(steps: list[Any]) -> None:
+def test_the_fast_packing_of_rows_equals_the_general_one(steps: list[Any]) -> None:
     runs = runs_of(steps)
     offsets = [run.offset for run in runs]
     assert encode_ledger_rows(runs, offsets) == _encode_any_rows(runs, offsets)
 
 
 @given(st.lists(shapes, min_size=1, max_size=30))
-def test_joined_runs_say_of_each_entry_where_it_is(steps: list[Any]) -> None:
+def test_joined_runs_locate_each_entry(steps: list[Any]) -> None:
     runs = runs_of(steps)
     joined, offsets = _joined(runs)
 
@@ -75,7 +75,7 @@ def test_joined_runs_say_of_each_entry_where_it_is(steps: list[Any]) -> None:
             and one.frame_size == other.frame_size
             and one.last + 1 == other.first
             and at + one.size_bytes == behind
-        ), "these two should be one"
+        ), "these two rows should be one"
 
 
 batches = st.lists(
@@ -93,7 +93,7 @@ batches = st.lists(
 @given(batches, st.sets(st.integers(1, 6), max_size=2), st.sampled_from([1, 3, 500]))
 @example([([(1, 0), (1, 0), (2, 0)], 80, 0)], set(), 500)
 @example([([(1, 0), (2, 0), (2, 1), (1, 0)], 80, 0)], set(), 500)
-def test_ledgers_in_turn_are_described_as_each_by_itself(
+def test_interleaved_ledgers_are_described_like_separate_ones(
     steps: list[Any], listed: set[int], at_once: int
 ) -> None:
     catalogue, segment = Catalogue(), LogSegment(1, None, 1 << 20)

@@ -34,7 +34,9 @@ def run_of(entries: Sequence[bytes]) -> FrameRun:
 
 
 @given(runs_of_entries, st.booleans())
-def test_entries_in_runs_are_these_entries(given_runs: list[list[bytes]], pack: bool) -> None:
+def test_entries_in_runs_equal_the_single_entries(
+    given_runs: list[list[bytes]], pack: bool
+) -> None:
     entries = Entries()
     for one in given_runs:
         run = run_of(one)
@@ -52,6 +54,6 @@ def test_entries_in_runs_are_these_entries(given_runs: list[list[bytes]], pack: 
     assert list(map(bytes, entries)) == plain  # as well when they have been packed
 
 
-def test_what_is_not_there_cannot_be_asked_for() -> None:
+def test_an_index_beyond_the_entries_is_refused() -> None:
     with pytest.raises(IndexError):
         Entries()[0]

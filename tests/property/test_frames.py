@@ -17,13 +17,15 @@ payloads = st.lists(st.binary(max_size=64), min_size=1, max_size=40)
 
 
 @given(ids, ids, st.integers(min_value=1, max_value=700))
-def test_add_responses_equal_single_answers(ledger: int, first: int, count: int) -> None:
+def test_coalesced_add_responses_equal_single_ones(ledger: int, first: int, count: int) -> None:
     plain = b"".join(frames.add_response(0, ledger, first + k) for k in range(count))
     assert frames.add_responses(ledger, first, count) == plain
 
 
 @given(st.lists(st.binary(min_size=4, max_size=300), min_size=1, max_size=20), st.data())
-def test_frames_survive_any_cut(bodies: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_read_from_any_division_of_the_bytes(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
     stream = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12), label="cuts"))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)])]
@@ -40,7 +42,7 @@ def test_frames_survive_any_cut(bodies: list[bytes], data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("size", [0, 3, frames.MAX_FRAME_BYTES - 3, 2**31, 2**32 - 1])
-def test_a_frame_that_lies_about_its_length(size: int) -> None:
+def test_a_frame_with_a_false_length_is_refused(size: int) -> None:
     buffer = FrameBuffer()
     (chunk,) = buffer.feed(size.to_bytes(4, "big") + b"xxxx")
     with pytest.raises(ProtocolError, match="a frame that claims"):
@@ -65,7 +67,7 @@ def test_entries_round_trip_in_a_batch(
     st.binary(min_size=1, max_size=100),
     st.data(),
 )
-def test_one_flipped_bit_is_noticed(kind: DigestType, body: bytes, data: st.DataObject) -> None:
+def test_a_flipped_bit_is_noticed(kind: DigestType, body: bytes, data: st.DataObject) -> None:
     codec = EntryCodec(3, kind, b"pw")
     entry = bytearray(codec.pack(9, 8, 1_000, body))
     bit = data.draw(st.integers(0, len(entry) * 8 - 1))

@@ -181,7 +181,7 @@ def run_all(seeds: int) -> list[Counts]:
     return [History(seed).run() for seed in range(seeds)]
 
 
-def test_a_start_from_the_cache_finds_what_a_start_from_the_footers_finds(
+def test_a_start_from_the_cache_equals_a_start_from_the_footers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     totals = run_all(6)
@@ -236,7 +236,7 @@ def while_deletions_wait(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda one: one.__name__,
 )  # fmt: skip
-def test_the_comparison_finds(
+def test_the_comparison_finds_each_defect(
     defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defect(monkeypatch)

@@ -103,7 +103,7 @@ def decoded(disk: SimDisk) -> dict[int, bytes]:
 
 
 @given(caches(), st.lists(IDS, max_size=5))
-def test_a_search_finds_what_is_decoded(
+def test_a_search_finds_the_same_rows_as_decoding(
     blocks: list[list[CachedLedger]], others: list[int]
 ) -> None:
     disk = sim_disk(1, cold_read_probability=0.0)
@@ -115,7 +115,7 @@ def test_a_search_finds_what_is_decoded(
 
 
 @given(caches(), st.data())
-def test_a_damaged_block_hides_its_own_ledgers_only(
+def test_a_damaged_block_hides_only_its_own_ledgers(
     blocks: list[list[CachedLedger]], data: st.DataObject
 ) -> None:
     """It does so whether the damage comes before or after the ids were read."""
@@ -144,7 +144,7 @@ def test_a_damaged_block_hides_its_own_ledgers_only(
                     assert found in (b"", one.rows)
 
 
-def test_a_wrong_bit_anywhere_misleads_no_search() -> None:
+def test_no_flipped_bit_gives_a_wrong_search_result() -> None:
     def one(ledger_id: int, number: int) -> CachedLedger:
         rows = sealed_rows.pack([(number, 0, 3, 400)])
         return CachedLedger(ledger_id, b"key", False, False, None, 3, 2, 1, number, True, rows)

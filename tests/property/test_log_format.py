@@ -110,7 +110,7 @@ def encode(parts: list[Any], offset: int = 8 * BLOCK_BYTES) -> Any:
 
 
 @given(st.lists(batches(), max_size=3))
-def test_a_group_says_what_was_put_into_it(parts: list[Any]) -> None:
+def test_a_group_round_trips(parts: list[Any]) -> None:
     group, bases = encode(parts)
     data = b"".join(group.buffers)
     assert len(data) % BLOCK_BYTES == 0
@@ -176,7 +176,9 @@ def test_a_group_that_is_cut_off_is_noticed(parts: list[Any], data: st.DataObjec
     [(bytes(16), 3, 32768), (ID, 4, 32768), (ID, 3, 36864)],
     ids=["directory", "segment", "place"],
 )
-def test_a_group_of_elsewhere_is_none(directory_id: bytes, segment: int, offset: int) -> None:
+def test_a_group_of_another_segment_is_ignored(
+    directory_id: bytes, segment: int, offset: int
+) -> None:
     group, _ = encode([([], [b""], [])])
     data = b"".join(group.buffers)
     assert decode_group_header(data, 0, ID, 3, 32768) is not None
@@ -184,7 +186,7 @@ def test_a_group_of_elsewhere_is_none(directory_id: bytes, segment: int, offset:
 
 
 @given(U64, U64, U64, st.sets(st.integers(0, 3000), max_size=600))
-def test_a_segment_header_says_what_lives(
+def test_a_segment_header_round_trips(
     segment: int, first_group: int, previous: int, numbers: set[int]
 ) -> None:
     live = ranges_of(numbers)
@@ -212,7 +214,7 @@ def test_any_flipped_bit_of_a_segment_header_is_noticed(
         decode_segment_header(bad)
 
 
-def test_the_header_of_a_later_version_is_told_from_damage() -> None:
+def test_a_header_of_a_later_version_is_not_taken_for_damage() -> None:
     data = bytearray(encode_segment_header(SegmentHeader(ID, 5, 9, 4, ())))
     data[8] = 4
     data[60:64] = crc32c(data[:60]).to_bytes(4, "little")
@@ -221,7 +223,7 @@ def test_the_header_of_a_later_version_is_told_from_damage() -> None:
 
 
 @given(RECORDS)
-def test_records_come_back(records: list[StateRecord]) -> None:
+def test_state_records_round_trip(records: list[StateRecord]) -> None:
     data = encode_records(records)
     assert decode_records(b"abc" + data, 3, len(records)) == (records, 3 + len(data))
     if data:
@@ -230,7 +232,7 @@ def test_records_come_back(records: list[StateRecord]) -> None:
 
 
 @given(st.integers(0, 1 << 50), st.booleans(), U64)
-def test_deletions_come_back(time_ms: int, fenced: bool, before: int) -> None:
+def test_deletions_round_trip(time_ms: int, fenced: bool, before: int) -> None:
     deleted = Deleted(time_ms, fenced, before)
     assert Deleted.decode(deleted.encode()) == deleted
     assert decode_segment_value(segment_value(before)) == before
@@ -253,7 +255,7 @@ def test_a_record_of_an_unknown_kind_is_refused() -> None:
 
 
 @given(st.lists(batches(), max_size=4), RECORDS, st.lists(st.integers(0, 2**32 - 1), max_size=9))
-def test_a_footer_comes_back(
+def test_a_footer_round_trips(
     parts: list[Any], records: list[StateRecord], checksums: list[int]
 ) -> None:
     rows = []
@@ -297,7 +299,7 @@ def test_a_footer_comes_back(
     assert summary.find(len(parts)) is None
 
 
-def test_a_footer_of_elsewhere_or_damaged_is_refused() -> None:
+def test_a_footer_of_another_segment_or_damaged_is_refused() -> None:
     records = [StateRecord(RecordKind.FENCE, 4)]
     footer = FooterParts(
         ID, 6, 10, 20, 4096, 8192, [], Summary(*summary_columns()), records, array("I", [1])
@@ -324,7 +326,7 @@ def test_a_footer_of_elsewhere_or_damaged_is_refused() -> None:
             decode_trailer(flipped, ID, 6, size)
 
 
-def test_the_mark_of_a_clean_stop_comes_back() -> None:
+def test_the_mark_of_a_clean_stop_round_trips() -> None:
     mark = CleanMark(ID, 7, 99)
     data = mark.encode()
     assert CleanMark.decode(data) == mark
@@ -338,7 +340,7 @@ def test_the_mark_of_a_clean_stop_comes_back() -> None:
 
 
 @given(st.binary(min_size=1, max_size=64), st.randoms(use_true_random=False))
-def test_one_wrong_bit_is_told_by_what_the_checksum_differs(
+def test_the_checksum_difference_identifies_a_single_flipped_bit(
     data: bytes, rng: random.Random
 ) -> None:
     number = int.from_bytes(data)

@@ -66,20 +66,24 @@ SEEDS = st.integers(0, 2**32)
 
 
 @given(QUESTIONS, SEEDS)
-def test_as_many_as_asked_for_or_as_there_are(question: Question, seed: int) -> None:
+def test_placement_returns_the_requested_number_or_all_candidates(
+    question: Question, seed: int
+) -> None:
     chosen = question.ask(seed)
     assert len(chosen) == min(question.count, len(question.fit))
 
 
 @given(QUESTIONS, SEEDS)
-def test_none_twice_and_none_that_is_excluded_or_unknown(question: Question, seed: int) -> None:
+def test_placement_returns_no_duplicate_excluded_or_unknown_bookie(
+    question: Question, seed: int
+) -> None:
     chosen = question.ask(seed)
     assert len(set(chosen)) == len(chosen)
     assert set(chosen) <= question.fit
 
 
 @given(QUESTIONS, SEEDS)
-def test_a_doubtful_one_only_where_nothing_else_is_left(question: Question, seed: int) -> None:
+def test_a_suspect_bookie_is_chosen_only_if_no_other_is_left(question: Question, seed: int) -> None:
     chosen = question.ask(seed)
     liked = sum(bookie in question.liked for bookie in chosen)
     assert liked == min(question.count, len(question.liked))
@@ -88,7 +92,7 @@ def test_a_doubtful_one_only_where_nothing_else_is_left(question: Question, seed
 
 
 @given(QUESTIONS, SEEDS)
-def test_as_many_hosts_as_can_be(question: Question, seed: int) -> None:
+def test_placement_uses_as_many_hosts_as_possible(question: Question, seed: int) -> None:
     chosen = question.ask(seed)
     liked = [bookie for bookie in chosen if bookie in question.liked]
     found = {question.candidates[bookie] for bookie in liked} - question.used_hosts
@@ -96,7 +100,7 @@ def test_as_many_hosts_as_can_be(question: Question, seed: int) -> None:
 
 
 @given(QUESTIONS, SEEDS)
-def test_a_host_is_shared_only_when_every_other_is_used(question: Question, seed: int) -> None:
+def test_a_host_is_shared_only_when_all_others_are_used(question: Question, seed: int) -> None:
     chosen = question.ask(seed)
     liked = [bookie for bookie in chosen if bookie in question.liked]
     for bookies, known in (
@@ -107,13 +111,13 @@ def test_a_host_is_shared_only_when_every_other_is_used(question: Question, seed
         hosts = set(known)
         for bookie in bookies:
             host = question.candidates[bookie]
-            assert not shared or host in hosts, "a fresh host behind one that was used"
+            assert not shared or host in hosts, "a new host comes after a used one"
             shared = shared or host in hosts
             hosts.add(host)
 
 
 @given(QUESTIONS, SEEDS, st.randoms(use_true_random=False))
-def test_the_same_chance_gives_the_same_choice(
+def test_the_same_random_state_gives_the_same_choice(
     question: Question, seed: int, order: random.Random
 ) -> None:
     """The order in which the metadata store lists bookies does not matter."""
@@ -125,7 +129,7 @@ def test_the_same_chance_gives_the_same_choice(
     assert other.ask(seed) == question.ask(seed)
 
 
-def test_every_bookie_has_its_turn() -> None:
+def test_every_bookie_is_chosen_at_some_time() -> None:
     question = Question(
         dict.fromkeys(BOOKIES, "one"), 3, frozenset(), frozenset(), frozenset()
     )  # fmt: skip
@@ -238,7 +242,7 @@ def possible(racks: Mapping[str, str], size: int, quorum: int, least: int) -> bo
 
 
 @given(SMALL, st.integers(1, 5), st.data(), SEEDS)
-def test_enforced_racks_are_found_wherever_they_can_be(
+def test_enforced_racks_are_satisfied_whenever_possible(
     racks: dict[str, str], size: int, data: st.DataObject, seed: int
 ) -> None:
     quorum = data.draw(st.integers(1, size))
@@ -265,7 +269,7 @@ def test_enforced_racks_are_found_wherever_they_can_be(
 
 
 @given(SMALL, st.integers(1, 5), st.data(), SEEDS)
-def test_best_effort_fills_every_place_it_can_as_well_as_it_can(
+def test_best_effort_placement_uses_as_many_racks_as_possible(
     racks: dict[str, str], size: int, data: st.DataObject, seed: int
 ) -> None:
     quorum = data.draw(st.integers(1, size))
@@ -283,7 +287,7 @@ def test_best_effort_fills_every_place_it_can_as_well_as_it_can(
 
 
 @given(SMALL, st.integers(2, 4), st.data(), SEEDS)
-def test_a_replacement_keeps_what_was_kept(
+def test_a_replacement_does_not_weaken_the_placement(
     racks: dict[str, str], size: int, data: st.DataObject, seed: int
 ) -> None:
     """Two members may be replaced at once. A member that can be replaced alone is replaced."""

@@ -23,7 +23,9 @@ def numbers(found: list[Range]) -> set[int]:
 
 
 @given(NUMBERS, NUMBERS, st.integers(0, 60), st.integers(0, 10), st.integers(1, 6))
-def test_ranges_are_sets(one: set[int], other: set[int], first: int, more: int, most: int) -> None:
+def test_ranges_behave_like_sets(
+    one: set[int], other: set[int], first: int, more: int, most: int
+) -> None:
     assert numbers(ranges(one)) == one
     assert all(a[1] + 1 < b[0] for a, b in zip(ranges(one), ranges(one)[1:]))
     assert without(ranges(one), ranges(other)) == ranges(one - other)
@@ -58,7 +60,7 @@ def extents(draw: st.DrawFn) -> FrameExtent:
 
 
 @given(extents(), st.sets(st.integers(0, 30)))
-def test_the_parts_of_some_entries_are_their_frames(extent: FrameExtent, some: set[int]) -> None:
+def test_the_extents_of_entries_are_their_frames(extent: FrameExtent, some: set[int]) -> None:
     known = dict(zip(sorted(numbers(extent.entries())), frames(extent)))
     wanted = sorted(some & known.keys())
     found = [frame for part in extent.parts_of(ranges(set(wanted))) for frame in frames(part)]
@@ -77,7 +79,7 @@ def frames(extent: FrameExtent) -> list[tuple[int, set[int]]]:
 
 
 @given(st.lists(extents(), min_size=1, max_size=4), st.sets(st.integers(0, 30), max_size=8))
-def test_just_the_entries_in_bad_blocks_are_damaged(them: list[FrameExtent], bad: set[int]) -> None:
+def test_only_entries_in_bad_blocks_are_damaged(them: list[FrameExtent], bad: set[int]) -> None:
     every = [frame for extent in them for frame in frames(extent)]
     good = {entry for entry, blocks in every if not blocks & bad}
     hit = {entry for entry, blocks in every if blocks & bad}

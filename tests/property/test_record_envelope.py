@@ -26,7 +26,7 @@ values = st.binary(max_size=60) | st.binary(max_size=20).map(MAGIC.__add__)
 
 
 @given(values, keys, headers, times)
-def test_round_trip(
+def test_an_envelope_round_trips(
     value: bytes, key: bytes | None, named: dict[str, bytes], time_us: int | None
 ) -> None:
     payload = encode_envelope(value, key, named, time_us)
@@ -40,7 +40,7 @@ def test_round_trip(
 
 
 @given(st.binary(max_size=80) | st.binary(max_size=60).map((MAGIC + b"\1").__add__))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     """They are decoded or refused, and never raise anything else."""
     try:
         found = decode_envelope(data)
@@ -50,7 +50,7 @@ def test_any_bytes(data: bytes) -> None:
 
 
 @given(values, keys, headers, times, st.data())
-def test_damage_is_found(
+def test_a_damaged_envelope_is_refused(
     value: bytes,
     key: bytes | None,
     named: dict[str, bytes],
@@ -72,7 +72,7 @@ def test_damage_is_found(
 
 
 @given(st.lists(st.tuples(values, keys, headers, times), max_size=30), st.integers(0, 20))
-def test_entries_of_plain_records_and_envelopes(
+def test_plain_records_and_envelopes_share_entries(
     records: list[tuple[bytes, bytes | None, dict[str, bytes], int | None]], plain: int
 ) -> None:
     """Each record is read back as it was written, whatever its neighbours are."""

@@ -35,7 +35,7 @@ def ascend(model: list[sealed_rows.Row]) -> bool:
 
 
 @given(rows(), st.data())
-def test_rows_come_back_as_they_were_added(
+def test_sealed_rows_are_returned_as_they_were_added(
     given_rows: list[sealed_rows.Row], data: st.DataObject
 ) -> None:
     info = LedgerInfo(1, b"")
@@ -77,7 +77,7 @@ def _check_search(info: LedgerInfo, model: list[sealed_rows.Row], data: st.DataO
             assert found == expected
 
 
-def test_entries_that_come_in_order_are_known_to_be_so() -> None:
+def test_entries_added_in_order_are_marked_as_ordered() -> None:
     """Otherwise every read would check all rows."""
     info = LedgerInfo(1, b"")
     for number in range(1, 200):
@@ -85,7 +85,7 @@ def test_entries_that_come_in_order_are_known_to_be_so() -> None:
         assert info.ordered
 
 
-def test_entries_that_were_written_again_are_found_in_both_places() -> None:
+def test_rewritten_entries_are_found_in_both_segments() -> None:
     info = LedgerInfo(1, b"")
     info.add_sealed(1, 0, 10, 100)
     info.add_sealed(2, 5, 12, 100)
@@ -95,7 +95,7 @@ def test_entries_that_were_written_again_are_found_in_both_places() -> None:
     assert list(info.sealed_with(3)) == [(1, 5)]
 
 
-def test_a_place_takes_eight_bytes() -> None:
+def test_a_sealed_row_takes_eight_bytes() -> None:
     """Each pair of a ledger and a segment takes one row, which bounds a bookie's memory."""
     info = LedgerInfo(1, b"")
     for number in range(50_000):
@@ -106,7 +106,7 @@ def test_a_place_takes_eight_bytes() -> None:
 
 
 @given(st.sets(st.one_of(st.integers(0, 50), st.integers(0, (1 << 63) - 1))))
-def test_ledger_ids_are_a_sorted_set(model: set[int]) -> None:
+def test_ledger_ids_form_a_sorted_set(model: set[int]) -> None:
     ids = LedgerIdSet([*model, *model])
     assert list(ids) == sorted(model)
     assert len(ids) == len(model)
@@ -120,7 +120,7 @@ def test_ledger_ids_are_a_sorted_set(model: set[int]) -> None:
     st.one_of(st.integers(0, 1 << 40), st.integers((5 << 16) - 12, 5 << 16)),
     st.integers(0, 90), st.integers(0, 40), st.integers(1, 255), st.booleans(), st.data(),
 )  # fmt: skip
-def test_frames_are_checked_column_by_column_as_one_by_one(
+def test_the_columnar_check_of_frames_equals_the_single_one(
     count: int, first: int, payload: int, before: int, flip: int, bare: bool, data: st.DataObject
 ) -> None:
     """One byte is changed at any place: heads must be found wrong, all else is not looked at."""

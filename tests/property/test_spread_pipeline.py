@@ -27,7 +27,7 @@ def made(
     st.sampled_from(SHAPES), st.integers(-1, 5), st.integers(0, ENTRIES_MAX), st.integers(1, 3),
     st.data(),
 )  # fmt: skip
-def test_confirmed_is_what_enough_domains_have(
+def test_entries_are_confirmed_once_enough_domains_have_them(
     shape: tuple[int, int, int], start: int, count: int, least: int, data: st.DataObject
 ) -> None:
     size, quorum, acks = shape
@@ -55,7 +55,7 @@ def test_confirmed_is_what_enough_domains_have(
 
 
 @given(st.sampled_from(SHAPES), st.integers(1, 3), st.data())
-def test_who_can_be_done_without(
+def test_a_dispensable_member_is_not_needed_for_any_confirmation(
     shape: tuple[int, int, int], least: int, data: st.DataObject
 ) -> None:
     """If it returns true, the other members alone can confirm everything."""

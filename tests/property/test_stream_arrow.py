@@ -139,7 +139,9 @@ def expected(origin: Origin, found: EntryRun, start: DLSN | None, end: DLSN | No
 
 
 @given(st.data(), st.booleans(), st.booleans())
-def test_columns(data: st.DataObject, enveloped: bool, txid_is_time: bool) -> None:
+def test_columns_equal_the_decoded_records(
+    data: st.DataObject, enveloped: bool, txid_is_time: bool
+) -> None:
     segment = SEGMENT
     if not enveloped:
         segment = StreamSegment(5, 77, 0, layout=3)
@@ -162,7 +164,7 @@ def test_columns(data: st.DataObject, enveloped: bool, txid_is_time: bool) -> No
 
 
 @given(st.data(), st.lists(st.sampled_from(COLUMNS), unique=True, max_size=4))
-def test_some_columns(data: st.DataObject, wanted: list[str]) -> None:
+def test_selected_columns_equal_the_decoded_records(data: st.DataObject, wanted: list[str]) -> None:
     found = data.draw(run_of(True))
     columns = RecordColumns(wanted)
     columns.add(Origin("orders", SEGMENT), found)
@@ -172,7 +174,7 @@ def test_some_columns(data: st.DataObject, wanted: list[str]) -> None:
         assert columns.batch().to_pylist() == [{name: row[name] for name in wanted} for row in rows]
 
 
-def test_a_compressed_set_before_other_records() -> None:
+def test_a_compressed_record_set_is_expanded_before_other_records() -> None:
     """Its members come after these records once they are expanded."""
     body = encode_record_set([b"member" * 20] * 4, Compression.LZ4)
     parts = [encode_record(1, 7, body, RecordFlag.RECORD_SET), encode_record(5, 7, b"other")]
@@ -183,7 +185,7 @@ def test_a_compressed_set_before_other_records() -> None:
 
 
 @pytest.mark.parametrize("at", [13, 16, 32, 40])
-def test_damage_is_told(at: int) -> None:
+def test_damage_is_reported_by_the_columnar_path(at: int) -> None:
     """Each of these bytes is checked by the fast path."""
     parts, size = encode_records([bytes(9)] * 40, range(40), 1)
     whole = bytearray(wrap(parts, size))
@@ -200,7 +202,7 @@ def test_damage_is_told(at: int) -> None:
         assert columns.batch().to_pylist() == rows
 
 
-def test_an_unknown_column() -> None:
+def test_an_unknown_column_is_refused() -> None:
     with pytest.raises(
         UsageError,
         match=r"'position' is not a column of a stream's records. The columns are stream, segment",
@@ -216,7 +218,7 @@ def test_an_unknown_column() -> None:
 )
 @example(0, 3, -1, 0)  # The last two records would be behind the end.
 @example(0, 3, 0, 1)
-def test_one_entry_has_the_positions_that_it_has_beside_another(
+def test_positions_of_a_single_entry_equal_those_beside_another(
     first: int, count: int, before_end: int, flags: int
 ) -> None:
     """A single entry has a way of its own, which must refuse the same flags and positions."""

@@ -130,7 +130,7 @@ def rows(records: Records) -> list[tuple[int, int, int, bytes]]:
 
 
 @given(st.lists(pieces, max_size=8), positions, compressions, st.booleans())
-def test_entries_are_read_as_they_were_written(
+def test_entries_round_trip(
     chosen: list[Piece], position: int, compression: Compression, enveloped: bool
 ) -> None:
     body, expected = build(chosen, position)
@@ -149,7 +149,9 @@ def test_entries_are_read_as_they_were_written(
 
 
 @given(st.lists(pieces, max_size=6), positions)
-def test_sets_that_are_left_whole_take_as_many_slots(chosen: list[Piece], position: int) -> None:
+def test_unexpanded_record_sets_take_the_slots_of_their_members(
+    chosen: list[Piece], position: int
+) -> None:
     body, expected = build(chosen, position)
     whole = decode_entry(body, enveloped=False, expand_sets=False)
     taken = 0
@@ -168,7 +170,9 @@ def test_sets_that_are_left_whole_take_as_many_slots(chosen: list[Piece], positi
 
 
 @given(st.lists(pieces, max_size=4), positions, st.integers(-2, 300), st.integers(-2, 300))
-def test_a_part_of_the_records(chosen: list[Piece], position: int, first: int, end: int) -> None:
+def test_a_range_of_the_records_is_decoded(
+    chosen: list[Piece], position: int, first: int, end: int
+) -> None:
     records = decode_entry(build(chosen, position)[0], enveloped=False)
     part = records.part(first, end)
     assert rows(part) == rows(records)[max(first, 0) : max(end, 0)]
@@ -176,7 +180,7 @@ def test_a_part_of_the_records(chosen: list[Piece], position: int, first: int, e
 
 
 @given(st.lists(st.binary(max_size=20), max_size=50), positions, st.data())
-def test_records_in_columns_are_the_same_bytes(
+def test_records_in_columns_have_the_same_bytes(
     payloads: list[bytes], position: int, data: st.DataObject
 ) -> None:
     numbers = data.draw(st.lists(txids, min_size=len(payloads), max_size=len(payloads)))
@@ -192,9 +196,7 @@ def test_records_in_columns_are_the_same_bytes(
 
 
 @given(st.lists(st.binary(max_size=60), max_size=60), st.integers(1, 200), st.integers(0, 300))
-def test_entries_are_cut_as_full_as_they_may_be(
-    payloads: list[bytes], limit: int, taken: int
-) -> None:
+def test_entries_are_filled_up_to_the_limit(payloads: list[bytes], limit: int, taken: int) -> None:
     sizes = [HEAD_BYTES + len(payload) for payload in payloads]
     ends = entry_ends(payloads, limit, taken)
     assert ends == sorted(ends)
@@ -209,7 +211,7 @@ def test_entries_are_cut_as_full_as_they_may_be(
 
 
 @given(st.lists(pieces, min_size=1, max_size=5), positions, compressions, st.data())
-def test_damage_is_an_error_or_other_records_but_never_a_crash(
+def test_damaged_entries_never_raise_an_unexpected_error(
     chosen: list[Piece], position: int, compression: Compression, data: st.DataObject
 ) -> None:
     body, _ = build(chosen, position)
@@ -237,7 +239,7 @@ def test_an_entry_that_is_cut_short_is_never_read(
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_any_bytes(entry: bytes, enveloped: bool) -> None:
+def test_any_bytes_raise_no_unexpected_error(entry: bytes, enveloped: bool) -> None:
     if enveloped:
         entry = ENVELOPE.pack(1, 0, len(entry), len(entry)) + entry
     try:
@@ -248,7 +250,7 @@ def test_any_bytes(entry: bytes, enveloped: bool) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_as_a_compressed_body(block: bytes) -> None:
+def test_any_compressed_body_raises_no_unexpected_error(block: bytes) -> None:
     for size in (len(block), 3 * len(block), 100):
         try:
             decode_entry(ENVELOPE.pack(1, 1, size, len(block)) + block)
@@ -279,7 +281,9 @@ def test_control_items_round_trip(chosen: list[ControlItem]) -> None:
 
 
 @given(st.lists(items, min_size=1, max_size=3), st.data())
-def test_damaged_control_items(chosen: list[ControlItem], data: st.DataObject) -> None:
+def test_damaged_control_items_raise_no_unexpected_error(
+    chosen: list[ControlItem], data: st.DataObject
+) -> None:
     payload = bytearray(encode_control(*chosen))
     at = data.draw(st.integers(0, len(payload) - 1))
     payload[at] = data.draw(st.integers(0, 255))
@@ -293,7 +297,7 @@ def test_damaged_control_items(chosen: list[ControlItem], data: st.DataObject) -
 
 
 @given(dlsns, dlsns)
-def test_dlsns(one: DLSN, other: DLSN) -> None:
+def test_dlsns_round_trip(one: DLSN, other: DLSN) -> None:
     assert DLSN.from_bytes(one.to_bytes()) == one
     assert DLSN.parse(one.to_text()) == DLSN.parse(str(one)) == one
     assert DLSN.from_bytes(b"\0" + one.to_bytes()[1:] + bytes(175)) == one
@@ -301,7 +305,7 @@ def test_dlsns(one: DLSN, other: DLSN) -> None:
 
 
 @given(st.binary(max_size=210) | st.text(max_size=40))
-def test_any_data_as_a_dlsn(data: bytes | str) -> None:
+def test_any_data_parsed_as_a_dlsn_raises_no_unexpected_error(data: bytes | str) -> None:
     try:
         dlsn = DLSN.from_bytes(data) if isinstance(data, bytes) else DLSN.parse(data)
     except (StreamFormatError, UsageError):
@@ -350,7 +354,7 @@ def test_segments_in_progress_round_trip(segment: StreamSegment) -> None:
 
 
 @given(stored_segments, st.lists(st.tuples(natural, natural), max_size=5))
-def test_a_partial_truncation_never_goes_back(
+def test_a_partial_truncation_never_moves_back(
     segment: StreamSegment, points: list[tuple[int, int]]
 ) -> None:
     segment = replace(segment, layout=5, status=0, min_active_entry_id=0, min_active_slot_id=0)
@@ -369,7 +373,7 @@ def test_a_partial_truncation_never_goes_back(
 
 @given(st.lists(int64.map(str) | st.text(max_size=5), max_size=12).map(";".join))
 @example("5;" * 7)
-def test_any_text_as_a_segment(text: str) -> None:
+def test_any_text_parsed_as_a_segment_raises_no_unexpected_error(text: str) -> None:
     try:
         segment = StreamSegment.from_bytes(text.encode(errors="replace"), 1)
     except MetadataError:
@@ -391,7 +395,7 @@ def test_bindings_round_trip(binding: NamespaceBinding) -> None:
 
 
 @given(st.text(max_size=60) | st.text('{}[]",:0123456789tfsri46 \\n', max_size=60))
-def test_any_text_as_a_binding(text: str) -> None:
+def test_any_text_parsed_as_a_binding_raises_no_unexpected_error(text: str) -> None:
     for decode in (
         lambda data: NamespaceBinding.from_bytes(b"1\nBKDL\n" + data, "h:1"),
         lambda data: AccessRights.from_bytes(data, "/s"),
@@ -404,7 +408,7 @@ def test_any_text_as_a_binding(text: str) -> None:
 
 
 @given(st.text(max_size=12) | st.text("/.<>a ", max_size=12))
-def test_names_of_streams(name: str) -> None:
+def test_stream_names_are_encoded_and_parsed(name: str) -> None:
     try:
         plain = stream_name(name)
     except UsageError:
@@ -417,7 +421,7 @@ def test_names_of_streams(name: str) -> None:
 
 
 @given(plain_text, st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1))
-def test_members_of_locks(client: str, session: int, number: int) -> None:
+def test_lock_members_are_parsed(client: str, session: int, number: int) -> None:
     name = f"{lock_member_prefix(client, session)}{number:010d}"
     member = LockMember.parse(name, client.encode(), session)
     assert member == LockMember(name, client, session, number)

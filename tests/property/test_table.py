@@ -16,7 +16,7 @@ COUNTS = st.one_of(st.integers(0, 20), st.sampled_from([ROWS_MAX - 1, ROWS_MAX, 
 
 
 @given(COUNTS, st.randoms(use_true_random=False), st.sampled_from("<>"))
-def test_rows_are_packed_and_taken_apart_as_each_alone(count, rng, order) -> None:  # type: ignore[no-untyped-def]
+def test_rows_are_packed_and_unpacked_like_single_ones(count, rng, order) -> None:  # type: ignore[no-untyped-def]
     first = [rng.randrange(2**63) for _ in range(count)]
     second = range(7, 7 + count)
     expected = b"".join(
@@ -34,7 +34,7 @@ def test_rows_are_packed_and_taken_apart_as_each_alone(count, rng, order) -> Non
 
 
 @given(st.lists(st.tuples(ID, ID), max_size=2 * ROWS_MAX))
-def test_answers_to_adds_of_ledgers_in_turn(rows: list[tuple[int, int]]) -> None:
+def test_answers_to_interleaved_adds_are_decoded_in_columns(rows: list[tuple[int, int]]) -> None:
     ledgers, entries = [row[0] for row in rows], [row[1] for row in rows]
     assert add_responses_each(ledgers, entries) == b"".join(
         RESPONSE.pack(24, ADD_WORD, 0, ledger, entry) for ledger, entry in rows
@@ -42,7 +42,7 @@ def test_answers_to_adds_of_ledgers_in_turn(rows: list[tuple[int, int]]) -> None
 
 
 @given(st.integers(1, 300), st.integers(0, 40))
-def test_the_columns_of_adds(count: int, payload_bytes: int) -> None:
+def test_adds_are_decoded_in_columns(count: int, payload_bytes: int) -> None:
     frames = [
         struct.pack(">28sqqq", b"%28d" % at, at, at + 1, at - 1) + bytes(payload_bytes)
         for at in range(count)
@@ -53,7 +53,7 @@ def test_the_columns_of_adds(count: int, payload_bytes: int) -> None:
     ]
 
 
-def test_few_layouts_are_kept() -> None:
+def test_the_number_of_cached_layouts_is_limited() -> None:
     for count in islice(range(1, 10_000), 3 * LAYOUTS_MAX):
         pack_rows("<", "q", (0,), {0: range(count)}, count)
     assert _layout.cache_info().currsize <= LAYOUTS_MAX

@@ -52,7 +52,7 @@ def name_of(bookie: str) -> str:
 
 
 @pytest.mark.parametrize("shape", [PLAIN, STRIPED], ids=["plain", "striped"])
-def test_what_a_lost_bookie_held_is_copied_once_and_nothing_else(
+def test_only_the_entries_of_a_lost_bookie_are_copied_and_only_once(
     shape: tuple[int, int, int],
 ) -> None:
     async def play(there: Scene) -> None:
@@ -77,7 +77,7 @@ def test_what_a_lost_bookie_held_is_copied_once_and_nothing_else(
     scene(play)
 
 
-def test_a_bookie_that_is_back_within_the_delay_costs_nothing() -> None:
+def test_a_bookie_that_returns_within_the_delay_causes_no_copies() -> None:
     async def play(there: Scene) -> None:
         ledger_id = (await there.ledger()).ledger_id
         away = (await there.ensemble(ledger_id))[0]
@@ -104,7 +104,7 @@ def test_a_bookie_that_is_back_within_the_delay_costs_nothing() -> None:
     scene(play)
 
 
-def test_a_bookie_that_is_back_while_it_is_copied_keeps_its_place() -> None:
+def test_a_bookie_that_returns_during_the_copies_keeps_the_other_segments() -> None:
     """The bookie keeps its place in segments that were not copied yet."""
 
     async def play(there: Scene) -> None:
@@ -146,7 +146,7 @@ def test_a_bookie_that_is_back_while_it_is_copied_keeps_its_place() -> None:
     scene(play)
 
 
-def test_a_living_writer_is_left_alone_and_a_dead_one_is_fenced() -> None:
+def test_a_dead_writer_is_fenced_and_a_living_one_is_not() -> None:
     async def play(there: Scene) -> None:
         living = await there.ledger(close=False)
         lost = (await there.ensemble(living.ledger_id))[0]
@@ -182,7 +182,7 @@ def test_a_living_writer_is_left_alone_and_a_dead_one_is_fenced() -> None:
     scene(play)
 
 
-def test_retries_of_what_cannot_be_recovered_slow_down_and_say_one_thing() -> None:
+def test_retries_of_a_failing_recovery_slow_down_with_one_explanation() -> None:
     """Each failed recovery once restarted the grace period of the writer, with no attempts counted.
 
     The explanation also changed each time.
@@ -215,7 +215,7 @@ def test_retries_of_what_cannot_be_recovered_slow_down_and_say_one_thing() -> No
         assert 8 <= failed <= 40
         times = sorted({at_ms for _, _, at_ms in said})
         # Among three attempts in a row two are of the same worker.
-        assert times[-1] - times[-3] > 80_000, "at last each tries every two minutes"
+        assert times[-1] - times[-3] > 80_000, "finally each ledger is retried every two minutes"
         # Once the bookies are back nothing waits for the end of a pause.
         for lost in (first, second):
             await there.world.start(name_of(lost))
@@ -226,7 +226,7 @@ def test_retries_of_what_cannot_be_recovered_slow_down_and_say_one_thing() -> No
     scene(play)
 
 
-def test_another_loss_gives_a_writer_time_again() -> None:
+def test_another_loss_starts_a_new_grace_period() -> None:
     """A worker remembered a ledger from a loss that was over, and fenced its writer at once when it
     had lost another bookie (found by the simulator, seed 243 of that time)."""
 
@@ -280,7 +280,7 @@ def test_a_bookie_that_returns_ends_the_grace_period_of_a_writer() -> None:
     scene(play)
 
 
-def test_a_grace_period_goes_on_if_only_one_of_two_bookies_returns() -> None:
+def test_a_grace_period_continues_if_only_one_of_two_bookies_returns() -> None:
     """The writer keeps its time, and does not get more of it."""
 
     async def play(there: Scene) -> None:
@@ -307,7 +307,7 @@ def test_a_grace_period_goes_on_if_only_one_of_two_bookies_returns() -> None:
     scene(play)
 
 
-def test_a_bookie_that_joins_during_an_attempt_makes_the_ledger_due_again(
+def test_a_bookie_that_joins_during_an_attempt_triggers_a_retry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The attempt fails without the bookie. The ledger then rested for the whole pause."""
@@ -339,7 +339,7 @@ def test_a_bookie_that_joins_during_an_attempt_makes_the_ledger_due_again(
     scene(play)
 
 
-def test_what_is_left_of_a_mark_is_removed() -> None:
+def test_remaining_parents_of_a_mark_are_removed() -> None:
     """The process that removed a mark died before it removed the mark's parents.
 
     Nobody noticed the lowest of them any more (found by the simulator, seed 238 at that time).
@@ -383,7 +383,7 @@ def test_a_dead_worker_whose_clock_was_ahead_delays_a_repair_once() -> None:
     scene(play)
 
 
-def test_what_cannot_be_repaired_says_why_and_is_repaired_when_a_bookie_comes() -> None:
+def test_an_unrepairable_ledger_states_the_reason_and_is_repaired_later() -> None:
     async def play(there: Scene) -> None:
         ledger_id = (await there.ledger((4, 4, 2))).ledger_id
         ensemble = await there.ensemble(ledger_id)
@@ -416,7 +416,7 @@ def test_what_cannot_be_repaired_says_why_and_is_repaired_when_a_bookie_comes() 
     scene(play)
 
 
-def test_more_ledgers_that_cannot_be_repaired_than_rest_are_tried_in_turn(
+def test_many_unrepairable_ledgers_are_tried_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The worker forgot one that should rest for each that it tried, and never paused."""
@@ -448,7 +448,7 @@ def test_more_ledgers_that_cannot_be_repaired_than_rest_are_tried_in_turn(
     scene(play)
 
 
-def test_damage_that_was_reported_is_repaired_where_it_is() -> None:
+def test_reported_damage_is_repaired_on_the_same_bookie() -> None:
     """Entries are marked with a bookie that lives; it is read as a whole."""
 
     async def play(there: Scene) -> None:
@@ -466,7 +466,7 @@ def test_damage_that_was_reported_is_repaired_where_it_is() -> None:
     scene(play)
 
 
-def test_what_becomes_complete_while_it_is_looked_at_is_looked_at_too(
+def test_entries_completed_during_a_check_are_checked_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mark was once removed although the ledger was closed after the entries that the worker
@@ -505,7 +505,7 @@ def test_what_becomes_complete_while_it_is_looked_at_is_looked_at_too(
     scene(play)
 
 
-def test_a_mark_stays_until_what_a_bookie_has_is_durable() -> None:
+def test_a_mark_is_kept_until_the_copies_are_durable() -> None:
     """A bookie reads what it has taken before it is synced: it was counted as a copy, the mark
     went, and so did the copy when the bookie died."""
 
@@ -531,7 +531,7 @@ def test_a_mark_stays_until_what_a_bookie_has_is_durable() -> None:
     scene(play)
 
 
-def test_a_lost_session_is_followed_by_another() -> None:
+def test_autorecovery_continues_after_a_lost_session() -> None:
     async def play(there: Scene) -> None:
         ledgers = [(await there.ledger()).ledger_id for _ in range(3)]
         healer = there.begin("one")
@@ -547,7 +547,7 @@ def test_a_lost_session_is_followed_by_another() -> None:
     scene(play)
 
 
-def test_bookies_that_register_again_later_than_the_auditor_are_not_lost() -> None:
+def test_bookies_that_register_after_the_auditor_are_not_lost() -> None:
     """After an outage of the metadata store, every session is lost, and the auditor was first."""
 
     async def play(there: Scene) -> None:
@@ -571,7 +571,7 @@ def test_bookies_that_register_again_later_than_the_auditor_are_not_lost() -> No
     scene(play)
 
 
-def test_nothing_is_repaired_while_it_is_disabled() -> None:
+def test_no_ledger_is_repaired_while_autorecovery_is_disabled() -> None:
     async def play(there: Scene) -> None:
         ledger_id = (await there.ledger()).ledger_id
         lost = (await there.ensemble(ledger_id))[0]

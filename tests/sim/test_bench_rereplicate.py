@@ -26,7 +26,7 @@ async def stop(world: World) -> None:
         await bookie.stop()
 
 
-def test_what_one_bookie_held_is_counted_and_no_ledger_names_it_any_more() -> None:
+def test_the_benchmark_rereplicates_every_ledger_of_a_bookie() -> None:
     world = World.make(1, 4)
 
     async def scenario() -> None:
@@ -39,7 +39,7 @@ def test_what_one_bookie_held_is_counted_and_no_ledger_names_it_any_more() -> No
         ]
         assert len(kept) == LEDGERS
         everywhere = set.union(*ensembles)
-        assert len(everywhere) == 3, "one of four was taken out of all"
+        assert len(everywhere) == 3, "one of four bookies was removed from all ledgers"
         copied, rest = divmod(result.operations, LOAD.entries)
         # Of six ensembles of three out of four some bookie is in five at least.
         assert (copied in (5, 6), rest) == (True, 0)
@@ -55,7 +55,7 @@ def test_what_one_bookie_held_is_counted_and_no_ledger_names_it_any_more() -> No
     world.loop.run(scenario())
 
 
-def test_without_a_bookie_to_spare_there_is_no_result() -> None:
+def test_the_benchmark_fails_without_a_spare_bookie() -> None:
     world = World.make(2, 3)
 
     async def scenario() -> None:
@@ -71,7 +71,7 @@ def test_without_a_bookie_to_spare_there_is_no_result() -> None:
     world.loop.run(scenario())
 
 
-def test_a_ledger_that_another_client_deleted_is_the_reason(
+def test_the_benchmark_reports_a_ledger_that_another_client_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World.make(3, 4)

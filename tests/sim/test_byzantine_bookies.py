@@ -171,7 +171,7 @@ def run(
     ],
 )
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_with_the_option_nothing_acknowledged_is_lost(
+def test_no_acknowledged_entry_is_lost_with_the_option(
     seed: int, quorums: tuple[int, int, int], digest: str, lie: Lie
 ) -> None:
     acked, end, found = run(seed, quorums, digest, lie, liars=1)
@@ -181,10 +181,10 @@ def test_with_the_option_nothing_acknowledged_is_lost(
 
 @pytest.mark.parametrize(("digest", "lie"), [("crc32c", deny), ("crc32c", forge), ("hmac", forge)])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_where_it_cannot_be_told_who_lies_an_opener_is_refused(
+def test_a_recovery_is_refused_if_the_byzantine_bookie_cannot_be_identified(
     seed: int, digest: str, lie: Lie
 ) -> None:
-    """With a bad digest, a Byzantine bookie counts as unknown, so no other member may."""
+    """A Byzantine bookie with a bad digest counts as unknown, so no other member may be unknown."""
     try:
         acked, end, found = run(seed, TWO_OF_THREE, digest, lie, liars=1)
     except (RecoveryError, ReadError):
@@ -230,7 +230,7 @@ async def followed(world: World, lie: Lie, liars: int) -> list[bytes]:
 
 @pytest.mark.parametrize("lie", [deny, forge, falsify])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_tail_delivers_what_was_written(seed: int, lie: Lie) -> None:
+def test_a_tail_delivers_the_written_entries_beside_a_byzantine_bookie(seed: int, lie: Lie) -> None:
     world = World.make(seed, 4)
     assert world.loop.run(followed(world, lie, 1)) == [payload(entry) for entry in range(60)]
 
@@ -245,8 +245,10 @@ _init = RecoveryVotes.__init__
 
 
 @pytest.mark.parametrize("what", ["negatives", "copies"])
-def test_what_the_option_asks_for_is_needed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a smaller value, some seed loses an acknowledged entry or reads a forged one."""
+def test_the_quorums_that_the_option_requires_are_necessary(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some seed loses an acknowledged entry or reads a forged one if the value is smaller."""
     digest, lie = ("hmac", deny) if what == "negatives" else ("crc32c", falsify)
     if what == "negatives":
         monkeypatch.setattr(RecoveryVotes, "__init__", believed_too_early)
@@ -262,7 +264,7 @@ def test_what_the_option_asks_for_is_needed(what: str, monkeypatch: pytest.Monke
     pytest.fail(f"no seed has noticed that too few {what} are asked for")
 
 
-def test_without_it_a_denial_beside_an_honest_one_is_a_loss() -> None:
+def test_a_denial_beside_an_honest_one_loses_an_entry_without_the_option() -> None:
     """Some seed shows the loss that docs/explanation/byzantine-bookies.md describes."""
     for seed in range(max(SEEDS, LOSING_SEEDS_MAX)):
         try:

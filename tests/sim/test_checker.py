@@ -81,7 +81,7 @@ def bench() -> Iterator[Bench]:
     bench.world.loop.close()
 
 
-def test_a_ledger_as_it_should_be_breaks_no_invariant(bench: Bench) -> None:
+def test_a_correct_ledger_violates_no_invariant(bench: Bench) -> None:
     bench.claim(9, *NAMES[:2])
     bench.say("acked", 4)
     bench.say("observe", 4)
@@ -239,13 +239,13 @@ BROKEN: dict[Callable[[Bench], None], str] = {
 
 
 @pytest.mark.parametrize("wrong", BROKEN, ids=lambda wrong: wrong.__name__)
-def test_the_invariant_is_found_broken(bench: Bench, wrong: Callable[[Bench], None]) -> None:
+def test_each_violated_invariant_is_found(bench: Bench, wrong: Callable[[Bench], None]) -> None:
     bench.claim(9, *NAMES[:2])
     wrong(bench)
     assert bench.broken == BROKEN[wrong]
 
 
-def test_every_invariant_of_a_ledger_has_its_case() -> None:
+def test_every_ledger_invariant_has_a_case() -> None:
     assert {invariant.__name__ for invariant in LEDGER_INVARIANTS} <= set(BROKEN.values())
 
 
@@ -256,21 +256,21 @@ def test_a_recovery_may_not_know_the_length(bench: Bench) -> None:
     assert bench.broken is None
 
 
-def test_nothing_is_asked_of_a_ledger_that_was_deleted(bench: Bench) -> None:
+def test_a_deleted_ledger_violates_no_invariant(bench: Bench) -> None:
     bench.say("delete")
     bench.say("denied", note="no such ledger")
     bench.say("acked", 4)
     assert bench.broken is None
 
 
-def test_what_a_destroyed_bookie_had_need_not_be_there(bench: Bench) -> None:
+def test_entries_of_a_destroyed_bookie_may_be_missing(bench: Bench) -> None:
     bench.claim(4, NAMES[1])
     bench.world.destroyed.add(NAMES[0])
     bench.say("acked", 4)
     assert bench.broken is None
 
 
-def test_what_went_with_a_directory_need_not_be_there_but_all_else_does(bench: Bench) -> None:
+def test_only_entries_of_a_lost_directory_may_be_missing(bench: Bench) -> None:
     bench.claim(4, *NAMES[:2])
     bench.world.claims.lose(ENSEMBLE[0], [LEDGER], 1.0)
     bench.say("acked", 4)
@@ -283,7 +283,7 @@ def test_what_went_with_a_directory_need_not_be_there_but_all_else_does(bench: B
     assert bench.broken == "acknowledged_is_on_a_quorum"
 
 
-def test_what_is_lost_and_not_wanted_any_more_may_be_denied(bench: Bench) -> None:
+def test_lost_entries_that_are_no_longer_needed_may_be_denied(bench: Bench) -> None:
     bench.claim(4, *NAMES)
     bench.world.claims.lose(ENSEMBLE[0], [LEDGER], 1.0)
     bench.say("acked", 2)
@@ -323,7 +323,7 @@ def closed_by_its_writer(bench: Bench) -> Facts:
     return bench.checker.facts(LEDGER)
 
 
-def test_a_replica_that_its_writer_has_sent_everything_is_not_missing(bench: Bench) -> None:
+def test_a_replica_that_was_sent_everything_is_not_missing(bench: Bench) -> None:
     closed_by_its_writer(bench)
     assert heard(bench, Misbehaviour.MISSING) == "a_late_replica_is_not_accused"
 
@@ -368,7 +368,7 @@ def complete_a_segment(bench: Bench, last: int, *, foreign: bool = True) -> None
     bench.close(last)
 
 
-def test_rolls_may_call_the_store(bench: Bench) -> None:
+def test_store_calls_of_rolls_are_allowed(bench: Bench) -> None:
     """Seed 3462444634 of `retention`: a writer completed 39 segments of one or two entries in a
     second, and read every segment twice for each of them."""
     limit = STORE_CALLS_MAX + CALLS_PER_ROLL + LISTINGS_PER_ROLL
@@ -378,14 +378,14 @@ def test_rolls_may_call_the_store(bench: Bench) -> None:
     assert called(bench, limit + 1) == "the_store_is_not_hammered"
 
 
-def test_the_rolls_of_an_earlier_second_do_not_count(bench: Bench) -> None:
+def test_rolls_of_an_earlier_second_allow_no_calls(bench: Bench) -> None:
     called(bench, 1)
     complete_a_segment(bench, 3)
     assert called(bench, 1, STORE_CALLS_MAX) is None
     assert called(bench, STORE_CALLS_MAX + 1) == "the_store_is_not_hammered"
 
 
-def test_a_segment_counts_once(bench: Bench) -> None:
+def test_a_completed_segment_is_counted_once(bench: Bench) -> None:
     called(bench, 1)
     complete_a_segment(bench, 3)
     complete_a_segment(bench, 3)
@@ -394,7 +394,7 @@ def test_a_segment_counts_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("last", "foreign"), [(-1, True), (3, False)])
-def test_only_segments_with_records_are_rolls(bench: Bench, last: int, foreign: bool) -> None:
+def test_only_segments_with_records_count_as_rolls(bench: Bench, last: int, foreign: bool) -> None:
     called(bench, 1)
     complete_a_segment(bench, last, foreign=foreign)
     assert called(bench, STORE_CALLS_MAX + 1) == "the_store_is_not_hammered"
@@ -437,7 +437,7 @@ def lose_what_it_had(world: World) -> None:
         (lambda world: None, None),
     ],
 )
-def test_a_bookie_is_examined_when_it_starts(
+def test_a_bookie_is_checked_when_it_starts(
     bench: Bench, lie: Callable[[World], None], invariant: str | None
 ) -> None:
     async def scenario() -> None:
@@ -451,7 +451,7 @@ def test_a_bookie_is_examined_when_it_starts(
     assert bench.broken == invariant
 
 
-def test_what_is_left_behind_is_named(bench: Bench) -> None:
+def test_remaining_tasks_are_named(bench: Bench) -> None:
     async def scenario() -> None:
         bench.checker.nothing_is_left_behind()
         assert bench.broken is None
@@ -465,7 +465,7 @@ def test_what_is_left_behind_is_named(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_garbage_may_come_behind_one_pass_and_not_behind_two(bench: Bench, passes: int) -> None:
+def test_garbage_may_survive_one_collection_but_not_two(bench: Bench, passes: int) -> None:
     """Seed 2119843894 of `space`: a writer had sent its last adds to a slow bookie."""
     bench.checker.facts(8).deleted = True
 
@@ -489,7 +489,7 @@ def test_garbage_may_come_behind_one_pass_and_not_behind_two(bench: Bench, passe
     assert bench.broken == (None if passes == 1 else "garbage_is_collected")
 
 
-def test_a_bookie_that_is_not_registered_as_what_it_is_is_named(bench: Bench) -> None:
+def test_a_bookie_with_a_wrong_registration_is_named(bench: Bench) -> None:
     async def scenario() -> list[list[str]]:
         await bench.world.start(NAMES[0])
         seen = [bench.checker.unregistered()]
@@ -503,7 +503,7 @@ def test_a_bookie_that_is_not_registered_as_what_it_is_is_named(bench: Bench) ->
     assert bench.world.loop.run(scenario()) == [[], [NAMES[0]], [NAMES[0]]]
 
 
-def test_flips_change_what_a_digest_covers_and_nothing_else() -> None:
+def test_bit_flips_change_only_bytes_that_a_digest_covers() -> None:
     codec, key = EntryCodec(LEDGER, DigestType.CRC32C, b""), master_key(b"")
     data = b"".join(add_request(key, codec.pack(e, e - 1, 50, b"payload")) for e in range(200))
     flips = Flips("bookie-0", random.Random(1))

@@ -58,12 +58,12 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_bookie_crashes_and_nothing_acknowledged_is_lost(seed: int) -> None:
+def test_no_acknowledged_entry_is_lost_when_a_bookie_crashes(seed: int) -> None:
     run(seed)
 
 
 @pytest.mark.parametrize("end", ["kill", "crash", "stop"])
-def test_whoever_asks_a_bookie_that_dies_does_not_wait_forever(end: str) -> None:
+def test_a_call_to_a_dying_bookie_does_not_wait_forever(end: str) -> None:
     """Seed 1854984182 of `older metadata`: a check asked a bookie for a pass of garbage collection
     after a pass of its own had died with it, and waited for the lock of that pass until the end."""
 
@@ -89,7 +89,7 @@ def test_whoever_asks_a_bookie_that_dies_does_not_wait_forever(end: str) -> None
     world.loop.run(scenario(world))
 
 
-def test_a_check_that_awaits_the_code_of_a_bookie_itself_is_found() -> None:
+def test_checks_do_not_await_bookie_code_directly() -> None:
     async def scenario(world: World) -> None:
         await world.start("bookie-0")
         bookie = world.bookies["bookie-0"]

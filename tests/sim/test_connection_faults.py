@@ -55,7 +55,7 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.long
-def test_frames_overtake_each_other_in_whole_runs(struck: Counter[str]) -> None:
+def test_frames_are_reordered_in_whole_runs(struck: Counter[str]) -> None:
     for seed in SEEDS:
         assert simulate(seed, "disorder").failure is None
     assert all(struck[kind] for kind in DISORDER_KINDS)
@@ -63,7 +63,7 @@ def test_frames_overtake_each_other_in_whole_runs(struck: Counter[str]) -> None:
 
 
 @pytest.mark.long
-def test_flows_die_and_bookies_move_in_whole_runs(struck: Counter[str]) -> None:
+def test_connections_die_and_bookies_move_in_whole_runs(struck: Counter[str]) -> None:
     for seed in SEEDS:
         assert simulate(seed, "silent").failure is None
     assert all(struck[kind] for kind in FLOW_KINDS)
@@ -89,7 +89,7 @@ def run(scenario: Any, seed: int = 0, bookies: int = 3) -> World:
 
 
 @pytest.mark.parametrize("what", ["answers_s", "requests_s"])
-def test_frames_change_places_and_nothing_is_lost(what: str) -> None:
+def test_no_entry_is_lost_when_frames_are_reordered(what: str) -> None:
     async def scenario(world: World, client: Client) -> None:
         disorder = world.network.disorder = Disorder(PORT, world.loop.derive("disorder"))
         getattr(disorder, what).update(dict.fromkeys(world.disks, 0.2))
@@ -108,7 +108,7 @@ def test_frames_change_places_and_nothing_is_lost(what: str) -> None:
     run(scenario)
 
 
-def test_only_the_answers_vanish() -> None:
+def test_lost_answers_alone_lose_no_entry() -> None:
     async def scenario(world: World, client: Client) -> None:
         writer = await client.create_ledger(**SHAPE)
         await writer.append(b"before")
@@ -119,14 +119,14 @@ def test_only_the_answers_vanish() -> None:
         added = [world.bookies[name].service.counters.adds - before[name] for name in world.disks]
         assert max(added) >= 2, "the entry arrived, and was sent again over another connection"
         assert not [end for end in world.network.silenced() if end.remote[1] == PORT], (
-            "they are left"
+            "the client has left the silent connections"
         )
 
     run(scenario)
 
 
 @pytest.mark.parametrize("silently", [False, True])
-def test_a_bookie_comes_back_at_another_address_and_at_its_first_one(silently: bool) -> None:
+def test_clients_find_a_bookie_at_a_new_address_and_at_its_first_one(silently: bool) -> None:
     async def scenario(world: World, client: Client) -> None:
         writer = await client.create_ledger(**SHAPE)
         await writer.append(b"0")

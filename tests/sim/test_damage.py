@@ -97,11 +97,11 @@ def play(seed: int, *, restart: bool, patience_s: float = 900.0) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damage_is_found_reported_healed_and_gone(seed: int) -> None:
+def test_damage_is_found_reported_repaired_and_removed(seed: int) -> None:
     play(seed, restart=bool(seed % 2))
 
 
-def test_a_bit_that_turns_back_is_not_damaged() -> None:
+def test_a_bit_that_flips_back_is_not_damage() -> None:
     befell = [
         BitRot("a", {5: (48, 52), 9: (0, 1)}),
         BitRot("a", {5: (52, 48), 7: (3, 2)}),
@@ -113,7 +113,7 @@ def test_a_bit_that_turns_back_is_not_damaged() -> None:
     assert turned(befell) == {"a": {7: 2, 9: 3}, "b": {5: 48}}
 
 
-def test_the_bookies_of_the_simulator_scrub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_bookies_scrub_and_find_bit_rot(monkeypatch: pytest.MonkeyPatch) -> None:
     """They also find what rots, in a run of a general workload that keeps every invariant."""
     found: list[Findings] = []
     take = Quarantine.take

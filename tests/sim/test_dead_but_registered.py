@@ -41,7 +41,7 @@ async def scenario(world: World) -> int:
     return changes
 
 
-def test_an_ensemble_does_not_go_round_as_fast_as_it_can() -> None:
+def test_ensemble_changes_between_dead_bookies_are_limited() -> None:
     """The writer wrote its metadata a thousand times in a second or two, and then gave up (found by
     the simulator)."""
     world = World.make(1, bookies=2)

@@ -92,7 +92,7 @@ def sensible(disk: SimDisk, call: tuple[Any, ...]) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(calls=CALLS)
-def test_answers_as_the_real_disk(calls: list[tuple[Any, ...]]) -> None:
+def test_the_simulated_disk_behaves_like_a_real_one(calls: list[tuple[Any, ...]]) -> None:
     simulated = make()
     with tempfile.TemporaryDirectory() as path:
         real = RealDisk(path)
@@ -103,7 +103,7 @@ def test_answers_as_the_real_disk(calls: list[tuple[Any, ...]]) -> None:
         real.close()
 
 
-def test_the_kinds_of_refusal() -> None:
+def test_refused_calls_raise_the_errors_of_a_real_disk() -> None:
     disk = make()
     disk.make_directory("d")
     file = disk.create("d/a")
@@ -129,7 +129,7 @@ def test_the_kinds_of_refusal() -> None:
     disk.lock()
 
 
-def test_a_removed_file_can_be_used_by_who_has_it_open() -> None:
+def test_a_removed_file_stays_usable_while_it_is_open() -> None:
     disk = make(capacity_bytes=1000)
     file = disk.create("a")
     file.write([b"x" * 900], 0)
@@ -227,7 +227,7 @@ def test_an_unsynced_truncation_may_be_undone() -> None:
     assert seen == {b"12345678", b"123"}
 
 
-def test_what_was_synced_survives_every_crash() -> None:
+def test_synced_data_survives_every_crash() -> None:
     for seed in SEEDS:
         disk = make(seed)
         file = disk.create("f")
@@ -253,7 +253,7 @@ def test_the_same_seed_loses_the_same() -> None:
     assert len({str(after(seed)) for seed in SEEDS}) > 20
 
 
-def test_a_killed_process_loses_nothing_but_its_files_and_its_lock() -> None:
+def test_a_killed_process_loses_only_its_open_files_and_its_lock() -> None:
     disk = make()
     disk.lock()
     file = disk.create("f")
@@ -282,7 +282,7 @@ def possible_names(change: Callable[[SimDisk], None], *names: str) -> set[tuple[
     return found
 
 
-def test_an_unsynced_create_may_be_lost_though_its_bytes_were_synced() -> None:
+def test_an_unsynced_create_may_be_lost_even_if_its_bytes_were_synced() -> None:
     def change(disk: SimDisk) -> None:
         disk.create("new").sync()
 
@@ -293,7 +293,7 @@ def test_an_unsynced_remove_may_be_undone() -> None:
     assert possible_names(lambda disk: disk.remove("old"), "old") == {(True,), (False,)}
 
 
-def test_a_file_that_came_back_counts_against_the_capacity() -> None:
+def test_a_file_that_reappears_uses_capacity() -> None:
     came_back = 0
     for seed in SEEDS:
         disk = make(seed, capacity_bytes=1000)
@@ -359,7 +359,7 @@ def test_a_directory_is_durable_at_once_and_its_files_after_its_own_sync() -> No
     assert seen == {("synced",), ("synced", "unsynced")}
 
 
-def test_a_rename_between_directories_takes_its_past_along() -> None:
+def test_a_rename_between_directories_keeps_the_history_of_the_file() -> None:
     for seed in SEEDS:
         disk = make(seed)
         disk.make_directory("x")
@@ -384,7 +384,7 @@ ENTRY_CALLS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(calls=ENTRY_CALLS, seed=st.integers(0, 1 << 30))
-def test_names_after_a_crash_could_have_been(calls: list[tuple[str, ...]], seed: int) -> None:
+def test_names_after_a_crash_are_a_possible_state(calls: list[tuple[str, ...]], seed: int) -> None:
     disk = make(seed)
     now: dict[str, bytes] = {}
     past: list[dict[str, bytes]] = [{}]
@@ -431,7 +431,7 @@ def replace_file(disk: SimDisk) -> Iterator[str]:
     yield "second"
 
 
-def test_crash_after_strikes_at_each_operation() -> None:
+def test_crash_after_can_interrupt_each_operation() -> None:
     outcomes = set()
     operations = 0
     for operations in itertools.count(1):
@@ -492,7 +492,7 @@ def test_a_failed_write_writes_nothing() -> None:
     assert file.size() == 3
 
 
-def test_a_full_disk() -> None:
+def test_a_full_disk_refuses_writes() -> None:
     disk = make(capacity_bytes=1000)
     assert (disk.total_bytes(), disk.free_bytes()) == (1000, 1000)
     file = disk.create("f")
@@ -522,7 +522,7 @@ def test_a_full_disk() -> None:
     assert disk.free_bytes() == 990
 
 
-def test_rot_and_bad_sectors() -> None:
+def test_bit_rot_and_bad_sectors_affect_reads() -> None:
     disk = make()
     file = durable_file(disk, "f", bytes(1000))
     disk.flip_bit("f", 500)
@@ -547,7 +547,7 @@ def test_rot_and_bad_sectors() -> None:
     assert file.read(0, 1000) == data
 
 
-def test_reads_that_must_not_wait_sometimes_have_to() -> None:
+def test_non_blocking_reads_are_sometimes_refused() -> None:
     disk = make(cold_read_probability=0.5)
     file = durable_file(disk, "f", b"abc")
     answers = {file.read(0, 3, wait=False) for _ in range(50)}

@@ -218,7 +218,7 @@ def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
         assert f"| {steps} steps, `{STEPS_OF_PAGE[name]}` |" in PAGE.read_text(encoding="utf-8")
 
 
-def test_an_unnoticed_rollback_loses_what_was_acknowledged() -> None:
+def test_an_unnoticed_rollback_loses_acknowledged_entries() -> None:
     result = Search(UNDETECTABLE).run(STATES_MAX)
     assert result.violation is not None
     assert result.violation.property in (*LOST, *THIN)
@@ -230,7 +230,7 @@ def test_an_unnoticed_rollback_loses_what_was_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("members", [2, 3])
-def test_symmetry_leaves_out_renamed_states_only(members: int) -> None:
+def test_symmetry_omits_only_renamed_states(members: int) -> None:
     """Every state has an equal among those that the search with symmetry visits, and no other."""
     bounds = Bounds(
         ensemble=members, write_quorum=members, entries=1, recoverers=1, losses=3 - members

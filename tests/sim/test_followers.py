@@ -189,7 +189,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_nobody_waits_for_ever(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_follower_waits_forever(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr(follow, "KEPT_RUNS_MAX", chance.choice([2, 8, 1_024]))
 

@@ -69,6 +69,6 @@ async def scenario(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_full_disk_turns_read_only_and_comes_back(seed: int) -> None:
+def test_a_bookie_with_a_full_disk_becomes_read_only_and_writable_again(seed: int) -> None:
     world = World.make(seed)
     world.loop.run(scenario(world))

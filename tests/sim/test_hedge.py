@@ -54,20 +54,20 @@ class Bookies:
         return outcome
 
 
-def test_who_is_quick_is_asked_alone() -> None:
+def test_a_fast_bookie_is_the_only_one_asked() -> None:
     bookies = Bookies(a=(0.5, True), b=(0.1, True))
     assert bookies.first_good() == ("a", {})
     assert [name for name, _ in bookies.asked] == ["a"]
 
 
-def test_after_an_error_the_next_is_asked_at_once() -> None:
+def test_the_next_bookie_is_asked_at_once_after_an_error() -> None:
     bookies = Bookies(a=(0.5, False), b=(0.1, True))
     found, errors = bookies.first_good()
     assert (found, set(errors)) == ("b", {"a"})
     assert bookies.took_s == pytest.approx(0.6)
 
 
-def test_a_late_answer_counts() -> None:
+def test_a_late_answer_is_used() -> None:
     """Seed 6800: the only replica was asked again, and its answer thrown away."""
     bookies = Bookies(a=(3.0, True))
     assert bookies.first_good() == ("a", {})
@@ -75,7 +75,7 @@ def test_a_late_answer_counts() -> None:
     assert bookies.took_s == pytest.approx(3.0)
 
 
-def test_the_first_of_several_that_are_slow_wins() -> None:
+def test_the_first_answer_of_several_slow_bookies_wins() -> None:
     bookies = Bookies(a=(3.0, True), b=(4.0, True), c=(1.5, False))
     found, errors = bookies.first_good()
     assert (found, set(errors)) == ("a", set())
@@ -83,7 +83,7 @@ def test_the_first_of_several_that_are_slow_wins() -> None:
     assert sorted(bookies.cancelled) == ["b", "c"]
 
 
-def test_everybody_has_the_whole_time() -> None:
+def test_every_bookie_has_the_full_timeout() -> None:
     bookies = Bookies(a=(60.0, True), b=(60.0, True), c=(0.2, False))
     found, errors = bookies.first_good()
     assert found is None
@@ -93,7 +93,7 @@ def test_everybody_has_the_whole_time() -> None:
     assert bookies.took_s == pytest.approx(6.0)  # b was asked a second later
 
 
-def test_a_bookie_that_is_heard_of_has_more_time_but_not_for_ever() -> None:
+def test_a_bookie_that_keeps_sending_has_more_time_but_not_forever() -> None:
     bookies = Bookies(a=(14.0, True))
     count = iter(range(1_000))
     bookies.received = lambda bookie: next(count)
@@ -106,7 +106,7 @@ def test_a_bookie_that_is_heard_of_has_more_time_but_not_for_ever() -> None:
     assert bookies.took_s == pytest.approx(5.0 * PATIENCE_ROUNDS)
 
 
-def test_who_is_cancelled_leaves_nothing_behind() -> None:
+def test_a_cancelled_hedge_leaves_no_task() -> None:
     bookies = Bookies(a=(60.0, True), b=(60.0, True))
     loop = SimulatedLoop(1)
 

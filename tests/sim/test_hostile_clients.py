@@ -44,11 +44,11 @@ def test_hostile_clients_reach_the_limits_and_honest_ones_finish(
         assert simulate(seed, "hostile").failure is None
     assert set(attacks) == set(HOSTILE_KINDS) == set(CONNECTIONS)
     assert sum(world.hostile_connections for world in worlds) > 100 * len(HOSTILE_SEEDS)
-    assert most[0] > 1 << 18, "a bookie had to hold answers that nobody took"
+    assert most[0] > 1 << 18, "a bookie had to buffer answers that no client read"
 
 
 @pytest.mark.long
-def test_disks_fill_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disks_fill_at_each_moment_in_whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     come: Counter[str] = Counter()
     init = Nemesis.__init__
 

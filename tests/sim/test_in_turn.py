@@ -54,7 +54,7 @@ def test_the_invariants_hold_for_rows(in_turn: list[int], workload: str) -> None
     assert sum(in_turn) > 0, "no entry was a row"
 
 
-def test_an_acknowledgement_that_a_row_never_had_is_found(
+def test_a_false_acknowledgement_of_a_row_is_found(
     in_turn: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(

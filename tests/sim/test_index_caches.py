@@ -18,7 +18,7 @@ WANTED = ("used for", "which the index cache covers, is gone", "does not match i
 """Their possible outcomes, in words of a start's report."""
 
 
-def test_every_kind_of_index_cache_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_index_cache_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[str] = []
     run = LogRecovery.run
 
@@ -47,7 +47,7 @@ def held(disk: SimDisk) -> bytes:
     return file.read(0, file.size()) or b""
 
 
-def test_an_index_cache_is_lost_put_back_and_rots() -> None:
+def test_index_caches_are_lost_restored_and_damaged() -> None:
     disk, caches, chance = SimDisk(random.Random(1), "disk"), IndexCaches(), random.Random(1)
     disk.make_directory(LOG_DIRECTORY)
     caches.look(disk)

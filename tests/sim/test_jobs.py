@@ -84,7 +84,7 @@ async def retire(world: World, client: Client, bookie: str, **how: Any) -> Decom
 # -- recover ----------------------------------------------------------------------------------
 
 
-def test_recover_says_why_an_open_ledger_could_not_be_closed() -> None:
+def test_recover_reports_why_an_open_ledger_could_not_be_closed() -> None:
     """`--open-ledgers fence` once hid the error, and reported that the ledger was being written."""
 
     async def scenario(world: World) -> None:
@@ -111,7 +111,7 @@ def test_recover_says_why_an_open_ledger_could_not_be_closed() -> None:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_bookie_that_nobody_knows_is_refused(dry_run: bool) -> None:
+def test_an_unknown_bookie_is_refused(dry_run: bool) -> None:
     """It has no cookie and no ledger names it, so the id is a mistake."""
 
     async def scenario(world: World) -> None:
@@ -131,7 +131,7 @@ def test_a_bookie_that_nobody_knows_is_refused(dry_run: bool) -> None:
     simulated(scenario)
 
 
-def test_the_shell_refuses_a_bookie_that_nobody_knows_also_for_one_ledger() -> None:
+def test_the_shell_refuses_an_unknown_bookie_even_for_one_ledger() -> None:
     """`recover -ledger ID` once ended successfully, having done nothing."""
 
     async def scenario(world: World) -> None:
@@ -148,7 +148,7 @@ def test_the_shell_refuses_a_bookie_that_nobody_knows_also_for_one_ledger() -> N
     simulated(scenario)
 
 
-def test_a_lost_bookie_without_a_cookie_is_recovered_though_its_id_resembles_another() -> None:
+def test_a_lost_bookie_without_a_cookie_is_recovered_despite_a_similar_id() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")
@@ -168,7 +168,7 @@ def test_a_lost_bookie_without_a_cookie_is_recovered_though_its_id_resembles_ano
     simulated(scenario)
 
 
-def test_a_lost_bookie_is_recovered_and_a_second_time_there_is_nothing_to_do() -> None:
+def test_recovering_a_lost_bookie_twice_has_nothing_left_to_do() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)
         client = world.client("client")
@@ -198,7 +198,7 @@ def test_a_lost_bookie_is_recovered_and_a_second_time_there_is_nothing_to_do() -
     simulated(scenario)
 
 
-def test_two_that_recover_the_same_bookie_share_the_work() -> None:
+def test_two_recoveries_of_one_bookie_share_the_work() -> None:
     async def scenario(world: World) -> None:
         await start(world, 6)
         client, other = world.client("client"), world.client("other")
@@ -220,7 +220,7 @@ def test_two_that_recover_the_same_bookie_share_the_work() -> None:
 
 
 @pytest.mark.parametrize("mode", list(OpenLedgers))
-def test_an_open_ledger_is_waited_for_or_fenced_or_left(mode: OpenLedgers) -> None:
+def test_an_open_ledger_is_awaited_fenced_or_skipped(mode: OpenLedgers) -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)
         client, other = world.client("client"), world.client("other")
@@ -302,7 +302,7 @@ async def created_again(client: Client, bookie: str) -> None:
 
 
 @pytest.mark.parametrize("job", ["recover", "decommission"])
-def test_a_job_keeps_the_cookie_of_a_bookie_that_was_created_again(
+def test_a_job_keeps_the_cookie_of_a_recreated_bookie(
     job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`recover` once removed any cookie, and `decommission` every one with the same version."""
@@ -370,7 +370,7 @@ def test_a_bookie_that_is_created_during_the_last_pass_is_not_forgotten(
     simulated(scenario)
 
 
-def test_a_recovery_keeps_the_cookie_of_a_bookie_that_came_back(
+def test_a_recovery_keeps_the_cookie_of_a_returned_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken_out = recover_module.take_out_of
@@ -401,7 +401,7 @@ def test_a_recovery_keeps_the_cookie_of_a_bookie_that_came_back(
 
 
 @pytest.mark.parametrize("quorums", [PLAIN, STRIPED], ids=["plain", "striped"])
-def test_a_living_bookie_is_emptied_under_a_writer_and_ends(
+def test_a_running_bookie_is_drained_under_a_writer_and_ends(
     quorums: tuple[int, int, int],
 ) -> None:
     async def scenario(world: World) -> None:
@@ -448,7 +448,7 @@ def test_a_living_bookie_is_emptied_under_a_writer_and_ends(
     simulated(scenario, bookies=6)
 
 
-def test_a_stopped_bookie_is_taken_away_and_stays_read_only_if_it_comes_back() -> None:
+def test_a_decommissioned_bookie_stays_read_only_if_it_is_started_again() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)
         client = world.client("client")
@@ -472,7 +472,7 @@ async def writable(client: Client, bookie: str) -> bool:
     return bookie in (await client.bookies()).writable
 
 
-def test_a_job_that_was_interrupted_is_gone_on_with() -> None:
+def test_an_interrupted_job_is_continued() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)
         client = world.client("client")
@@ -495,7 +495,7 @@ def test_a_job_that_was_interrupted_is_gone_on_with() -> None:
     simulated(scenario)
 
 
-def test_a_bookie_that_knows_no_orders_is_refused_while_it_is_writable(
+def test_a_writable_bookie_that_ignores_orders_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from quire.bookie.background.orders import Orders
@@ -518,7 +518,7 @@ def test_a_bookie_that_knows_no_orders_is_refused_while_it_is_writable(
     simulated(scenario)
 
 
-def test_without_a_place_for_its_entries_a_bookie_stays() -> None:
+def test_a_bookie_whose_entries_have_no_destination_is_kept() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -550,7 +550,7 @@ def test_without_a_place_for_its_entries_a_bookie_stays() -> None:
 # -- rebalance, and copies too many -----------------------------------------------------------
 
 
-def test_a_new_bookie_gets_its_share_and_the_others_drop_theirs() -> None:
+def test_a_new_bookie_gets_its_share_and_the_others_delete_their_copies() -> None:
     async def scenario(world: World) -> None:
         for number in range(3):
             await world.start(f"bookie-{number}", BY_HAND)
@@ -595,7 +595,7 @@ async def dropped_in_two_passes(world: World) -> None:
         await bookie.collect_over_replicated()
 
 
-def test_what_was_dropped_can_be_copied_there_again_but_not_written() -> None:
+def test_a_dropped_ledger_can_be_copied_again_but_not_written() -> None:
     """It can also be copied to a bookie where it was fenced. Only its old writer must be refused
     (rule 36).
     """
@@ -686,7 +686,7 @@ def test_a_copy_that_is_being_made_is_not_dropped() -> None:
     simulated(scenario)
 
 
-def test_a_copy_that_was_dropped_before_it_was_named_is_made_again() -> None:
+def test_a_copy_dropped_before_the_metadata_named_it_is_repeated() -> None:
     """The copier lost its session and its lock, and paused for two passes before it named the
     bookie.
 
@@ -729,7 +729,7 @@ def test_a_copy_that_was_dropped_before_it_was_named_is_made_again() -> None:
     simulated(scenario)
 
 
-def test_an_open_ledger_and_a_store_of_another_cluster_are_left() -> None:
+def test_open_ledgers_and_ledgers_of_another_cluster_are_not_collected() -> None:
     async def scenario(world: World) -> None:
         for number in range(4):
             await world.start(f"bookie-{number}", BY_HAND)
@@ -841,7 +841,7 @@ def test_an_open_ledger_of_a_lost_bookie_without_a_spare_is_explained() -> None:
     simulated(scenario, bookies=3)
 
 
-def test_orders_have_a_path_of_their_own() -> None:
+def test_orders_have_their_own_metadata_path() -> None:
     assert order_path("memory://x", "b:1") == "/quire/underreplication/quire-orders/b:1"
     assert order_path("zk://h:1/ledgers", "b:1") == "/ledgers/underreplication/quire-orders/b:1"
 

@@ -129,7 +129,7 @@ def test_every_named_number_has_a_knob_or_a_reason() -> None:
     ]
     known = [*drawn, *excluded()]
     assert sorted(set(there) - set(known)) == []
-    assert sorted(set(known) - set(there)) == [], "these are not in the source any more"
+    assert sorted(set(known) - set(there)) == [], "these are no longer in the source"
     assert len(known) == len(set(known)), "a constant is in the table twice"
 
 
@@ -148,7 +148,7 @@ def test_every_setting_has_a_knob_or_a_reason() -> None:
     ]
     known = [*(knob.name for knob in knobs().values() if knob.of_settings), *left_out]
     assert sorted(set(there) - set(known)) == []
-    assert sorted(set(known) - set(there)) == [], "these are not in the source any more"
+    assert sorted(set(known) - set(there)) == [], "these are no longer in the source"
     assert len(known) == len(set(known)), "a setting is in the table twice"
 
 
@@ -206,7 +206,7 @@ class EvaluatedAtImport(ast.NodeVisitor):
             self.read.add(node.id)
 
 
-def test_nothing_keeps_the_default_that_was_there_at_import() -> None:
+def test_no_default_is_computed_from_a_knob_at_import() -> None:
     """A constant that computes another, or the default of a parameter, is read only once."""
     for knob in knobs().values():
         if knob.of_settings:
@@ -244,7 +244,7 @@ def places_of(knob: Knob) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", knobs())
-def test_a_knob_is_set_and_put_back(name: str) -> None:
+def test_a_knob_is_set_and_restored(name: str) -> None:
     knob = knobs()[name]
     extreme = knob.least if knob.least < knob.largest else knob.most
     assert extreme is not None
@@ -276,7 +276,7 @@ def test_a_setting_gets_the_drawn_number() -> None:
     assert StorageConfig().max_group_bytes > 5
 
 
-def test_a_derived_constant_follows() -> None:
+def test_a_derived_constant_follows_its_knob() -> None:
     from quire.bookie.protocol import answer_budget
 
     before = answer_budget.TURN_NOTICED_BYTES
@@ -292,7 +292,7 @@ def test_a_derived_constant_follows() -> None:
         "StorageConfig.max_group_bytes", "bookie.protocol.answer_budget.TURN_BYTES",
     ],
 )  # fmt: skip
-def test_a_knob_changes_a_run(name: str) -> None:
+def test_a_knob_changes_a_run_and_is_restored(name: str) -> None:
     """Some run goes another way, and the next run of the same process has the default again."""
     for seed in range(SEEDS_MAX):
         plan = replace(RunPlan.make(seed, "all"), knobs=())
@@ -378,7 +378,7 @@ def test_knobs_are_saved_and_described() -> None:
     )
 
 
-def test_a_plan_that_was_saved_without_knobs_has_none() -> None:
+def test_a_plan_saved_without_knobs_has_none() -> None:
     data = json.loads(dump_plan(a_plan_with_knobs()))
     del data["plan"]["knobs"]
     assert load_plan(json.dumps(data)) == replace(a_plan_with_knobs(), knobs=())

@@ -93,7 +93,7 @@ Look = Callable[[World, Client, int, bool], Awaitable[Any]]
     [an_auditor_s_checks, an_audit, an_explanation, a_deep_explanation],
     ids=lambda one: one.__name__,
 )
-def test_who_looks_asks_again(look: Look, lags: bool) -> None:
+def test_a_check_asks_again_for_a_late_replica(look: Look, lags: bool) -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client, other = world.client("client"), world.client("other")

@@ -30,7 +30,7 @@ REFUSED = (
 # -- stepped threads --------------------------------------------------------------------------
 
 
-def test_a_strand_runs_from_pause_to_pause() -> None:
+def test_a_stepped_thread_runs_from_pause_to_pause() -> None:
     done: list[int] = []
 
     def work() -> str:
@@ -51,7 +51,7 @@ def test_a_strand_runs_from_pause_to_pause() -> None:
     assert strand.result() == "all"
 
 
-def test_a_strand_hands_on_what_was_raised() -> None:
+def test_a_stepped_thread_raises_the_error_of_its_work() -> None:
     def work() -> None:
         strand.pause()
         raise ValueError("wrong")
@@ -64,7 +64,7 @@ def test_a_strand_hands_on_what_was_raised() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_strand_that_is_ended_does_nothing_more(begun: bool) -> None:
+def test_a_stepped_thread_that_was_ended_runs_no_further(begun: bool) -> None:
     done: list[str] = []
 
     def work() -> None:
@@ -155,7 +155,7 @@ def test_bookies_are_read_while_they_load(monkeypatch: pytest.MonkeyPatch) -> No
     assert heard.everything(), (heard.verbs, heard.events)
 
 
-def test_elsewhere_a_start_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_takes_no_time_in_other_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard(monkeypatch)
     assert [name for name, mix in WORKLOADS.items() if mix.slow_starts] == ["loading"]
     assert simulate(0, "index").failure is None
@@ -182,14 +182,14 @@ def test_elsewhere_a_start_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> Non
         ("NO_LEDGER to read the LAC", None, "what_is_not_loaded_is_unknown"),
     ],
 )
-def test_what_may_be_said_before_a_log_is_loaded(
+def test_only_the_allowed_answers_are_given_before_a_log_is_loaded(
     verb: str, fenced: bool | None, invariant: str | None
 ) -> None:
     found = loading_answers._wrong(Said(verb, True, 1, 2, 2), fenced=fenced)
     assert invariant == (found and found.invariant)
 
 
-def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checker_that_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checker once ended at the first starting bookie, in a third of all runs, unnoticed.
 
     Changes without a history record were not checked any more.
@@ -205,7 +205,7 @@ def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatc
     assert "has not read its log" in failure.what
 
 
-def test_a_bookie_that_starts_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starting_bookie_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The case as it happened: metadata is slow while a bookie starts."""
     starting: list[bool] = []
     look = Checker.queues_are_bounded

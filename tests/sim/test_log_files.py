@@ -35,7 +35,7 @@ def test_each_kind_of_fault_happens_in_whole_runs(monkeypatch: pytest.MonkeyPatc
     assert sum(struck.values()) > seed
 
 
-def test_an_older_copy_of_a_file_has_what_was_synced_then() -> None:
+def test_an_older_copy_of_a_file_has_the_data_synced_at_that_time() -> None:
     world = World.make(0, 1)
 
     async def scenario() -> None:
@@ -64,7 +64,7 @@ def _ledgers(bookie: Bookie) -> list[int]:
     return list(bookie.store.ledgers)
 
 
-def test_a_new_disk_has_no_file_to_strike() -> None:
+def test_a_new_disk_has_no_file_to_damage() -> None:
     world = World.make(0, 1)
     disk = world.disks["bookie-0"]
     disk.make_directory("log")

@@ -207,7 +207,9 @@ async def executor(log: Log) -> None:
         executor,
     ],
 )
-def test_behaves_as_asyncio(behaviour: Callable[[Log], Coroutine[Any, Any, None]]) -> None:
+def test_the_simulated_loop_behaves_like_asyncio(
+    behaviour: Callable[[Log], Coroutine[Any, Any, None]],
+) -> None:
     real: Log = []
     asyncio.run(behaviour(real))
     assert len(real) > 1
@@ -217,7 +219,7 @@ def test_behaves_as_asyncio(behaviour: Callable[[Log], Coroutine[Any, Any, None]
         assert simulated == real
 
 
-def test_asyncio_runner_can_use_it() -> None:
+def test_an_asyncio_runner_can_use_the_simulated_loop() -> None:
     with asyncio.Runner(loop_factory=lambda: SimulatedLoop(1)) as runner:
         loop = runner.get_loop()
         before = loop.time()
@@ -254,7 +256,7 @@ def test_a_timer_that_is_due_is_not_starved() -> None:
     loop.run(main(loop))
 
 
-def test_timers_fire_in_order_of_time_then_of_making() -> None:
+def test_timers_fire_in_order_of_time_then_of_creation() -> None:
     fired: list[tuple[int, float]] = []
 
     async def main(loop: SimulatedLoop) -> None:
@@ -267,7 +269,7 @@ def test_timers_fire_in_order_of_time_then_of_making() -> None:
     assert fired == [(1, 1), (3, 1), (6, 1), (5, 2), (2, 3), (0, 5), (4, 5)]
 
 
-def test_a_cancelled_timer_does_not_move_time_and_takes_no_memory() -> None:
+def test_a_cancelled_timer_does_not_advance_time_and_uses_no_memory() -> None:
     async def main(loop: SimulatedLoop) -> None:
         start = loop.time()
         for _ in range(10_000):
@@ -295,7 +297,7 @@ def test_the_clock_follows_the_loop_and_may_be_wrong() -> None:
 # -- ends -------------------------------------------------------------------------------------
 
 
-def test_deadlock_names_the_waiting_tasks_and_where() -> None:
+def test_a_deadlock_names_the_waiting_tasks_and_their_lines() -> None:
     async def forgotten_answer() -> None:
         await asyncio.Event().wait()
 
@@ -328,7 +330,7 @@ def test_timers_of_a_dead_node_do_not_hide_a_deadlock() -> None:
     assert loop.time() == begin + 1
 
 
-def test_limits_of_steps_and_of_time() -> None:
+def test_a_run_ends_at_its_limits_of_steps_and_time() -> None:
     async def spin() -> None:
         while True:
             await asyncio.sleep(0)
@@ -348,7 +350,7 @@ def test_limits_of_steps_and_of_time() -> None:
     assert loop.time() == begin + 30
 
 
-def test_what_escapes_a_callback_ends_the_run() -> None:
+def test_an_exception_in_a_callback_ends_the_run() -> None:
     async def main(loop: SimulatedLoop) -> None:
         loop.call_later(1, lambda: 1 / 0)
         await asyncio.sleep(2)
@@ -358,7 +360,7 @@ def test_what_escapes_a_callback_ends_the_run() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_what_escapes_a_task_nobody_awaits_ends_the_run() -> None:
+def test_an_exception_in_an_unawaited_task_ends_the_run() -> None:
     async def fail() -> None:
         raise KeyError("lost")
 
@@ -383,7 +385,7 @@ def test_an_exception_handler_may_be_more_lenient() -> None:
     assert isinstance(seen[0]["exception"], ZeroDivisionError)
 
 
-def test_run_cancels_what_is_left_in_the_order_it_was_made() -> None:
+def test_the_end_of_a_run_cancels_tasks_in_order_of_creation() -> None:
     log: list[int] = []
 
     async def wait(number: int) -> None:
@@ -420,7 +422,7 @@ def test_an_error_while_cancelling_is_not_lost() -> None:
         simulate(main)
 
 
-def test_the_error_of_main_comes_out() -> None:
+def test_the_error_of_the_main_coroutine_is_raised() -> None:
     async def main(loop: SimulatedLoop) -> None:
         asyncio.create_task(asyncio.Event().wait())  # noqa: RUF006
         await asyncio.sleep(1)
@@ -431,7 +433,7 @@ def test_the_error_of_main_comes_out() -> None:
     assert gc.isenabled()
 
 
-def test_no_sockets_and_a_closed_loop_refuses() -> None:
+def test_real_sockets_and_calls_on_a_closed_loop_are_refused() -> None:
     async def main(loop: SimulatedLoop) -> None:
         with pytest.raises((NotImplementedError, AttributeError)):
             loop.add_reader(0, print)
@@ -494,7 +496,7 @@ def test_order_within_a_node_is_kept_and_between_nodes_is_seeded() -> None:
     assert orders == [order(seed) for seed in range(30)]
 
 
-def test_a_stopped_node_waits_and_goes_on_where_it_was() -> None:
+def test_a_stopped_node_pauses_and_continues() -> None:
     async def main(loop: SimulatedLoop) -> None:
         node = loop.node("n")
         log: list[Any] = []
@@ -520,7 +522,7 @@ def test_a_stopped_node_waits_and_goes_on_where_it_was() -> None:
     simulate(main)
 
 
-def test_nothing_of_a_killed_node_runs_not_even_finally() -> None:
+def test_no_code_of_a_killed_node_runs_not_even_finally() -> None:
     log: list[str] = []
     after_the_run: list[str] = []
 
@@ -587,7 +589,7 @@ def test_a_node_can_kill_itself_and_a_stopped_one_can_be_killed() -> None:
     assert log == ["to the end of this step"]
 
 
-def test_a_stopped_node_at_the_end_does_not_hang_the_end() -> None:
+def test_a_node_stopped_at_the_end_does_not_block_the_end() -> None:
     async def main(loop: SimulatedLoop) -> str:
         node = loop.node("n")
         node.create_task(asyncio.sleep(5))

@@ -120,7 +120,7 @@ def play(seed: int, *, whole_segment: bool, patience_s: float = 3_000.0) -> None
 
 
 @pytest.mark.parametrize("whole_segment", [True, False])
-def test_what_was_lost_comes_back_and_absence_counts_again(whole_segment: bool) -> None:
+def test_lost_entries_are_restored_and_absence_is_proven_again(whole_segment: bool) -> None:
     play(0, whole_segment=whole_segment)
 
 
@@ -169,7 +169,7 @@ async def lose_again(world: World, *, restart: bool) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_loss_after_a_repair_counts(restart: bool) -> None:
+def test_a_loss_after_a_repair_is_noticed(restart: bool) -> None:
     world = World.make(0, 3)
     world.loop.run(lose_again(world, restart=restart))
 

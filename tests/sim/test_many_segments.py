@@ -64,7 +64,7 @@ async def looked_at(client: Client, ledger_id: int) -> tuple[LedgerMetadata, int
     return stored.value, stored.version
 
 
-def test_one_write_names_the_copies_of_many_segments() -> None:
+def test_one_metadata_write_records_the_copies_of_many_segments() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")
@@ -84,7 +84,7 @@ def test_one_write_names_the_copies_of_many_segments() -> None:
     simulated(scenario, bookies=4)
 
 
-def test_repairs_and_moves_are_named_in_batches_too() -> None:
+def test_repairs_and_moves_are_recorded_in_batches() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")
@@ -121,7 +121,7 @@ DEATHS = ("process before", "process after", "bookie after", "process at any tim
 
 @pytest.mark.parametrize("death", DEATHS)
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_dies_in_the_middle_has_named_nothing_that_is_not_durable(
+def test_a_crashing_repair_has_recorded_only_durable_copies(
     death: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(world: World) -> None:
@@ -178,7 +178,7 @@ def test_whoever_dies_in_the_middle_has_named_nothing_that_is_not_durable(
     simulated(scenario, seed, bookies=6)
 
 
-def test_copies_on_a_bookie_that_failed_are_not_named_and_the_others_are() -> None:
+def test_only_copies_on_bookies_that_did_not_fail_are_recorded() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)
         client = world.client("client")
@@ -201,7 +201,7 @@ def test_copies_on_a_bookie_that_failed_are_not_named_and_the_others_are() -> No
     simulated(scenario)
 
 
-def test_a_change_by_somebody_else_names_nothing_and_the_next_batches_are_smaller() -> None:
+def test_a_conflicting_change_records_no_copy_and_shrinks_the_next_batches() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")

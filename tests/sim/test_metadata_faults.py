@@ -40,7 +40,7 @@ def run(workload: str, seeds: range = SEEDS) -> None:
 
 
 @pytest.mark.long
-def test_items_of_every_kind_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_items_of_every_kind_occur(monkeypatch: pytest.MonkeyPatch) -> None:
     met = made(monkeypatch, UnreadableItems)
     lasting: list[int] = []
     mend = UnreadableItems.mend
@@ -57,7 +57,7 @@ def test_items_of_every_kind_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.long
-def test_the_store_goes_back_while_bookies_have_newer_ledgers(
+def test_the_store_is_rolled_back_while_bookies_have_newer_ledgers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     met = made(monkeypatch, OlderMetadata)
@@ -67,21 +67,21 @@ def test_the_store_goes_back_while_bookies_have_newer_ledgers(
 
 
 @pytest.mark.long
-def test_ledgers_are_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledgers_are_recreated_in_whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     met = made(monkeypatch, RecreatedLedgers)
     run("recreated")
     assert sum(one.count for one in met) >= 2
 
 
 @pytest.mark.long
-def test_calls_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_cancelled_in_whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     met = made(monkeypatch, Stage)
     run("cancelled")
     assert sum(one.calls_cancelled for one in met) >= 50
 
 
 @pytest.mark.long
-def test_all_first_bookies_of_long_lived_readers_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_first_bookies_leave_under_long_lived_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[bool] = []
     read_on = holders._read_on
 

@@ -207,6 +207,6 @@ async def scenario(world: World, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_copy_is_the_source(seed: int) -> None:
+def test_the_mirrored_copy_equals_the_source(seed: int) -> None:
     world = World.make(seed)
     world.loop.run(scenario(world, world.loop.derive("scenario")))

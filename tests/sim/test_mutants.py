@@ -92,7 +92,7 @@ def test_the_mutant_is_found(one: Mutant) -> None:
 
 
 @pytest.mark.parametrize("one", MUTANTS, ids=lambda one: one.name)
-def test_the_mutant_fits_and_is_gone_afterwards(one: Mutant) -> None:
+def test_the_mutant_can_be_applied_and_removed(one: Mutant) -> None:
     """Tried by `make check` too: code that moves away from under a mutant is seen in seconds."""
     before = quorum.covered, vars(AddPipeline)["confirm"]
     with applied(one):
@@ -100,7 +100,7 @@ def test_the_mutant_fits_and_is_gone_afterwards(one: Mutant) -> None:
     assert (quorum.covered, vars(AddPipeline)["confirm"]) == before
 
 
-def test_what_is_said_of_them() -> None:
+def test_the_table_of_mutants_is_consistent() -> None:
     names = [one.name for one in MUTANTS]
     assert len(set(names)) == len(names) >= MUTANTS_MIN
     assert {one.room for one in MUTANTS} == {room.__name__.rpartition(".")[2] for room in ROOMS}
@@ -111,15 +111,15 @@ def test_what_is_said_of_them() -> None:
         assert one.seeds > 0, one.name
 
 
-def test_the_quick_ones_are_of_every_room() -> None:
+def test_every_component_has_a_quick_mutant() -> None:
     assert {one.room for one in quick()} == {one.room for one in MUTANTS}
 
 
-def test_the_slow_ones_exist() -> None:
+def test_the_slow_mutants_exist() -> None:
     assert set(SLOW) <= {one.name for one in MUTANTS}
 
 
-def test_the_document_has_them_all() -> None:
+def test_the_document_lists_every_mutant() -> None:
     assert [name for name, _ in ROWS] == [one.name for room in ROOMS for one in of(room)]
 
 
@@ -135,13 +135,13 @@ def unfit() -> Mutant:
     return replace(MUTANTS[0], apply=apply)
 
 
-def test_a_mutant_that_does_not_fit_is_an_error_and_not_unfound() -> None:
+def test_a_mutant_that_does_not_fit_is_an_error_not_a_miss() -> None:
     """It was once reported as not found, after all of its seeds."""
     with pytest.raises(AssertionError, match="moved on"):
         kill(unfit(), 0)
 
 
-def test_a_mutant_that_does_not_fit_leaves_the_table_alone(
+def test_a_mutant_that_does_not_fit_does_not_change_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script: Any = ModuleType("mutants_script")

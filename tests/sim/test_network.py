@@ -136,7 +136,7 @@ def simulated(test: Test) -> Callable[[], None]:
 
 
 @simulated
-async def test_connect_exchange_close(world: World) -> None:
+async def test_connections_open_exchange_bytes_and_close(world: World) -> None:
     await world.start()
     client, server = world.client, world.server
     assert client.transport.get_extra_info("peername") == ("server", PORT)
@@ -177,7 +177,7 @@ async def test_a_server_may_speak_first_and_close_at_once(world: World) -> None:
 
 
 @simulated
-async def test_refused_where_nobody_listens(world: World) -> None:
+async def test_a_connection_to_an_unused_port_is_refused(world: World) -> None:
     with pytest.raises(ConnectionRefusedError, match="server:3181"):
         await connect(world.host)
     port = world.server_host.bind("", PORT)
@@ -202,7 +202,7 @@ async def test_refused_where_nobody_listens(world: World) -> None:
 
 
 @simulated
-async def test_ports_are_chosen_and_localhost_is_oneself(world: World) -> None:
+async def test_free_ports_are_assigned_and_localhost_is_the_host_itself(world: World) -> None:
     ports = [world.host.bind("localhost", 0) for _ in range(3)]
     assert len({port.number for port in ports}) == 3
     await ports[1].listen(Peer)
@@ -251,7 +251,7 @@ async def test_writing_to_a_closed_peer_ends_in_a_reset(world: World) -> None:
 
 
 @simulated
-async def test_so_it_does_where_the_closed_peer_had_paused(world: World) -> None:
+async def test_writing_to_a_closed_paused_peer_ends_in_a_reset(world: World) -> None:
     class HalfOpen(Peer):
         def eof_received(self) -> bool:
             super().eof_received()
@@ -290,7 +290,7 @@ async def test_an_error_in_a_protocol_breaks_its_connection(world: World) -> Non
 # -- bytes ------------------------------------------------------------------------------------
 
 
-def test_bytes_keep_their_order_and_are_cut_and_joined_anywhere() -> None:
+def test_bytes_keep_their_order_and_are_split_arbitrarily() -> None:
     shapes: set[str] = set()
     cuts: set[int] = set()
 
@@ -348,7 +348,7 @@ def test_no_byte_arrives_before_the_shortest_delay() -> None:
 
 
 @simulated
-async def test_a_reader_that_pauses_is_felt_by_the_writer(world: World) -> None:
+async def test_a_paused_reader_pauses_the_writer(world: World) -> None:
     await world.start()
     client, server = world.client, world.server
     server.transport.pause_reading()
@@ -367,7 +367,7 @@ async def test_a_reader_that_pauses_is_felt_by_the_writer(world: World) -> None:
 
 
 @simulated
-async def test_close_sends_what_was_written_first(world: World) -> None:
+async def test_close_sends_the_written_bytes_first(world: World) -> None:
     await world.start()
     data = bytes(range(256)) * 4096
     world.client.transport.write(data)
@@ -380,7 +380,7 @@ async def test_close_sends_what_was_written_first(world: World) -> None:
 
 
 @simulated
-async def test_abort_drops_what_was_written(world: World) -> None:
+async def test_abort_drops_the_written_bytes(world: World) -> None:
     await world.start()
     world.client.transport.write(b"x" * (WINDOW_BYTES * 3))
     world.client.transport.abort()
@@ -427,7 +427,7 @@ async def test_a_one_way_partition_lets_the_other_way_pass(world: World) -> None
 
 
 @simulated
-async def test_a_partition_that_resets(world: World) -> None:
+async def test_a_partition_can_reset_connections(world: World) -> None:
     await world.start()
     other = world.network.node("other")
     spared = await connect(other)
@@ -456,7 +456,7 @@ async def test_connecting_waits_for_the_partition_to_heal(world: World) -> None:
 
 
 @simulated
-async def test_a_reset_while_connecting_fails_it(world: World) -> None:
+async def test_a_reset_during_the_connection_setup_fails_it(world: World) -> None:
     await world.listen()
     world.network.latency_s = (1.0, 1.0)
     task = asyncio.create_task(connect(world.host))
@@ -471,7 +471,7 @@ async def test_a_reset_while_connecting_fails_it(world: World) -> None:
 
 
 @simulated
-async def test_a_stopped_host_holds_a_bounded_number_of_bytes(world: World) -> None:
+async def test_a_stopped_host_buffers_a_limited_number_of_bytes(world: World) -> None:
     await world.start()
     client, server = world.client, world.server
     world.network.stop("server")
@@ -489,7 +489,7 @@ async def test_a_stopped_host_holds_a_bounded_number_of_bytes(world: World) -> N
     assert world.served[1].data == b"hello"
 
 
-def test_a_killed_host_resets_its_peers_behind_what_it_sent() -> None:
+def test_a_killed_host_resets_its_peers_after_its_sent_bytes() -> None:
     got: set[int] = set()
 
     async def main(world: World) -> None:
@@ -525,7 +525,9 @@ def test_a_killed_host_resets_its_peers_behind_what_it_sent() -> None:
 
 
 @simulated
-async def test_a_death_behind_a_partition_is_silent_until_it_heals(world: World) -> None:
+async def test_the_death_of_a_partitioned_host_is_seen_when_the_partition_heals(
+    world: World,
+) -> None:
     await world.start()
     world.network.partition("server", "client")
     world.network.kill("server")
@@ -537,7 +539,7 @@ async def test_a_death_behind_a_partition_is_silent_until_it_heals(world: World)
 
 
 @simulated
-async def test_a_client_that_dies_while_connecting(world: World) -> None:
+async def test_a_client_that_dies_while_connecting_is_disconnected(world: World) -> None:
     await world.listen()
     for turn in range(5):
         task = world.network.node("client").node.create_task(connect(world.network.node("client")))
@@ -549,7 +551,7 @@ async def test_a_client_that_dies_while_connecting(world: World) -> None:
     assert not world.network._ends
 
 
-def test_waiting_for_a_dead_host_is_found() -> None:
+def test_waiting_for_a_dead_host_is_reported_as_a_deadlock() -> None:
     async def main(world: World) -> None:
         await world.start()
         world.network.partition("server", "client")
@@ -561,7 +563,7 @@ def test_waiting_for_a_dead_host_is_found() -> None:
         loop.run(main(World(loop)))
 
 
-def test_the_trace_tells_what_happened() -> None:
+def test_the_trace_has_the_network_events() -> None:
     loop = SimulatedLoop(3)
     world = World(loop)
 

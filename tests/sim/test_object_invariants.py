@@ -91,7 +91,7 @@ def bench() -> Iterator[Bench]:
     bench.world.loop.close()
 
 
-def test_what_is_right_breaks_nothing(bench: Bench) -> None:
+def test_correct_calls_violate_no_object_invariant(bench: Bench) -> None:
     first = bench.put()
     second = bench.put("two")
     bench.drop(first)
@@ -105,7 +105,7 @@ def test_what_is_right_breaks_nothing(bench: Bench) -> None:
     assert bench.broken is None
 
 
-def test_a_change_of_another_version_than_was_read(bench: Bench) -> None:
+def test_a_change_of_an_unread_version_is_found(bench: Bench) -> None:
     bench.put()
     call = bench.facts.begin("two", "delete", NAME)
     bench.read("two")
@@ -115,7 +115,7 @@ def test_a_change_of_another_version_than_was_read(bench: Bench) -> None:
     assert bench.broken == "a_change_replaces_what_was_read"
 
 
-def test_a_version_that_comes_back(bench: Bench) -> None:
+def test_a_restored_former_version_is_found(bench: Bench) -> None:
     first = bench.put()
     bench.put("two")
     bench.facts.begin("three", "sweep")
@@ -124,8 +124,8 @@ def test_a_version_that_comes_back(bench: Bench) -> None:
     assert bench.broken == "a_former_version_stays_away"
 
 
-def test_a_put_that_tries_again_may_come_back(bench: Bench) -> None:
-    """Its first answer was lost."""
+def test_a_retried_put_may_restore_its_version(bench: Bench) -> None:
+    """The reply to its first attempt was lost."""
     call, info = bench.publish()
     bench.put("two")
     bench.read("one")
@@ -134,13 +134,13 @@ def test_a_put_that_tries_again_may_come_back(bench: Bench) -> None:
     assert bench.broken is None
 
 
-def test_changes_that_nobody_asked_for(bench: Bench) -> None:
+def test_unrequested_changes_are_found(bench: Bench) -> None:
     bench.put()
     bench.put("two", replace=False)
     assert bench.broken == "a_change_is_what_was_asked_for"
 
 
-def test_a_sweep_deletes_no_object(bench: Bench) -> None:
+def test_a_sweep_that_deletes_an_object_is_found(bench: Bench) -> None:
     bench.put()
     bench.facts.begin("two", "sweep")
     bench.read("two")
@@ -148,14 +148,14 @@ def test_a_sweep_deletes_no_object(bench: Bench) -> None:
     assert bench.broken == "a_change_is_what_was_asked_for"
 
 
-def test_a_change_after_the_call(bench: Bench) -> None:
+def test_a_change_after_the_end_of_a_call_is_found(bench: Bench) -> None:
     bench.put()
     bench.read("one")
     bench.write("one", None)
     assert bench.broken == "a_change_is_what_was_asked_for"
 
 
-def test_an_agreement_concerns_one_version(bench: Bench) -> None:
+def test_an_agreement_is_valid_for_one_version(bench: Bench) -> None:
     first = bench.put()
     call = bench.facts.begin_put("two", NAME, "two/x", DATA)
     call.approved.add(first.metadata[PUT_KEY])
@@ -168,12 +168,12 @@ def test_an_agreement_concerns_one_version(bench: Bench) -> None:
     assert bench.broken == "a_change_is_what_was_asked_for"
 
 
-def test_the_ledger_of_an_object_is_deleted(bench: Bench) -> None:
+def test_a_deleted_ledger_of_an_object_is_found(bench: Bench) -> None:
     bench.drop(bench.put())
     assert bench.broken == "an_object_keeps_its_ledger"
 
 
-def test_a_ledger_that_is_gone_when_its_put_returns(bench: Bench) -> None:
+def test_a_ledger_deleted_before_its_put_returns_is_found(bench: Bench) -> None:
     call, info = bench.publish()
     bench.drop(info)
     assert bench.broken is None
@@ -181,13 +181,13 @@ def test_a_ledger_that_is_gone_when_its_put_returns(bench: Bench) -> None:
     assert bench.broken == "an_object_keeps_its_ledger"
 
 
-def test_a_put_that_stored_nothing(bench: Bench) -> None:
+def test_a_successful_put_that_stored_nothing_is_found(bench: Bench) -> None:
     call = bench.facts.begin_put("one", NAME, "one/x", DATA)
     bench.facts.was_put(call, bench.info("one/x", 50))
     assert bench.broken == "an_object_is_there"
 
 
-def test_a_put_that_was_refused_and_stored_something(bench: Bench) -> None:
+def test_a_refused_put_that_stored_an_object_is_found(bench: Bench) -> None:
     call, _ = bench.publish()
     bench.facts.was_not_put(call, MetadataUnavailableError("lost"))
     assert bench.broken is None
@@ -195,7 +195,7 @@ def test_a_put_that_was_refused_and_stored_something(bench: Bench) -> None:
     assert bench.broken == "what_was_refused_is_not_done"
 
 
-def test_a_put_that_has_taken_its_version_back(bench: Bench) -> None:
+def test_a_refused_put_may_only_report_its_own_undo(bench: Bench) -> None:
     call, _ = bench.publish()
     bench.read("one")
     bench.write("one", None)
@@ -206,7 +206,7 @@ def test_a_put_that_has_taken_its_version_back(bench: Bench) -> None:
     assert bench.broken == "what_was_refused_is_not_done"
 
 
-def test_a_deletion_that_did_nothing(bench: Bench) -> None:
+def test_a_successful_deletion_without_effect_is_found(bench: Bench) -> None:
     bench.put()
     call = bench.facts.begin("two", "delete", NAME)
     bench.read("two")
@@ -214,7 +214,7 @@ def test_a_deletion_that_did_nothing(bench: Bench) -> None:
     assert bench.broken == "a_deleted_object_is_gone"
 
 
-def test_a_deletion_that_says_that_there_was_nothing(bench: Bench) -> None:
+def test_a_deletion_that_denies_an_existing_object_is_found(bench: Bench) -> None:
     bench.put()
     call = bench.facts.begin("two", "delete", NAME)
     bench.read("two")
@@ -222,7 +222,7 @@ def test_a_deletion_that_says_that_there_was_nothing(bench: Bench) -> None:
     assert bench.broken == "an_object_is_there"
 
 
-def test_a_former_version_is_found(bench: Bench) -> None:
+def test_a_read_of_a_former_version_is_found(bench: Bench) -> None:
     first = bench.put()
     bench.put()
     bench.facts.described(bench.facts.begin("two", "get", NAME), first)
@@ -231,7 +231,9 @@ def test_a_former_version_is_found(bench: Bench) -> None:
 
 @pytest.mark.parametrize("error", [NoSuchObjectError("gone"), ObjectDamagedError("damaged")])
 @pytest.mark.parametrize("opened", [False, True])
-def test_an_object_that_is_there_is_denied(bench: Bench, error: Exception, opened: bool) -> None:
+def test_a_denial_of_an_existing_object_is_found(
+    bench: Bench, error: Exception, opened: bool
+) -> None:
     info = bench.put()
     call = bench.facts.begin("two", "get", NAME)
     assert isinstance(error, NoSuchObjectError | ObjectDamagedError)
@@ -248,34 +250,34 @@ def test_a_version_whose_put_has_not_returned_may_be_damaged(bench: Bench) -> No
     assert bench.broken is None
 
 
-def test_other_bytes(bench: Bench) -> None:
+def test_a_read_of_wrong_bytes_is_found(bench: Bench) -> None:
     info = bench.put()
     call = bench.facts.begin("two", "get", NAME)
     bench.facts.was_read(call, info, DATA[:-1], 0, None)
     assert bench.broken == "an_object_is_whole"
 
 
-def test_another_size(bench: Bench) -> None:
+def test_a_wrong_object_size_is_found(bench: Bench) -> None:
     info = bench.put()
     other = bench.info(info.metadata[PUT_KEY], info.ledger_id, size=9)
     bench.facts.described(bench.facts.begin("two", "get", NAME), other)
     assert bench.broken == "an_object_is_whole"
 
 
-def test_listings(bench: Bench) -> None:
+def test_an_unordered_listing_is_found(bench: Bench) -> None:
     info = bench.put()
     call = bench.facts.begin("two", "list")
     bench.facts.were_listed(call, [info, info])
     assert bench.broken == "a_listing_is_in_order"
 
 
-def test_a_listing_without_an_object(bench: Bench) -> None:
+def test_a_listing_that_omits_an_object_is_found(bench: Bench) -> None:
     bench.put()
     bench.facts.were_listed(bench.facts.begin("two", "list"), [])
     assert bench.broken == "an_object_is_there"
 
 
-def test_a_sweep_that_deleted_nothing(bench: Bench) -> None:
+def test_a_sweep_that_left_its_ledger_is_found(bench: Bench) -> None:
     info = bench.put()
     bench.facts.were_swept(bench.facts.begin("two", "sweep"), [info.ledger_id])
     assert bench.broken == "no_ledger_is_left_of_an_object"

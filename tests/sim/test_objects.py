@@ -81,6 +81,6 @@ async def scenario(world: World, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_objects_are_whole(seed: int) -> None:
+def test_objects_are_complete_in_whole_runs(seed: int) -> None:
     world = World.make(seed)
     world.loop.run(scenario(world, world.loop.derive("scenario")))

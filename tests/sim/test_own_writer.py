@@ -48,6 +48,6 @@ async def scenario(world: World, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_recovery_beside_the_own_writer(seed: int) -> None:
+def test_a_client_can_recover_the_ledger_of_its_own_writer(seed: int) -> None:
     world = World.make(seed)
     world.loop.run(scenario(world, world.loop.derive("scenario")))

@@ -36,7 +36,7 @@ class Gated(NoProgress):
         await self.gate.passes()
 
 
-def test_a_paused_job_begins_no_ledger_and_goes_on_when_it_may() -> None:
+def test_a_paused_job_starts_no_ledger_until_it_is_resumed() -> None:
     """This includes a job that is started while paused. Nothing is locked meanwhile."""
 
     async def scenario(world: World) -> None:
@@ -76,7 +76,7 @@ def test_a_paused_job_begins_no_ledger_and_goes_on_when_it_may() -> None:
     simulated(scenario)
 
 
-def test_a_job_is_paused_in_the_middle() -> None:
+def test_a_running_job_can_be_paused() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)
         client = world.client("client")
@@ -118,7 +118,7 @@ def test_a_job_is_paused_in_the_middle() -> None:
     simulated(scenario)
 
 
-def test_a_rebalance_is_paused_too() -> None:
+def test_a_rebalance_can_be_paused() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -142,7 +142,7 @@ def test_a_rebalance_is_paused_too() -> None:
     simulated(scenario)
 
 
-def test_what_is_no_pause() -> None:
+def test_invalid_pauses_are_refused() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -166,7 +166,7 @@ def test_what_is_no_pause() -> None:
     simulated(scenario)
 
 
-def test_a_part_that_is_cancelled_while_it_asks_lets_nobody_through() -> None:
+def test_a_cancelled_pause_check_lets_no_other_task_pass() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -184,8 +184,8 @@ def test_a_part_that_is_cancelled_while_it_asks_lets_nobody_through() -> None:
     simulated(scenario)
 
 
-def test_a_store_that_does_not_answer_changes_nothing() -> None:
-    """Neither does a job run into it, nor does a paused one begin."""
+def test_an_unreachable_store_keeps_the_last_known_pause() -> None:
+    """A running job continues, and a paused one stays paused."""
 
     async def scenario(world: World) -> None:
         await start(world, 3)

@@ -1,7 +1,8 @@
 """A bad item in any pass over many items is skipped and named, and all else is done.
 
 `PASSES` has a test for every function that lists ledgers, marks, cookies or notes. The syntax tree
-shows which functions do so. A new one fails `test_every_pass_is_here` until it has an entry.
+shows which functions do so. A new one fails `test_every_background_pass_has_a_case` until it
+has an entry.
 """
 
 from __future__ import annotations
@@ -249,13 +250,13 @@ def worker_does_not_spin_on_a_stray_mark(tmp_path: Path) -> None:
         failure = await last_failure(there.store, 5)
         assert failure is not None
         assert "urL0000000007 is in the place of the mark of ledger 5" in failure.reason
-        assert 5 <= failure.attempts <= 12, "it rests longer and longer"
+        assert 5 <= failure.attempts <= 12, "the pauses between attempts grow"
         assert [one["path"] for one in there.told("mark_malformed")] == [
             f"{root}/ledgers/urL0000000009"
         ]
         assert await there.store.tree.exists(f"{root}/ledgers/urL0000000009"), "nobody deletes it"
         await forget_old_failures(there.client, there.locks)
-        assert await last_failure(there.store, 5) is not None, "it is as it was"
+        assert await last_failure(there.store, 5) is not None, "the item is unchanged"
         await ended(running)
 
     scene(play)
@@ -819,15 +820,15 @@ def _listing(node: ast.AST, file: str, within: tuple[str, ...]) -> Iterator[str]
         yield from _listing(below, file, within)
 
 
-def test_every_pass_is_here() -> None:
+def test_every_background_pass_has_a_case() -> None:
     found, known = set(passes()), {*PASSES, *NAMES_ONLY}
     assert found - known == set(), "a new pass: poison one of its items, in PASSES"
-    assert known - found == set(), "these list nothing any more"
+    assert known - found == set(), "these functions no longer list anything"
 
 
 PLAYS = sorted({play for plays in PASSES.values() for play in plays}, key=lambda one: one.__name__)
 
 
 @pytest.mark.parametrize("play", PLAYS, ids=lambda one: one.__name__)
-def test_one_bad_item_stops_nothing(play: Play, tmp_path: Path) -> None:
+def test_one_unreadable_item_stops_no_pass(play: Play, tmp_path: Path) -> None:
     play(tmp_path)

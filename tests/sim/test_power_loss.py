@@ -68,7 +68,7 @@ def test_a_file_that_grows_may_be_short_or_hold_zeros() -> None:
     assert states(disk, "a") == {b"", zeros, NEW, zeros * 2, NEW + zeros}
 
 
-def test_what_was_cut_does_not_come_back() -> None:
+def test_truncated_bytes_do_not_reappear() -> None:
     disk = make()
     durable(disk, "a", OLD * 2)
     file = disk.open("a")
@@ -79,7 +79,7 @@ def test_what_was_cut_does_not_come_back() -> None:
     assert states(disk, "a") == {OLD * 2, OLD, OLD + bytes(SECTOR_BYTES), OLD + NEW}
 
 
-def test_names_go_by_any_subset_that_makes_sense() -> None:
+def test_any_consistent_subset_of_names_may_survive() -> None:
     disk = make()
     durable(disk, "a", b"old")
     file = disk.create("b")
@@ -96,14 +96,14 @@ def test_names_go_by_any_subset_that_makes_sense() -> None:
     assert {content(one, "a") for _, one in PowerLoss(disk, random.Random(1), 9)} == {b"new"}
 
 
-def test_a_name_without_its_contents() -> None:
+def test_a_name_may_survive_without_its_contents() -> None:
     disk = make()
     disk.create("a").write([b"x"], 0)
     disk.sync_directory()
     assert states(disk, "a") == {b"", b"\0", b"x"}
 
 
-def test_nothing_is_left_in_a_directory_that_is_gone() -> None:
+def test_a_lost_directory_has_no_files() -> None:
     disk = make()
     disk._change_names({"d": True})
     disk.create("d/a").sync()
@@ -111,7 +111,7 @@ def test_nothing_is_left_in_a_directory_that_is_gone() -> None:
     assert states(disk, "d/a") == {None, b""}
 
 
-def test_where_there_are_too_many_the_ends_come_first() -> None:
+def test_the_extreme_states_come_first_if_there_are_too_many() -> None:
     disk = make()
     durable(disk, "a", OLD * 40)
     disk.open("a").write([NEW * 40], 0)
@@ -125,7 +125,7 @@ def test_where_there_are_too_many_the_ends_come_first() -> None:
     assert [content(one, "a") for _, one in again] == found
 
 
-def test_the_disk_and_its_copies_do_not_touch_each_other() -> None:
+def test_the_disk_and_its_copies_are_independent() -> None:
     disk = make()
     durable(disk, "a", OLD)
     disk.open("a").write([NEW], 0)

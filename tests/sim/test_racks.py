@@ -87,15 +87,15 @@ async def lose_and_read(world: World, shape: Shape, seed: int) -> int:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_rack_is_lost_and_nothing_with_it(shape: Shape) -> None:
+def test_no_entry_is_lost_with_a_rack(shape: Shape) -> None:
     changes = 0
     for seed in SEEDS:
         world = World.make(seed, bookies=BOOKIES)
         changes += world.loop.run(lose_and_read(world, shape, seed)) - 1
-    assert changes, "no bookie was replaced: nothing was tried"
+    assert changes, "no bookie was replaced, so the test proved nothing"
 
 
-def test_racks_that_are_not_counted_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_placement_that_ignores_racks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A placement that ignores racks is a defect that this test must find."""
     edit(monkeypatch, RackAware, "rules", ("least = self._racks(wanted.write_quorum)", "least = 1"))
     edit(monkeypatch, RackAware, "rank", ("uses)", ")"))
@@ -133,7 +133,7 @@ async def acknowledged_without_a_rack(world: World, spread: bool) -> bool:
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_an_append_waits_for_two_racks_where_that_is_asked_for(spread: bool) -> None:
+def test_an_append_waits_for_two_racks_if_configured(spread: bool) -> None:
     world = World.make(1)
     assert world.loop.run(acknowledged_without_a_rack(world, spread)) is not spread
 
@@ -167,7 +167,7 @@ async def acknowledged_after_a_change(world: World) -> bool:
     return done
 
 
-def test_where_members_are_is_asked_again_when_they_change() -> None:
+def test_the_racks_of_members_are_looked_up_again_after_a_change() -> None:
     world = World.make(3, bookies=4)
     assert not world.loop.run(acknowledged_after_a_change(world))
 
@@ -193,7 +193,7 @@ async def a_rack_is_missing(world: World) -> None:
         await bookie.stop()
 
 
-def test_a_writer_ends_where_a_second_rack_is_gone() -> None:
+def test_a_writer_fails_without_a_second_rack_if_racks_are_enforced() -> None:
     world = World.make(2)
     world.loop.run(a_rack_is_missing(world))
 
@@ -274,7 +274,7 @@ async def moved_when_it_is_wrong(world: World, movable: bool) -> None:
 
 
 @pytest.mark.parametrize("movable", [True, False])
-def test_a_ledger_that_lies_wrong_is_counted_and_moved_where_that_is_wanted(movable: bool) -> None:
+def test_a_misplaced_ledger_is_counted_and_moved_if_configured(movable: bool) -> None:
     world = World.make(4, bookies=4)
     world.loop.run(moved_when_it_is_wrong(world, movable))
 
@@ -318,7 +318,7 @@ class Judged:
         return self.failed
 
 
-def test_a_ledger_that_lies_in_one_rack_goes_on_as_well_as_it_can() -> None:
+def test_a_ledger_in_one_rack_may_continue_there() -> None:
     """If its creation was not observed, the first that is known of it is the change."""
     judged = Judged()
     judged.relocate("b1", "a")
@@ -329,7 +329,7 @@ def test_a_ledger_that_lies_in_one_rack_goes_on_as_well_as_it_can() -> None:
     assert judged.stored(("a1", "b1"), ("a1", "a2")) == []
 
 
-def test_an_ensemble_in_one_rack_is_seen() -> None:
+def test_an_ensemble_in_one_rack_is_found() -> None:
     invariant = "an_ensemble_is_in_different_racks"
     assert Judged().stored(("a1", "a2")) == [invariant]
     assert Judged().stored(("a1", "b1"), ("a1", "a2")) == [invariant]
@@ -339,7 +339,7 @@ def test_an_ensemble_in_one_rack_is_seen() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_ledger_that_lay_wrong_a_moment_ago_may_have_been_changed_then(late: bool) -> None:
+def test_a_recently_misplaced_ledger_may_have_changed_in_that_time(late: bool) -> None:
     judged = Judged()
     judged.stored(("a1", "b1"))
     judged.relocate("b1", "a")

@@ -282,7 +282,7 @@ class Cluster:
             await self.check_readable(ledger)
         if noticed:
             lacking, denied = await self.answers()
-            assert (lacking, denied) == (0, 0), "the bookie is not whole"
+            assert (lacking, denied) == (0, 0), "the bookie lacks entries"
 
     async def answers(self) -> tuple[int, int]:
         """Return how many acknowledged entries the victim lacks, and how many it denies."""

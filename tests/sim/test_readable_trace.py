@@ -149,12 +149,12 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("frame", "said"), REQUESTS, ids=lambda value: getattr(value, "verb", ""))
-def test_requests(frame: bytes, said: Said) -> None:
+def test_requests_are_decoded_into_words(frame: bytes, said: Said) -> None:
     assert message_of(frame, answer=False) == said
 
 
 @pytest.mark.parametrize(("frame", "said"), ANSWERS, ids=lambda value: getattr(value, "verb", ""))
-def test_answers(frame: bytes, said: Said) -> None:
+def test_answers_are_decoded_into_words(frame: bytes, said: Said) -> None:
     assert message_of(frame, answer=True) == said
 
 
@@ -171,7 +171,7 @@ def test_any_cut_of_the_bytes_gives_the_same_messages(
 
 
 @given(st.lists(st.binary(max_size=60), max_size=6), st.booleans())
-def test_bytes_without_sense_raise_nothing(chunks: list[bytes], answer: bool) -> None:
+def test_random_bytes_raise_no_error(chunks: list[bytes], answer: bool) -> None:
     tap = Wiretap(PORT)
     local, remote = (BOOKIE, CLIENT) if answer else (CLIENT, BOOKIE)
     for chunk in chunks:
@@ -180,13 +180,13 @@ def test_bytes_without_sense_raise_nothing(chunks: list[bytes], answer: bool) ->
 
 
 @given(st.sampled_from([*REQUESTS, *ANSWERS]), st.data())
-def test_a_bent_frame_raises_nothing(sent: tuple[bytes, Said], data: st.DataObject) -> None:
+def test_a_damaged_frame_raises_no_error(sent: tuple[bytes, Said], data: st.DataObject) -> None:
     frame = bytearray(sent[0])
     frame[data.draw(st.integers(4, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
     assert message_of(bytes(frame), sent[1].answer).answer is sent[1].answer
 
 
-def test_behind_a_length_that_lies_nothing_is_heard() -> None:
+def test_no_message_is_decoded_after_an_invalid_length() -> None:
     tap = Wiretap(PORT)
     (said,) = tap.heard(CLIENT, BOOKIE, b"\xff\xff\xff\xff....")
     assert said.verb == "bytes that are not a frame"
@@ -202,7 +202,7 @@ def add(entry: int, at_s: float, to: str = "bookie-0") -> TraceStep:
     return TraceStep(at_s, StepKind.REQUEST, "writer-0", "add", to, 1, entry, entry, lac=entry - 1)
 
 
-def test_neighbours_become_one() -> None:
+def test_similar_neighbouring_steps_are_merged() -> None:
     (told,) = together([add(0, 1.0), add(1, 1.1), add(2, 1.2)], room=100)
     assert (told.first, told.last, told.count, told.lac) == (0, 2, 3, 1)
     assert told.what() == "add 0..2 of ledger 1 (LAC 1)"
@@ -213,7 +213,7 @@ def test_neighbours_become_one() -> None:
     assert twice.what() == "add 5 of ledger 1 (LAC 4) x2"
 
 
-def test_order_is_lost_only_where_there_is_no_room() -> None:
+def test_steps_are_reordered_only_without_room() -> None:
     steps = [add(k, 1 + k / 100, to) for k in range(10) for to in ("bookie-0", "bookie-1")]
     assert together(steps, room=20) == steps
     assert [m.what() for m in together(steps, room=19)] == ["add 0..9 of ledger 1 (LAC 8)"] * 2
@@ -222,7 +222,7 @@ def test_order_is_lost_only_where_there_is_no_room() -> None:
     assert [(m.first, m.last) for m in split] == [(0, 5), (0, 5), (-1, -1), (6, 9), (6, 9)]
 
 
-def test_a_bookie_that_fails_to_start_again_and_again() -> None:
+def test_repeated_start_failures_are_merged() -> None:
     def tries(at_s: float, error: str) -> list[TraceStep]:
         return [
             TraceStep(at_s, StepKind.BOOKIE, "bookie-0", "kill"),
@@ -238,7 +238,7 @@ def test_a_bookie_that_fails_to_start_again_and_again() -> None:
 
 
 @pytest.mark.parametrize("workload", TRACED)
-def test_listening_changes_nothing_and_gives_a_diagram(workload: str) -> None:
+def test_tracing_does_not_change_a_run(workload: str) -> None:
     for seed in range(STORIES):
         heard, unheard = simulate(seed, workload, trace=True), plain_run(seed, workload)
         assert heard.trace
@@ -278,7 +278,7 @@ def a_quiet_plan() -> RunPlan:
     return replace(plan, bookies=4, ledgers=(ledger,), schedule=faults)
 
 
-def test_the_trace_has_all_that_matters() -> None:
+def test_the_trace_has_every_kind_of_step() -> None:
     plan = a_quiet_plan()
     text = "\n".join(as_text(run_plan(plan, trace=True), every_step=True))
     for step in (
@@ -297,7 +297,7 @@ def test_the_trace_has_all_that_matters() -> None:
         assert re.search(step, text), step
 
 
-def test_a_long_text_leaves_out_its_middle() -> None:
+def test_a_long_text_is_shortened_in_the_middle() -> None:
     lines = [str(number) for number in range(100)]
     assert middle_left_out(lines, 100) == lines
     told = middle_left_out(lines, 20)
@@ -307,7 +307,7 @@ def test_a_long_text_leaves_out_its_middle() -> None:
     assert len(as_text(simulate(1, "all", trace=True))) <= TEXT_LINES_MAX
 
 
-def test_the_trace_ends_where_the_invariant_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_ends_at_the_violated_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
     recovery_closes_at_the_lac(monkeypatch)
     result = run_plan(failing_plan("recovery"), trace=True)
     assert result.failure is not None
@@ -347,7 +347,7 @@ class Diagram:
         for line in lines[2:]:
             declared = PARTICIPANT.fullmatch(line)
             if declared is not None:
-                assert not self.rows, "declared behind its use"
+                assert not self.rows, "declared after its use"
                 assert declared["name"] not in self.participants
                 self.participants[declared["name"]] = declared["text"]
                 continue
@@ -358,7 +358,7 @@ class Diagram:
         assert len(set(self.participants.values())) == len(self.participants)
 
 
-def test_nothing_in_a_text_ends_its_statement() -> None:
+def test_texts_in_a_diagram_are_escaped() -> None:
     trace = (
         TraceStep(
             0.0, StepKind.METADATA, "writer-0", "create;#\n", "metadata", 1, note="<b>; a\nb #35;"
@@ -373,7 +373,7 @@ def test_nothing_in_a_text_ends_its_statement() -> None:
     assert len(diagram.rows) == 4
 
 
-def test_a_failure_of_bookies_alone() -> None:
+def test_a_diagram_can_have_only_bookies() -> None:
     trace = (
         TraceStep(0.0, StepKind.BOOKIE, "bookie-0", "serving"),
         TraceStep(1.0, StepKind.FAULT, "nemesis", "sessions expire"),
@@ -386,5 +386,5 @@ def test_a_failure_of_bookies_alone() -> None:
     ]  # fmt: skip
 
 
-def test_a_run_in_which_nothing_was_said() -> None:
+def test_a_run_without_messages_has_an_empty_diagram() -> None:
     assert Diagram(as_mermaid(RunResult(1, "all", "", 1.0, 0, 0, None, ()))).rows == []

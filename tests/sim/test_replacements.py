@@ -83,7 +83,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_cut_off_by_a_loss_of_power_at_each_operation(elsewhere: bool) -> None:
+def test_a_replacement_survives_a_power_loss_at_each_operation(elsewhere: bool) -> None:
     async def cut_off(scene: Scene, operation: int) -> bool:
         world, lost = scene.world, await scene.begin()
         new = scene.mount(lost, elsewhere=elsewhere)
@@ -110,7 +110,7 @@ def test_cut_off_by_a_loss_of_power_at_each_operation(elsewhere: bool) -> None:
     assert first_that_is_not_cut_off(run) > OPERATIONS_MIN
 
 
-def test_a_disk_that_is_well_is_not_replaced() -> None:
+def test_a_healthy_disk_is_not_replaced() -> None:
     async def scenario() -> None:
         lost = await scene.begin()
         lost.away = False
@@ -126,7 +126,7 @@ def test_a_disk_that_is_well_is_not_replaced() -> None:
     scene.world.loop.run(scenario())
 
 
-def test_what_the_machine_has() -> None:
+def test_the_simulated_machine_opens_its_directories() -> None:
     disks = [SimDisk(Scene().world.loop.derive(name), name) for name in "ab"]
     machine = SimDirectoryAccess(disks)
     assert machine.hold("sim:/c") is machine.look("sim:/c") is None
@@ -174,7 +174,7 @@ class Met:
 
 
 @pytest.mark.long
-def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disks_are_replaced_and_restored_in_whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run seeds until every case has occurred."""
     met = Met(monkeypatch)
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_MAX):
@@ -187,7 +187,7 @@ def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", [47, 64, 73, 90])
 @pytest.mark.long
-def test_a_bookie_that_checks_one_ledger_at_a_time_has_the_time_for_all(seed: int) -> None:
+def test_a_bookie_that_checks_ledgers_one_by_one_has_time_for_all(seed: int) -> None:
     """The judge stopped the bookie in each round, because slow calls of the store did not count."""
     plan = replace(
         RunPlan.make(seed, "replaced"),
@@ -206,7 +206,7 @@ def test_a_bookie_that_checks_one_ledger_at_a_time_has_the_time_for_all(seed: in
         (2.0, "directory away", None),  # then it lacks something
     ],
 )
-def test_who_is_away_again_is_waited_for_anew(
+def test_the_delay_starts_again_for_a_bookie_that_is_lost_again(
     back_s: float, kind: str, invariant: str | None
 ) -> None:
     """It must have been back for long enough that an auditor saw it."""

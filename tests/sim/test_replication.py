@@ -57,7 +57,7 @@ DAMAGED_SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "4"))
 
 
 @pytest.mark.parametrize("quorums", [PLAIN, STRIPED], ids=["plain", "striped"])
-def test_a_lost_bookie_is_replaced_by_what_its_place_should_hold(
+def test_a_replacement_gets_exactly_the_entries_of_its_position(
     quorums: tuple[int, int, int],
 ) -> None:
     async def scenario(world: World) -> None:
@@ -92,7 +92,7 @@ def test_a_lost_bookie_is_replaced_by_what_its_place_should_hold(
 
 @pytest.mark.parametrize("slow_target", [False, True])
 @pytest.mark.parametrize("rate", [None, 1 << 20, 4 << 20])
-def test_under_a_budget_a_copy_goes_in_slices(
+def test_a_copy_under_a_budget_is_sent_in_slices(
     monkeypatch: pytest.MonkeyPatch, rate: int | None, slow_target: bool
 ) -> None:
     """A concurrent writer waits for at most one slice on the source and on the target's disk."""
@@ -138,7 +138,7 @@ def test_under_a_budget_a_copy_goes_in_slices(
     simulated(scenario)
 
 
-def test_a_segment_without_entries_is_given_another_bookie_too() -> None:
+def test_a_lost_bookie_of_an_empty_segment_is_replaced() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")
@@ -153,7 +153,7 @@ def test_a_segment_without_entries_is_given_another_bookie_too() -> None:
     simulated(scenario)
 
 
-def test_an_open_ledger_is_left_to_its_writer_and_recovered_when_nothing_happens() -> None:
+def test_an_open_ledger_without_progress_is_recovered_after_the_grace_period() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client, other = world.client("client"), world.client("other")
@@ -179,7 +179,7 @@ def test_an_open_ledger_is_left_to_its_writer_and_recovered_when_nothing_happens
     simulated(scenario)
 
 
-def test_a_dead_writer_of_an_open_ledger_is_fenced_after_the_grace() -> None:
+def test_the_dead_writer_of_an_open_ledger_is_fenced_after_the_grace_period() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client, other = world.client("client"), world.client("other")
@@ -274,7 +274,7 @@ def test_an_idle_writer_replaces_a_lost_bookie_unless_it_never_appended(spare: b
     simulated(scenario)
 
 
-def test_after_a_recovery_that_failed_the_next_attempt_recovers_at_once() -> None:
+def test_the_attempt_after_a_failed_recovery_recovers_at_once() -> None:
     """The state after the failure once lacked the ledger's creation, so it never was the same."""
 
     async def scenario(world: World) -> None:
@@ -298,7 +298,7 @@ def test_after_a_recovery_that_failed_the_next_attempt_recovers_at_once() -> Non
     simulated(scenario)
 
 
-def test_a_ledger_that_somebody_else_works_on_is_left() -> None:
+def test_a_ledger_locked_by_another_process_is_skipped() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client, other = world.client("client"), world.client("other")
@@ -318,7 +318,7 @@ def test_a_ledger_that_somebody_else_works_on_is_left() -> None:
     simulated(scenario)
 
 
-def test_a_lock_is_released_wherever_its_holder_is_cancelled() -> None:
+def test_a_lock_is_released_if_its_holder_is_cancelled_at_any_point() -> None:
     """Cancelled while the store created the lock, it once stayed as long as the session."""
     seen: set[bool] = set()
 
@@ -344,7 +344,7 @@ def test_a_lock_is_released_wherever_its_holder_is_cancelled() -> None:
     assert seen == {False, True}
 
 
-def test_a_mark_that_was_made_again_meanwhile_stays() -> None:
+def test_a_mark_that_was_set_again_meanwhile_is_kept() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -366,7 +366,7 @@ def test_a_mark_that_was_made_again_meanwhile_stays() -> None:
     simulated(scenario)
 
 
-def test_an_entry_without_a_good_replica_fails_its_ledger_and_changes_nothing() -> None:
+def test_an_entry_without_a_good_replica_fails_the_repair_of_its_ledger() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)
         client = world.client("client")
@@ -386,7 +386,7 @@ def test_an_entry_without_a_good_replica_fails_its_ledger_and_changes_nothing() 
 
 @pytest.mark.parametrize("quorums", [PLAIN, STRIPED], ids=["plain", "striped"])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_replicators_that_meet_crash_and_run_again_lose_nothing(
+def test_concurrent_crashing_replicators_lose_no_entry(
     seed: int, quorums: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two replicators that do not respect each other's locks, one of which dies at any moment, also
@@ -458,7 +458,7 @@ def test_replicators_that_meet_crash_and_run_again_lose_nothing(
     simulated(scenario, seed, 6)
 
 
-def test_an_audit_names_what_is_missing_short_and_unreachable_and_a_repair_mends_it() -> None:
+def test_a_repair_fixes_the_problems_that_an_audit_names() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -630,7 +630,7 @@ def test_other_lacs_and_digests_are_no_difference() -> None:
     simulated(scenario)
 
 
-def test_a_bookie_that_dies_while_it_is_read_is_unreachable_from_there_on() -> None:
+def test_a_bookie_that_dies_during_a_read_is_unreachable_from_there_on() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -655,8 +655,8 @@ def test_a_bookie_that_dies_while_it_is_read_is_unreachable_from_there_on() -> N
     simulated(scenario)
 
 
-def test_a_frozen_bookie_is_waited_for_once_and_not_for_every_ledger() -> None:
-    """Its connections stand, and nothing comes."""
+def test_a_frozen_bookie_times_out_once_not_for_every_ledger() -> None:
+    """Its connections stay open, and it sends nothing."""
 
     async def scenario(world: World) -> None:
         await start(world, 5)
@@ -685,7 +685,7 @@ def test_a_frozen_bookie_is_waited_for_once_and_not_for_every_ledger() -> None:
     simulated(scenario)
 
 
-def test_a_reader_of_one_replica_gives_each_entry_once_in_order() -> None:
+def test_a_reader_of_one_replica_returns_each_entry_once_in_order() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")

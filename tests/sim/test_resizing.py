@@ -60,7 +60,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("struck", [0, 2])
-def test_cut_off_by_a_loss_of_power_at_each_operation(struck: int) -> None:
+def test_a_resize_survives_a_power_loss_at_each_operation(struck: int) -> None:
     async def cut_off(scene: Scene, operation: int) -> bool:
         world, disk = scene.world, await scene.begin()
         world.crash_in_write(BOOKIE, operation, world.disks_of(BOOKIE)[struck])
@@ -82,7 +82,7 @@ def test_cut_off_by_a_loss_of_power_at_each_operation(struck: int) -> None:
     assert first_that_is_not_cut_off(run) > OPERATIONS_MIN
 
 
-def test_a_directory_that_is_needed_stays() -> None:
+def test_a_directory_that_is_needed_is_not_removed() -> None:
     async def scenario() -> None:
         disk = await scene.begin(delete=False)
         with pytest.raises(UsageError, match=r"ledgers? names? bookie .* nothing was changed"):
@@ -93,7 +93,7 @@ def test_a_directory_that_is_needed_stays() -> None:
     scene.world.loop.run(scenario())
 
 
-def test_the_last_directory_stays() -> None:
+def test_the_last_directory_is_not_removed() -> None:
     async def scenario() -> None:
         await scene.world.start(BOOKIE)
         scene.world.kill(BOOKIE)
@@ -109,10 +109,10 @@ def test_the_last_directory_stays() -> None:
 
 
 @pytest.mark.long
-def test_the_workload_takes_directories_away_and_refuses_to(
+def test_the_workload_removes_directories_and_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise its invariants would prove nothing."""
+    """The invariants of the workload would otherwise prove nothing."""
     taken: list[str] = []
     refused: list[str] = []
     command, forget = Resizing.command, Resizing._forget

@@ -124,7 +124,7 @@ async def an_older_copy(world: World) -> None:
     await finish(world)
 
 
-def test_a_copy_of_an_earlier_day_does_not_deny_what_was_acknowledged_since() -> None:
+def test_an_older_copy_of_a_disk_denies_no_later_entry() -> None:
     play(an_older_copy)
 
 
@@ -177,7 +177,7 @@ async def newest_files_deleted(world: World) -> None:
     await finish(world)
 
 
-def test_the_newest_segment_and_both_preallocated_files_are_missed() -> None:
+def test_missing_newest_and_preallocated_segments_are_noticed() -> None:
     play(newest_files_deleted)
 
 
@@ -216,7 +216,7 @@ async def empty_disk_without_a_cookie(world: World, *, earlier_version: bool) ->
 
 
 @pytest.mark.parametrize("earlier_version", [False, True])
-def test_an_empty_disk_under_a_known_id_is_a_lost_one(earlier_version: bool) -> None:
+def test_an_empty_disk_under_a_known_id_counts_as_lost(earlier_version: bool) -> None:
     play(partial(empty_disk_without_a_cookie, earlier_version=earlier_version))
 
 
@@ -234,7 +234,7 @@ async def a_new_bookie_where_one_was_unused(world: World) -> None:
     await finish(world)
 
 
-def test_a_bookie_that_nothing_names_is_forgotten() -> None:
+def test_the_log_record_of_an_unused_bookie_is_forgotten() -> None:
     play(a_new_bookie_where_one_was_unused)
 
 
@@ -308,7 +308,7 @@ async def crashes_while_a_lost_one_starts(world: World) -> None:
 
 
 @pytest.mark.parametrize("scenario", [crashes_while_it_starts, crashes_while_a_lost_one_starts])
-def test_a_start_that_loses_power_at_every_operation(scenario: Scenario) -> None:
+def test_a_start_survives_a_power_loss_at_every_operation(scenario: Scenario) -> None:
     play(scenario)
 
 
@@ -360,7 +360,7 @@ async def a_store_that_is_away(world: World) -> None:
     await finish(world)
 
 
-def test_a_metadata_store_that_is_away_stops_no_adds() -> None:
+def test_an_unreachable_metadata_store_stops_no_adds() -> None:
     play(a_store_that_is_away)
 
 

@@ -88,7 +88,7 @@ def test_a_defect_leaves_a_small_plan(
         assert shrink(plan, budget_runs=BUDGET_RUNS) == found
 
 
-def test_only_what_is_needed_stays() -> None:
+def test_shrinking_keeps_only_the_needed_parts() -> None:
     plan = rich_plan()
     needed, number = plan.schedule[5], plan.ledgers[1].number
 
@@ -112,7 +112,7 @@ def test_only_what_is_needed_stays() -> None:
     assert found.segment_bytes == plan.segment_bytes
 
 
-def test_pairs_that_only_together_fail_stay() -> None:
+def test_shrinking_keeps_pairs_that_only_fail_together() -> None:
     plan = rich_plan()
     pair = {plan.schedule[1].amount, plan.schedule[6].amount}
 
@@ -124,7 +124,7 @@ def test_pairs_that_only_together_fail_stay() -> None:
     assert found.ledgers == ()
 
 
-def test_numbers_become_round_and_stay_in_order() -> None:
+def test_shrinking_rounds_numbers_and_keeps_their_order() -> None:
     plan = rich_plan()
     late = plan.schedule[-1]
 
@@ -139,7 +139,7 @@ def test_numbers_become_round_and_stay_in_order() -> None:
     assert found.bookies == 3
 
 
-def test_another_seed_serves_where_the_own_one_does_not() -> None:
+def test_shrinking_tries_other_seeds() -> None:
     plan = replace(rich_plan(), seed=77)
 
     def fails(candidate: RunPlan) -> str | None:
@@ -152,7 +152,7 @@ def test_another_seed_serves_where_the_own_one_does_not() -> None:
     assert found.seed == 0
 
 
-def test_another_invariant_is_another_failure() -> None:
+def test_shrinking_keeps_the_violated_invariant() -> None:
     plan = rich_plan()
 
     def fails(candidate: RunPlan) -> str | None:
@@ -164,7 +164,7 @@ def test_another_invariant_is_another_failure() -> None:
     assert (len(found.plan.schedule), found.failure.invariant) == (0, "another")
 
 
-def test_a_plan_that_means_nothing_is_no_failure() -> None:
+def test_an_invalid_plan_is_not_a_failure() -> None:
     """A fault may name a client that was left out."""
     plan = rich_plan()
 
@@ -176,7 +176,7 @@ def test_a_plan_that_means_nothing_is_no_failure() -> None:
     assert len(shrink(plan, run=made_up(fails)).plan.ledgers) == 2
 
 
-def test_with_a_client_its_faults_go() -> None:
+def test_removing_a_client_removes_its_faults() -> None:
     plan = rich_plan()
     first, second = (f"writer-{ledger.number}" for ledger in plan.ledgers[:2])
     faults = [Fault(1.0, "pause client", name) for name in (first, second)]
@@ -195,7 +195,7 @@ def test_with_a_client_its_faults_go() -> None:
     assert (found.ledgers, found.schedule) == ((), ())
 
 
-def test_a_fault_may_go_while_others_are_looked_at() -> None:
+def test_a_fault_may_be_removed_while_others_are_tried() -> None:
     plan = rich_plan()
     ledger = replace(plan.ledgers[0], delete_s=1.0)
     fault = Fault(1.0, "pause client", f"deleter-{ledger.number}.0")
@@ -213,7 +213,7 @@ def test_a_fault_may_go_while_others_are_looked_at() -> None:
     assert [ledger.delete_s for ledger in found.ledgers] == [None]
 
 
-def test_the_bounds_hold() -> None:
+def test_shrinking_respects_its_limits() -> None:
     plan, now, runs = rich_plan(), 0.0, 0
 
     def run(candidate: RunPlan) -> RunResult:
@@ -231,7 +231,7 @@ def test_the_bounds_hold() -> None:
     assert found.failure.invariant == INVARIANT
 
 
-def test_what_does_not_fail_cannot_shrink() -> None:
+def test_a_passing_plan_cannot_be_shrunk() -> None:
     with pytest.raises(UsageError, match="Seed 1 of workload 'calm' does not fail"):
         shrink(RunPlan.make(1, "calm"), run=made_up(lambda _: None))
 
@@ -240,13 +240,13 @@ def test_what_does_not_fail_cannot_shrink() -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_a_plan_survives_its_file(workload: str) -> None:
+def test_a_plan_can_be_saved_and_loaded(workload: str) -> None:
     for seed in range(20):
         plan = RunPlan.make(seed, workload)
         assert load_plan(dump_plan(plan, commit="abc", invariant=INVARIANT)) == plan
 
 
-def test_what_is_no_plan() -> None:
+def test_an_invalid_plan_file_is_refused() -> None:
     good = json.loads(dump_plan(rich_plan()))
     for text in ("", "[]", "{}", '{"plan": 3}'):
         with pytest.raises(UsageError, match="The file is not a plan"):
@@ -262,7 +262,7 @@ def test_what_is_no_plan() -> None:
         load_plan(json.dumps(good))
 
 
-def test_a_plan_in_words() -> None:
+def test_a_plan_is_described_in_words() -> None:
     plan = rich_plan()
     lines = list(describe_plan(plan))
     assert len(lines) == 1 + len(plan.ledgers) + len(plan.knobs) + len(plan.schedule)

@@ -68,7 +68,7 @@ async def in_time(work: Awaitable[Any], limit_s: float = CONTINUE_S) -> Any:
 
 @pytest.mark.parametrize("deferred", [False, True], ids=["plain", "deferred"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_writer_goes_on_with_the_same_bookies(seed: int, deferred: bool) -> None:
+def test_a_writer_continues_with_the_same_bookies(seed: int, deferred: bool) -> None:
     async def scenario(world: World, client: Client) -> None:
         writer = await client.create_ledger(**SHAPE, deferred_sync=deferred)
         for entry in range(3):
@@ -173,7 +173,7 @@ async def written(client: Client, entries: int = 100, *, close: bool = True) -> 
 
 @pytest.mark.parametrize("idle_s", [0.5, IDLE_S], ids=["busy", "idle"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_closed_ledger_is_read(seed: int, idle_s: float) -> None:
+def test_a_closed_ledger_is_read_over_new_connections(seed: int, idle_s: float) -> None:
     async def scenario(world: World, client: Client) -> None:
         ledger_id = (await written(client)).ledger_id
         await asyncio.sleep(idle_s)
@@ -192,7 +192,9 @@ def test_a_closed_ledger_is_read(seed: int, idle_s: float) -> None:
 @pytest.mark.parametrize("idle_s", [0.5, IDLE_S], ids=["busy", "idle"])
 @pytest.mark.parametrize("shape", [(3, 3, 2), (4, 2, 2)], ids=["plain", "striped"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_ledger_is_recovered(seed: int, shape: tuple[int, int, int], idle_s: float) -> None:
+def test_a_ledger_is_recovered_over_new_connections(
+    seed: int, shape: tuple[int, int, int], idle_s: float
+) -> None:
     async def scenario(world: World, client: Client) -> None:
         other = world.client("other", ClientConfig())
         size, write, ack = shape
@@ -214,7 +216,7 @@ def test_a_ledger_is_recovered(seed: int, shape: tuple[int, int, int], idle_s: f
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_tailing_reader_goes_on(seed: int) -> None:
+def test_a_tailing_reader_continues_over_new_connections(seed: int) -> None:
     async def scenario(world: World, client: Client) -> None:
         other = world.client("other", ClientConfig(explicit_lac_interval_s=0.05))
         writer = await other.create_ledger(**SHAPE)
@@ -242,7 +244,7 @@ def test_a_tailing_reader_goes_on(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_short_time_outs_and_quarantine_conclude_nothing_from_dead_connections(seed: int) -> None:
+def test_dead_connections_are_not_taken_for_dead_bookies(seed: int) -> None:
     async def scenario(world: World, client: Client) -> None:
         ledger_id = (await written(client)).ledger_id
         for _ in range(3):
@@ -291,7 +293,7 @@ def test_no_ledger_is_copied_away_from_bookies_that_live(seed: int) -> None:
     run(seed, scenario)
 
 
-def test_a_copy_goes_on_over_new_connections() -> None:
+def test_a_copy_continues_over_new_connections() -> None:
     """The worker's connections die in the middle of a copy. Only what is lost is copied."""
 
     async def scenario(world: World, client: Client) -> None:
@@ -304,7 +306,7 @@ def test_a_copy_goes_on_over_new_connections() -> None:
         world.kill(lost.partition(":")[0])
         await until(scene.marks.locked, right=bool, limit_s=LATER_S)
         await asyncio.sleep(1.0)
-        assert not job.stats.fragments, "it is done already"
+        assert not job.stats.fragments, "the repair has already finished"
         silence(world, "auto")
         begun = world.loop.time()
         for ledger in theirs:

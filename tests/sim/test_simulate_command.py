@@ -30,7 +30,7 @@ def quire(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_range_of_seeds() -> None:
+def test_a_range_of_seeds_is_run() -> None:
     done = quire("--seeds", "3..6", "--workload", "calm", "--processes", "2", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -41,7 +41,7 @@ def test_a_range_of_seeds() -> None:
     assert found["commit"]
 
 
-def test_the_summary_in_words() -> None:
+def test_the_summary_is_in_words() -> None:
     done = quire("--seeds", "1..2", "--workload", "calm")
     assert done.returncode == 0, done.stderr
     summary, build = done.stdout.splitlines()
@@ -54,14 +54,14 @@ def test_the_summary_in_words() -> None:
 
 
 @pytest.mark.long
-def test_several_workloads() -> None:
+def test_several_workloads_are_run() -> None:
     done = quire("--seeds", "1..3", "--workload", "calm,tail", "--processes", "1", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["workloads"], found["seeds"], found["runs"]) == (["calm", "tail"], 2, 4)
 
 
-def test_fresh_seeds_are_told_and_others_each_time() -> None:
+def test_fresh_seeds_are_printed_and_differ_each_time() -> None:
     firsts = set()
     for _ in range(2):
         done = quire("--fresh", "2", "--workload", "calm", "--processes", "1", "--json")
@@ -74,7 +74,7 @@ def test_fresh_seeds_are_told_and_others_each_time() -> None:
     assert len(firsts) == 2
 
 
-def test_the_trace_of_one_seed() -> None:
+def test_the_trace_of_one_seed_is_printed() -> None:
     one, other = (quire("--trace", "5", "--workload", "calm") for _ in range(2))
     assert one.returncode == 0, one.stderr
     assert one.stdout == other.stdout
@@ -85,14 +85,14 @@ def test_the_trace_of_one_seed() -> None:
     assert any(re.fullmatch(r" +\d+\.\d{4}  writer-0 +create ledger .*", line) for line in lines)
 
 
-def test_a_diagram_is_all_of_the_output() -> None:
+def test_the_output_of_a_diagram_is_only_the_diagram() -> None:
     done = quire("--trace", "5", "--format", "mermaid")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("sequenceDiagram\n    title: seed 5, workload all\n")
     assert "every invariant holds" in done.stderr
 
 
-def test_a_trace_as_json() -> None:
+def test_a_trace_is_printed_as_json() -> None:
     done = quire("--trace", "5", "--format", "full", "--json")
     found = json.loads(done.stdout)
     plan = RunPlan.make(5, "all")
@@ -102,7 +102,7 @@ def test_a_trace_as_json() -> None:
     assert len(found["story"]) > 50
 
 
-def test_what_makes_no_sense(tmp_path: Path) -> None:
+def test_invalid_simulator_options_are_refused(tmp_path: Path) -> None:
     done = quire("--seeds", "7..3")
     assert done.returncode == 2
     assert "'7..3' is not a range of seeds" in done.stderr
@@ -172,7 +172,7 @@ def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return ended.value.code, found.out, found.err
 
 
-def test_a_failure_is_made_small_and_handed_on(
+def test_a_failure_is_shrunk_and_saved(
     defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "failing.json"
@@ -204,7 +204,9 @@ def test_a_failure_is_made_small_and_handed_on(
 
 
 @pytest.mark.long
-def test_a_failure_as_json(defective: RunPlan, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_printed_as_json(
+    defective: RunPlan, capsys: pytest.CaptureFixture[str]
+) -> None:
     seeds = f"{defective.seed}..{defective.seed + 1}"
     status, out, _ = run_here(capsys, "--seeds", seeds, "--workload", "recovery", "--json")
     assert status == 1
@@ -217,7 +219,7 @@ def test_a_failure_as_json(defective: RunPlan, capsys: pytest.CaptureFixture[str
     assert len(shrunk["plan"]["ledgers"]) == 1
 
 
-def test_no_shrink_keeps_the_plan_as_it_was(
+def test_the_no_shrink_option_keeps_the_plan(
     defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "failing.json"
@@ -234,7 +236,7 @@ def test_no_shrink_keeps_the_plan_as_it_was(
 
 
 @pytest.mark.long
-def test_a_trace_that_is_kept_is_made_small(
+def test_the_plan_of_a_saved_trace_is_shrunk(
     defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "failing.json"
@@ -247,7 +249,7 @@ def test_a_trace_that_is_kept_is_made_small(
     assert len(load_plan(file.read_text()).ledgers) == 1
 
 
-def test_a_plan_that_holds_is_kept_as_it_is(
+def test_a_passing_plan_is_saved_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "plan.json"

@@ -78,7 +78,7 @@ def test_no_hash_seed_changes_the_run(hash_seed: str) -> None:
     assert found.stdout.split() == [plain_run(seed, "all").trace_digest for seed in seeds]
 
 
-def test_the_seeds_order_every_kind_of_fault() -> None:
+def test_the_seeds_schedule_every_kind_of_fault() -> None:
     ordered = {fault.kind for seed in range(300) for fault in RunPlan.make(seed, "all").schedule}
     assert ordered == set(ALL_KINDS)
     rotten = {
@@ -98,8 +98,8 @@ def test_a_run_of_everything_has_ledgers_of_every_kind() -> None:
     assert any(len(RunPlan.make(seed, "all").ledgers) >= CROWD[0] for seed in range(100))
 
 
-def test_a_plan_without_some_of_its_parts_is_a_plan() -> None:
-    """Shrinking a failure depends on it."""
+def test_a_plan_without_some_of_its_parts_can_run() -> None:
+    """Shrinking a failure removes such parts."""
     plan = RunPlan.make(3, "churn")
     less = replace(plan, schedule=plan.schedule[::2], ledgers=plan.ledgers[1:], bookies=5)
     assert run_plan(less).failure is None
@@ -107,6 +107,6 @@ def test_a_plan_without_some_of_its_parts_is_a_plan() -> None:
     assert run_plan(plan).trace_digest == simulate(3, "churn").trace_digest
 
 
-def test_a_workload_that_does_not_exist() -> None:
+def test_an_unknown_workload_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no workload 'none'\. The workloads are: all"):
         simulate(1, "none")

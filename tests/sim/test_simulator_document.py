@@ -34,7 +34,7 @@ def named_in(section: str) -> set[str]:
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
-def test_every_invariant() -> None:
+def test_every_invariant_is_documented() -> None:
     functions = (
         *LEDGER_INVARIANTS,
         *ACK_INVARIANTS,
@@ -55,9 +55,9 @@ def test_every_invariant() -> None:
     assert named_in("Invariants") == invariants
 
 
-def test_every_fault() -> None:
+def test_every_fault_is_documented() -> None:
     assert named_in("Faults") == {kind for mix in WORKLOADS.values() for kind in mix.kinds}
 
 
-def test_every_workload() -> None:
+def test_every_workload_is_documented() -> None:
     assert named_in("Workloads") == set(WORKLOADS)

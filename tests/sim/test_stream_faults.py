@@ -36,7 +36,7 @@ def run(workload: str, seeds: int = SEEDS) -> None:
 
 
 @pytest.mark.long
-def test_streams_are_truncated_at_every_kind_of_place(noted: Counter[str]) -> None:
+def test_streams_are_truncated_at_every_kind_of_position(noted: Counter[str]) -> None:
     run("retention", RETENTION_SEEDS)
     for place in (
         "a record", "the beginning", "a boundary", "the newest segment", "the end",
@@ -48,7 +48,7 @@ def test_streams_are_truncated_at_every_kind_of_place(noted: Counter[str]) -> No
 
 
 @pytest.mark.long
-def test_drivers_die_at_every_step_and_repeat_what_they_did(noted: Counter[str]) -> None:
+def test_drivers_die_at_every_step_and_repeat_it(noted: Counter[str]) -> None:
     run("publishing")
     steps = [step for step in ("begin", "write", "publish", "note", "sweep", "abort")
              if noted[f"died {step}"]]  # fmt: skip
@@ -61,7 +61,7 @@ def test_drivers_die_at_every_step_and_repeat_what_they_did(noted: Counter[str])
 
 
 @pytest.mark.long
-def test_ledgers_are_lost_and_nodes_are_spoilt(noted: Counter[str]) -> None:
+def test_ledgers_are_lost_and_nodes_are_damaged(noted: Counter[str]) -> None:
     run("damaged")
     assert noted["delete ledger"] >= 2, noted
     assert noted["refused"] >= 2, noted

@@ -60,7 +60,7 @@ def all_plans() -> list[StreamPlan]:
     return [plan for seed in range(PLANS) for plan in RunPlan.make(seed, "streams").streams]
 
 
-def test_the_seeds_have_streams_of_every_kind() -> None:
+def test_the_seeds_create_streams_of_every_kind() -> None:
     plans = all_plans()
     assert {plan.kind for plan in plans} == {"stream", "machine"}
     assert {plan.txids for plan in plans} == {"time", "given"}
@@ -77,7 +77,7 @@ def test_the_seeds_have_streams_of_every_kind() -> None:
     assert {"stream-0", "streamer-0.0", "tailer-0.0", "scanner-0.0"} <= targets
 
 
-def test_a_plan_without_some_of_its_streams_is_a_plan() -> None:
+def test_a_plan_without_some_of_its_streams_can_run() -> None:
     plan = next(p for p in (RunPlan.make(n, "streams") for n in range(50)) if len(p.streams) > 2)
     assert run_plan(replace(plan, streams=plan.streams[1:])).failure is None
     first = replace(plan.streams[0], streamers=plan.streams[0].streamers[:1], follows_s=())
@@ -130,7 +130,7 @@ def seen(payload: bytes, number: int, **what: int) -> ReadRecord:
     ],
     ids=lambda what: getattr(what, "__name__", ""),
 )
-def test_a_reader_that_is_given_something_wrong(
+def test_a_wrong_record_in_a_reader_is_found(
     invariant: invariants.ReadInvariant, reads: ReadRecord
 ) -> None:
     view = ReaderPosition("reader", DLSN(1, 0, 0), upcoming=1)
@@ -138,7 +138,7 @@ def test_a_reader_that_is_given_something_wrong(
     assert invariant(facts_of(b"a", b"b", b"c"), view, reads) is not None
 
 
-def test_a_reader_that_begins_too_late_or_too_early() -> None:
+def test_a_reader_that_starts_too_late_or_too_early_is_found() -> None:
     facts = facts_of(b"a", b"b", b"c")
     begun = ReaderPosition("reader", DLSN(1, 1, 0))
     assert invariants.no_record_is_skipped(facts, begun, seen(b"b", 1)) is None
@@ -152,7 +152,7 @@ def test_a_reader_that_begins_too_late_or_too_early() -> None:
     assert invariants.no_record_is_skipped(facts, begun, seen(b"c", 2)) is None
 
 
-def test_a_reader_that_passes_over_a_segment_that_was_lost() -> None:
+def test_a_reader_that_skips_a_lost_segment_is_found() -> None:
     """The next segment begins with a later number. Only a reader that knew the end misses nothing.
 
     A seed of the workload `damaged` found a reader that had read the ledger to its end before
@@ -170,7 +170,7 @@ def test_a_reader_that_passes_over_a_segment_that_was_lost() -> None:
     assert invariants.no_record_is_skipped(facts, at_the_end, after) is not None
 
 
-def test_a_writer_that_is_told_something_wrong() -> None:
+def test_a_wrong_acknowledgement_of_a_writer_is_found() -> None:
     facts = facts_of(b"a", b"b")
     old, sent = facts.handles[0], facts.sent[b"b"][0]
     at = DLSN(1, 1, 0)
@@ -227,7 +227,7 @@ GOOD = {s.name: s for s in (completed(1, 0), completed(2, 2), StreamSegment(3, 1
     ],
     ids=lambda what: getattr(what, "__name__", ""),
 )
-def test_metadata_that_is_wrong(
+def test_incorrect_stream_metadata_is_found(
     invariant: invariants.MetadataInvariant, change: Callable[[dict[str, StreamSegment]], object]
 ) -> None:
     after = dict(GOOD)
@@ -236,7 +236,7 @@ def test_metadata_that_is_wrong(
     assert invariant(facts_of(), GOOD, after) is not None
 
 
-def test_truncation_that_goes_back() -> None:
+def test_a_truncation_that_is_undone_is_found() -> None:
     whole = {"s": completed(1, 0).truncated()}
     part = {"s": completed(1, 0).partially_truncated(DLSN(1, 1, 0))}
     invariant = invariants.truncation_never_goes_back
@@ -245,7 +245,7 @@ def test_truncation_that_goes_back() -> None:
     assert invariant(facts_of(), part, {"s": completed(1, 0)})
 
 
-def test_the_end_of_a_stream_that_is_wrong() -> None:
+def test_an_incorrect_end_of_a_stream_is_found() -> None:
     payloads = [b"a", producer_payload("p0", 0), b"b", producer_payload("p0", 1)]
     records = [seen(payload, number) for number, payload in enumerate(payloads)]
     whole = JudgedStream(DLSN(1, 0, 0), records)
@@ -274,7 +274,7 @@ def test_the_end_of_a_stream_that_is_wrong() -> None:
     assert invariants.a_writer_s_records_are_in_its_order(facts, whole)
 
 
-def test_writers_whose_records_are_mixed() -> None:
+def test_mixed_records_of_two_writers_are_found() -> None:
     facts = facts_of(b"a", b"b", b"c")
     [old] = facts.handles
     new = WriterAttempt("b", 1, begun=9, opened=10)
@@ -288,7 +288,7 @@ def test_writers_whose_records_are_mixed() -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_cancelled_append_that_waited_for_space_has_appended_nothing(taken: bool) -> None:
+def test_a_cancelled_append_that_waited_for_space_appended_no_record(taken: bool) -> None:
     """A seed of `damaged` with a small buffer counted such a record as acknowledged."""
     facts = facts_of(b"a")
     writer, chance = SimpleNamespace(next_sequence=1), random.Random(0)
@@ -306,6 +306,6 @@ def test_a_cancelled_append_that_waited_for_space_has_appended_nothing(taken: bo
     assert actor._cancelled == (sent if taken else [])
 
 
-def test_payloads_tell_whose_they_are() -> None:
+def test_a_payload_identifies_its_producer() -> None:
     assert producer_of(producer_payload("p1.2.0", 17)) == ("p1.2.0", 17)
     assert producer_of(b"w1/2.") is None

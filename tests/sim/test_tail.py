@@ -92,11 +92,11 @@ def run(seed: int, scenario: object) -> str:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_tail_skips_nothing_and_repeats_nothing(seed: int) -> None:
+def test_a_tail_skips_and_repeats_no_entry(seed: int) -> None:
     run(seed, tail_scenario)
 
 
-def test_a_tail_replays() -> None:
+def test_the_same_seed_gives_the_same_tail() -> None:
     assert run(3, tail_scenario) == run(3, tail_scenario)
 
 
@@ -147,5 +147,5 @@ async def deferred_scenario(world: World, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_forced_survives_the_loss_of_power(seed: int) -> None:
+def test_forced_entries_survive_a_power_loss(seed: int) -> None:
     run(seed, deferred_scenario)

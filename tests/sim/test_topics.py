@@ -74,7 +74,7 @@ async def trouble(world: World, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_partitions_change_hands_and_nothing_is_lost_or_reordered(seed: int) -> None:
+def test_no_record_is_lost_or_reordered_when_partitions_change_owners(seed: int) -> None:
     world = World.make(seed, 5)
     rng = random.Random(seed)
     producers = [Producer(f"p{at}", random.Random(f"{seed}-{at}")) for at in range(PRODUCERS)]

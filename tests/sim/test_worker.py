@@ -30,7 +30,7 @@ def play(scenario: Scenario, seed: int, disk: SimDisk | None = None) -> list[Any
     return log
 
 
-def test_wakes_during_one_step_become_one_more() -> None:
+def test_wakes_during_one_step_cause_one_more_step() -> None:
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
         def step() -> None:
             log.append("step")
@@ -59,7 +59,7 @@ def test_wakes_during_one_step_become_one_more() -> None:
         play(scenario, seed)
 
 
-def test_a_wake_while_posts_are_under_way_is_not_lost() -> None:
+def test_a_wake_during_pending_posts_is_not_lost() -> None:
     steps: set[int] = set()
 
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
@@ -85,7 +85,7 @@ def test_a_wake_while_posts_are_under_way_is_not_lost() -> None:
     assert len(steps) > 5
 
 
-def test_stop_at_any_moment_waits_for_all_that_was_posted() -> None:
+def test_a_stop_waits_for_all_posted_calls() -> None:
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
         worker.start(lambda: worker.post(lambda: log.append("posted")))
         worker.wake()
@@ -97,7 +97,7 @@ def test_stop_at_any_moment_waits_for_all_that_was_posted() -> None:
         play(scenario, seed)
 
 
-def test_a_wake_from_elsewhere_while_it_stops_is_harmless() -> None:
+def test_a_wake_from_another_node_during_a_stop_is_harmless() -> None:
     seen: set[int] = set()
 
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
@@ -121,7 +121,7 @@ def test_a_wake_from_elsewhere_while_it_stops_is_harmless() -> None:
     assert len(seen) > 2
 
 
-def test_it_dies_with_its_node_before_a_step_or_before_its_posts() -> None:
+def test_a_worker_dies_with_its_node_before_a_step_or_its_posts() -> None:
     seen: set[tuple[int, int]] = set()
 
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
@@ -149,7 +149,7 @@ def test_it_dies_with_its_node_before_a_step_or_before_its_posts() -> None:
     assert seen == {(0, 0), (1, 0), (1, 1)}
 
 
-def test_it_waits_while_its_node_is_stopped() -> None:
+def test_a_worker_waits_while_its_node_is_stopped() -> None:
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
         async def serve() -> None:
             worker.start(lambda: log.append("step"))
@@ -167,7 +167,7 @@ def test_it_waits_while_its_node_is_stopped() -> None:
     play(scenario, 1)
 
 
-def test_power_loss_in_a_step_is_the_end_of_its_node_only() -> None:
+def test_a_power_loss_in_a_step_ends_only_its_node() -> None:
     disk = SimDisk(random.Random(1), "disk")
 
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
@@ -196,7 +196,7 @@ def test_power_loss_in_a_step_is_the_end_of_its_node_only() -> None:
     assert play(scenario, 1, disk) == ["made", "struck"]
 
 
-def test_power_loss_in_a_task_is_the_end_of_its_node_only() -> None:
+def test_a_power_loss_in_a_task_ends_only_its_node() -> None:
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
         node = loop.node("bookie")
         disk = SimDisk(loop.derive("disk"), "disk")
@@ -222,7 +222,7 @@ def test_a_step_that_raises_ends_the_run() -> None:
         play(scenario, 1)
 
 
-def test_with_a_lenient_handler_the_next_wake_runs_the_next_step() -> None:
+def test_a_lenient_exception_handler_allows_the_next_step() -> None:
     async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
         loop.set_exception_handler(lambda _, context: log.append(type(context["exception"])))
 

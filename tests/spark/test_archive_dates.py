@@ -148,10 +148,10 @@ def test_a_filter_on_the_date_reads_the_files_of_the_date(
         read().count()
 
 
-def test_a_filter_on_the_stream_leaves_out_the_others(
+def test_a_filter_on_the_stream_omits_other_streams(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path
 ) -> None:
-    """Neither the other stream's files nor its live records are in the plan."""
+    """The plan has no files and no live records of the other stream."""
     options, names = ClusterOptions(cluster.uri), [f"{name}/a", f"{name}/b"]
     for one in names:
         write(streams, one, [0, DAY_MS])
@@ -170,7 +170,7 @@ def test_a_filter_on_the_stream_leaves_out_the_others(
         history(spark, options, NAMESPACE, [], str(target))
 
 
-def test_archives_that_get_directories_later(
+def test_an_archive_can_get_date_directories_later(
     streams: Namespace, name: str, run: Run, read: Read
 ) -> None:
     """Files without a date, files with one, and live records have the same column `date`."""
@@ -184,7 +184,9 @@ def test_archives_that_get_directories_later(
     assert read(columns=["date"]).where(f"date = '{day(1)}'").count() == 2
 
 
-def test_records_without_a_time(streams: Namespace, name: str, target: Path, run: Run) -> None:
+def test_records_without_a_time_are_archived(
+    streams: Namespace, name: str, target: Path, run: Run
+) -> None:
     streams.create_stream(name, settings={"txids": "given"})
     with streams.open_writer(name) as writer:
         writer.aio._clock = At(TIME_MAX_MS + 1)  # read as no time
@@ -211,7 +213,7 @@ def test_earlier_versions_refuse_files_with_a_date(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
-def test_delta_tables_are_partitioned(
+def test_delta_tables_are_partitioned_by_date(
     streams: Namespace, name: str, target: Path, run: Run
 ) -> None:
     from deltalake import DeltaTable
@@ -247,7 +249,7 @@ def test_a_delta_table_keeps_its_partitioning(
 
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
-def test_iceberg_tables_are_partitioned(
+def test_iceberg_tables_are_partitioned_by_date(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, tmp_path: Path,
     target: Path, run: Run,
 ) -> None:  # fmt: skip

@@ -99,7 +99,7 @@ def files(*sizes: int, dates: str = "") -> list[HistoryFile]:
         ([5] * 21 + [99], [22]),
     ],
 )
-def test_groups(sizes: list[int], groups: list[int]) -> None:
+def test_files_are_grouped_for_merging(sizes: list[int], groups: list[int]) -> None:
     assert [len(group) for group in merges(files(*sizes), 100)] == groups
 
 
@@ -108,7 +108,7 @@ def test_groups_have_one_date() -> None:
     assert [[file.date for file in group] for group in found] == [["a", "a"], ["c", "c", "c"]]
 
 
-def test_merging_costs_a_bounded_amount() -> None:
+def test_the_cost_of_merging_is_limited() -> None:
     """A record is rewritten when its file doubles, not whenever some files have arrived."""
     archive: list[HistoryFile] = []
     written = arrived = 0
@@ -124,7 +124,7 @@ def test_merging_costs_a_bounded_amount() -> None:
     assert len(archive) < arrived / 100_000 + FILES_MIN
 
 
-def test_merged_files_expire(target: Path) -> None:
+def test_merged_files_are_deleted_later(target: Path) -> None:
     place = DLSN(1, 0, 0)
     made = Manifest("c", "/n", "s", "l", place, place, merged=(("a", 1_000), ("b", 5_000)))
     assert Manifest.from_bytes(made.to_bytes(), "m") == made
@@ -173,7 +173,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", ["merged", "committed", "swept"])
-def test_a_run_that_ends_anywhere(
+def test_a_merge_can_be_interrupted_at_any_step(
     streams: Namespace, name: str, target: Path, run: Run, few: None,
     monkeypatch: pytest.MonkeyPatch, step: str,
 ) -> None:  # fmt: skip
@@ -206,7 +206,7 @@ def test_a_run_that_ends_anywhere(
     assert data_files(target, name) == counted_files(target, name) | before
 
 
-def test_damage_is_not_merged(
+def test_damaged_files_are_not_merged(
     streams: Namespace, name: str, target: Path, run: Run, few: None
 ) -> None:
     append(streams, name, numbered(0, 300, 50), segments=3)
@@ -225,7 +225,7 @@ def test_damage_is_not_merged(
 
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
-def test_tables_are_compacted_by_their_own_means(
+def test_tables_are_compacted_by_their_own_tools(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path,
     run: Run, few: None, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -350,7 +350,7 @@ def test_an_iceberg_table_is_rewritten_and_its_snapshots_expire(
         run(merge_below=BIG)
 
 
-def test_the_command_says_what_was_merged(
+def test_the_command_reports_the_merged_files(
     pipeline: Callable[..., tuple[int, str, str]], streams: Namespace, name: str, target: Path,
     run: Run, few: None,
 ) -> None:  # fmt: skip

@@ -34,7 +34,7 @@ demo = _load()
 
 
 @pytest.mark.long
-def test_the_demo(tmp_path: Path) -> None:
+def test_the_demo_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(DEMO), "--rows", str(ROWS)],
         cwd=tmp_path,
@@ -52,7 +52,7 @@ def test_the_demo(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # Nothing is left over.
 
 
-def test_the_original(tmp_path: Path) -> None:
+def test_the_original_flights_are_written_as_csv(tmp_path: Path) -> None:
     csv = demo.original(tmp_path, 1000)
     assert csv.read_bytes().count(b"\n") == 1001
     delays = demo.delays_by_pandas(csv)
@@ -80,7 +80,7 @@ def test_a_difference_is_shown_and_fails(
     assert demo.main([]) == 1
 
 
-def test_without_the_flights_there_is_one_clear_line(
+def test_a_missing_flights_package_is_a_one_line_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> None:
@@ -93,7 +93,7 @@ def test_without_the_flights_there_is_one_clear_line(
     assert len(out.splitlines()) == 1
 
 
-def test_without_java_there_is_one_clear_line(
+def test_a_missing_java_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -70,7 +70,9 @@ def check_everything(found: dict[str, Any]) -> None:
     assert SECRET not in json.dumps(found)
 
 
-def test_spark_connect(cluster: LocalCluster, client: blocking.Client, tmp_path: Path) -> None:
+def test_spark_connect_reads_and_writes(
+    cluster: LocalCluster, client: blocking.Client, tmp_path: Path
+) -> None:
     for name in ("where", "copy"):
         forget(client, name)
     found, said = in_its_own_process(
@@ -81,7 +83,7 @@ def test_spark_connect(cluster: LocalCluster, client: blocking.Client, tmp_path:
     assert SECRET not in said
 
 
-def test_executors_that_are_sent_the_package(
+def test_executors_run_with_a_package_sent_to_them(
     cluster: LocalCluster, client: blocking.Client, tmp_path: Path
 ) -> None:
     for name in ("where", "copy"):
@@ -103,10 +105,10 @@ def test_executors_that_are_sent_the_package(
     assert SECRET not in events
 
 
-def test_executors_that_come_and_go(
+def test_dynamic_executor_allocation_loses_nothing(
     cluster: LocalCluster, client: blocking.Client, tmp_path: Path
 ) -> None:
-    """With dynamic allocation, no executor outlives its work, and none is missed."""
+    """Dynamic allocation ends idle executors, and no row depends on them afterwards."""
     for name in ("where", "copy"):
         forget(client, name)
     found, _ = in_its_own_process("dynamic", cluster, tmp_path, {"PYSPARK_PYTHON": sys.executable})
@@ -137,7 +139,9 @@ def python_without_quire(directory: Path) -> Path:
     return script
 
 
-def test_spark_submit(cluster: LocalCluster, client: blocking.Client, tmp_path: Path) -> None:
+def test_spark_submit_runs_a_command(
+    cluster: LocalCluster, client: blocking.Client, tmp_path: Path
+) -> None:
     """The command runs in the session of the spark-submit that started it."""
     forget(client, "submitted")
     (tmp_path / "rows.csv").write_text("id\n1\n2\n")

@@ -264,7 +264,7 @@ def check(lives: Lives, total: int) -> None:
     print(", ".join(f"{name} {count}" for name, count in sorted(lives.injected.items())))
 
 
-def test_micro_batches(lives: Lives, master: str) -> None:
+def test_micro_batches_are_published_exactly_once_under_faults(lives: Lives, master: str) -> None:
     rounds = max(1, BATCHES // BATCHES_SHORT)
     for turn in range(rounds):
         at = turn * BATCHES_SHORT
@@ -293,7 +293,7 @@ def test_micro_batches(lives: Lives, master: str) -> None:
     check(lives, BATCHES * PER_BATCH)
 
 
-def test_a_batch_job(lives: Lives, master: str) -> None:
+def test_a_batch_job_is_published_exactly_once_under_faults(lives: Lives, master: str) -> None:
     lives.arguments["mode"] = "job"
     lives.arguments["reading"] = {"total": "60000", "partitions": "6"}
     del lives.arguments["writing"]["writerId"]

@@ -83,7 +83,7 @@ def check(
 # -- in one driver ----------------------------------------------------------------------------
 
 
-def test_queries_of_one_driver_die_inside_of_commits(
+def test_queries_that_die_during_commits_publish_once(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, streams: Namespace,
     stream: str, tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -237,7 +237,7 @@ def killed_queries(
                 kill_session(session)
 
 
-def test_drivers_are_killed_inside_of_commits(tmp_path: Path) -> None:
+def test_drivers_killed_during_commits_publish_once(tmp_path: Path) -> None:
     with (
         LocalCluster(bookies=3) as cluster,
         blocking.connect(cluster.uri) as client,

@@ -184,7 +184,7 @@ def truncate_what_is_done(streams: Namespace, name: str, query: StreamingQuery) 
         if position is not None and position.lssn > streams.segments(name)[0].lssn:
             streams.truncate(name, position)
             return sum(s.truncation is not Truncation.ACTIVE for s in streams.segments(name))
-        assert time.monotonic() < deadline, "the query does not get on"
+        assert time.monotonic() < deadline, "the query makes no progress"
         assert not query.awaitTermination(0.1)  # type: ignore[arg-type]
 
 
@@ -205,12 +205,12 @@ def follow(
     return run
 
 
-def test_following_a_writer(follow: Callable[[float], None]) -> None:
+def test_a_query_follows_a_writer(follow: Callable[[float], None]) -> None:
     follow(FOLLOW_S)
 
 
 @pytest.mark.long
-def test_following_a_writer_for_longer(follow: Callable[[float], None]) -> None:
+def test_a_query_follows_a_writer_for_a_long_time(follow: Callable[[float], None]) -> None:
     follow(LONG_FOLLOW_S)
 
 
@@ -242,10 +242,10 @@ def follow_for(
     finally:
         writer.close()
     rows, different, highest = found(spark, tmp_path)
-    assert rows == different, "some are there twice"
+    assert rows == different, "some records are duplicated"
     assert highest is not None
-    assert rows == highest + 1, "some are missing"
-    assert before <= rows <= after, "availableNow stops at what was there when it began"
+    assert rows == highest + 1, "some records are missing"
+    assert before <= rows <= after, "availableNow stops at the end that it found at its start"
     query = start(available_now=True)
     assert query.awaitTermination(LIMIT_S)  # type: ignore[arg-type]
     assert found(spark, tmp_path) == (writer.written, writer.written, writer.written - 1)
@@ -254,7 +254,7 @@ def follow_for(
     rolled = streams.segments(name)[-1].lssn
     assert truncated
     assert rolled > 1
-    assert lags.told, "no lag was told"
+    assert lags.told, "no lag was reported"
     assert all(lag.seconds is not None for lag in lags.told)
     print(
         f"\n{writer.written} records in {rolled} segments, {truncated} of them truncated "

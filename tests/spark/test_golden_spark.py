@@ -78,7 +78,7 @@ def values(spark: SparkSession, cluster: GoldenCluster, name: str) -> list[bytes
     return [bytes(row.value) for row in found]
 
 
-def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, running: GoldenCluster) -> None:
+def test_a_query_continues_from_its_checkpoint(spark: SparkSession, running: GoldenCluster) -> None:
     assert values(spark, running, "copies") == EVENTS[:60]
     assert go_on(spark, running) == 40
     assert values(spark, running, "copies") == EVENTS
@@ -86,7 +86,9 @@ def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, running: Golde
     assert values(spark, running, "copies") == EVENTS
 
 
-def test_a_driver_that_died_after_its_commit(spark: SparkSession, fresh: GoldenCluster) -> None:
+def test_a_query_continues_after_a_driver_died_after_its_commit(
+    spark: SparkSession, fresh: GoldenCluster
+) -> None:
     """The checkpoint does not say that batch 2 was published, but the stream does."""
     commits = fresh.directory / "checkpoint" / "commits"
     (commits / "2").unlink()
@@ -95,7 +97,9 @@ def test_a_driver_that_died_after_its_commit(spark: SparkSession, fresh: GoldenC
     assert values(spark, fresh, "copies") == EVENTS
 
 
-def test_a_checkpoint_that_is_lost(spark: SparkSession, fresh: GoldenCluster) -> None:
+def test_a_query_without_its_checkpoint_does_not_publish_again(
+    spark: SparkSession, fresh: GoldenCluster
+) -> None:
     """The stream knows its writer: the query is not taken for a new one."""
     shutil.rmtree(fresh.directory / "checkpoint")
     with pytest.raises(Exception, match="takeover"):
@@ -103,7 +107,9 @@ def test_a_checkpoint_that_is_lost(spark: SparkSession, fresh: GoldenCluster) ->
     assert values(spark, fresh, "copies") == EVENTS[:60]
 
 
-def test_a_checkpoint_of_a_later_version(spark: SparkSession, fresh: GoldenCluster) -> None:
+def test_a_checkpoint_of_a_later_version_is_refused(
+    spark: SparkSession, fresh: GoldenCluster
+) -> None:
     """The query ends with one clear error. Nothing is read, and the checkpoint stays."""
     offsets = fresh.directory / "checkpoint" / "offsets"
     changed = (offsets / "2").read_bytes().replace(b'"v": 1', b'"v": 2')
@@ -122,7 +128,9 @@ def test_a_checkpoint_of_a_later_version(spark: SparkSession, fresh: GoldenClust
     ids=lambda path: path.name,
     indirect=True,
 )
-def test_a_job_that_has_published_once(spark: SparkSession, running: GoldenCluster) -> None:
+def test_a_published_job_does_not_publish_again(
+    spark: SparkSession, running: GoldenCluster
+) -> None:
     for txn, count in (("job-once", 1), ("another", 2)):
         rows = spark.createDataFrame([(b"published again",)], "value binary")
         rows.write.format("quire").mode("append").options(
@@ -131,7 +139,7 @@ def test_a_job_that_has_published_once(spark: SparkSession, running: GoldenClust
         assert len(values(spark, running, "once")) == count
 
 
-def test_a_stream_that_was_created_again(spark: SparkSession, fresh: GoldenCluster) -> None:
+def test_a_recreated_stream_is_noticed(spark: SparkSession, fresh: GoldenCluster) -> None:
     """The checkpoint knows which stream it belongs to, though the present one has as many
     records before the same position."""
     fresh.quire("stream", "delete", "events", "-n", NAMESPACE, "--yes")
@@ -142,7 +150,7 @@ def test_a_stream_that_was_created_again(spark: SparkSession, fresh: GoldenClust
     assert values(spark, fresh, "copies") == EVENTS[:60]
 
 
-def test_a_dataset(spark: SparkSession, running: GoldenCluster) -> None:
+def test_a_golden_dataset_is_read(spark: SparkSession, running: GoldenCluster) -> None:
     reader = spark.read.format("quire").options(metadata=running.uri, dataset="rows")
     found = sorted(bytes(row.value).decode() for row in reader.load().collect())
     assert found == sorted(running.expected["dataset"]["rows"])
@@ -152,7 +160,7 @@ def test_a_dataset(spark: SparkSession, running: GoldenCluster) -> None:
     assert reader.load().count() == len(found) + 1
 
 
-def test_an_archive(
+def test_a_golden_archive_is_read_and_continued(
     spark: SparkSession, running: GoldenCluster, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     """Offloaded records and records still in the stream are one history."""
@@ -169,7 +177,7 @@ def test_an_archive(
         assert json.loads(out)["records"] == (7, 0)[number]
 
 
-def test_a_mirror(running: GoldenCluster, pipeline: Pipeline) -> None:
+def test_a_golden_mirror_is_continued(running: GoldenCluster, pipeline: Pipeline) -> None:
     """The copies continue at the same positions."""
 
     def positions(namespace: str) -> list[tuple[str, str]]:

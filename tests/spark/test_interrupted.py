@@ -57,7 +57,7 @@ def running(mark: str, program: str = "") -> list[int]:
     return found
 
 
-def test_ctrl_c_while_java_starts(cluster: LocalCluster) -> None:
+def test_ctrl_c_during_the_start_of_java_leaves_no_process(cluster: LocalCluster) -> None:
     """PySpark has not seen the port of Java yet. Such a Java process stayed forever."""
     command, mark = start(cluster, "audit")
     wait_for(lambda: running(mark, "org.apache.spark.deploy.SparkSubmit"), limit_s=LIMIT_S)
@@ -68,7 +68,7 @@ def test_ctrl_c_while_java_starts(cluster: LocalCluster) -> None:
     assert running(mark) == []
 
 
-def test_kill_9_in_the_middle(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_no_java_process(cluster: LocalCluster, tmp_path: Path) -> None:
     """Java and its Python workers notice the end of their standard input."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "rows.csv").write_text("id\n1\n2\n")

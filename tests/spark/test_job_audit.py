@@ -60,7 +60,7 @@ def check(
     return result.findings
 
 
-def test_the_damage_that_there_is_and_nothing_else(
+def test_an_audit_reports_exactly_the_damage(
     spark: SparkSession,
     cluster: LocalCluster,
     client: blocking.Client,
@@ -120,7 +120,7 @@ def test_the_damage_that_there_is_and_nothing_else(
     assert still.append(payload(still.ledger_id, 501, SMALL)) == 501
 
 
-def test_a_ledger_directory_that_is_gone(
+def test_an_audit_reports_a_lost_ledger_directory(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
 ) -> None:
     ledgers = [write(client, 300, SMALL, quorums=q).ledger_id for q in ((4, 4, 2), (4, 2, 2))]
@@ -160,7 +160,7 @@ def test_a_bookie_that_does_not_answer_is_replaced_by_a_repair(
     check(spark, options, set())
 
 
-def test_the_ledgers_of_streams_and_what_cannot_be_asked_for(
+def test_an_audit_can_be_limited_to_streams(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
 ) -> None:
     write(client, 50, SMALL)
@@ -182,7 +182,7 @@ def test_the_ledgers_of_streams_and_what_cannot_be_asked_for(
         audit(spark, options, bytes_per_second_per_bookie=0)
 
 
-def test_ledgers_that_are_deleted_meanwhile_are_no_damage(
+def test_ledgers_deleted_during_an_audit_are_not_damage(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
 ) -> None:
     ledgers = [write(client, 50, SMALL).ledger_id for _ in range(6)]

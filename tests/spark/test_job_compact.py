@@ -55,7 +55,7 @@ def table(spark: SparkSession, directory: Path) -> dict[str, Any]:
 # -- to a table -------------------------------------------------------------------------------
 
 
-def test_a_table_follows_its_stream(
+def test_a_compacted_table_follows_its_stream(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
     """The latest of each key, over segments, runs and tombstones; each run reads what is new."""
@@ -95,7 +95,7 @@ def test_a_table_follows_its_stream(
     assert len(list((tmp_path / "data").iterdir())) == 2  # the newest, and the one before
 
 
-def test_what_is_written_while_it_is_compacted(
+def test_records_written_during_a_compaction_are_compacted_later(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
     """The segment in progress counts as far as it is acknowledged."""
@@ -112,7 +112,7 @@ def test_what_is_written_while_it_is_compacted(
     assert table(spark, tmp_path) == {"a": 2, "b": 1, "c": 3}
 
 
-def test_a_directory_whose_name_looks_like_a_pattern(
+def test_a_directory_name_with_pattern_characters_is_taken_literally(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
     append(streams, "pattern", changes(("a", 1), ("b", 1)))
@@ -124,7 +124,7 @@ def test_a_directory_whose_name_looks_like_a_pattern(
     assert table(spark, directory) == {"a": 2, "b": 1}
 
 
-def test_truncation_after_reading_is_no_loss(
+def test_a_truncation_after_the_read_is_not_a_loss(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
     append(streams, "cut", changes(*[(f"k{n}", n) for n in range(30)]), segments=3)
@@ -145,10 +145,10 @@ def test_truncation_after_reading_is_no_loss(
     assert anew.records == 1
     assert table(spark, tmp_path) == {"k2": 102}
     fresh = preview_compact(options, "cut", ID, to=str(tmp_path / "new"), namespace=NAMESPACE)
-    assert fresh.records == 1, "a first run begins at the oldest record that is left"
+    assert fresh.records == 1, "a first run starts at the oldest remaining record"
 
 
-def test_a_copy_whose_ledger_was_replaced_is_still_the_same_stream(
+def test_a_copy_with_a_replaced_ledger_is_still_the_same_stream(
     options: ClusterOptions, client: blocking.Client, streams: Namespace, tmp_path: Path
 ) -> None:
     """Each run of `replicate` may replace the ledger of the copy's segment in progress."""
@@ -172,7 +172,7 @@ def test_a_copy_whose_ledger_was_replaced_is_still_the_same_stream(
         preview_compact(options, "copy", ID, **where)
 
 
-def test_a_run_that_died_leaves_the_former_version(
+def test_a_run_that_died_keeps_the_former_version(
     spark: SparkSession,
     options: ClusterOptions,
     streams: Namespace,
@@ -203,7 +203,7 @@ def test_a_run_that_died_leaves_the_former_version(
         append(streams, "dies", changes(("a", 2)))
 
 
-def test_of_two_runs_at_once_one_counts(
+def test_only_one_of_two_concurrent_runs_is_committed(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
     append(streams, "two", changes(("a", 1)))
@@ -220,7 +220,7 @@ def test_of_two_runs_at_once_one_counts(
         compacted(spark, str(tmp_path))
 
 
-def test_what_does_not_belong_together(
+def test_a_table_of_another_stream_or_key_is_refused(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
     append(streams, "mine", changes(("a", 1)))
@@ -243,7 +243,7 @@ def test_what_does_not_belong_together(
 # -- keys -------------------------------------------------------------------------------------
 
 
-def test_keys_of_all_kinds(
+def test_keys_of_all_types_are_compacted(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
     append(streams, "prefixed", [b"a=1", b"b=1", b"a=2=3", b"b=", b"c=\xff\x00"])
@@ -266,7 +266,7 @@ def test_keys_of_all_kinds(
             RecordKey(**wrong)
 
 
-def test_records_without_key(
+def test_records_without_a_key_are_refused(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
     append(streams, "keyless", [*changes(("a", 1)), b"no json"])
@@ -287,7 +287,7 @@ def test_records_without_key(
 # -- to a stream ------------------------------------------------------------------------------
 
 
-def test_a_stream_gets_what_changed_once(
+def test_a_target_stream_gets_each_change_once(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions, streams: Namespace
 ) -> None:
     append(streams, "log", changes(*[(f"k{n % 3}", n) for n in range(10)]), segments=2)
@@ -323,7 +323,7 @@ def test_a_stream_gets_what_changed_once(
 # -- the command ------------------------------------------------------------------------------
 
 
-def test_the_command(
+def test_the_compact_command_writes_the_table(
     pipeline: Command, spark: SparkSession, streams: Namespace, tmp_path: Path
 ) -> None:
     append(streams, "command", changes(("a", 1), ("b", 2), ("a", 3)))

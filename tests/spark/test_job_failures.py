@@ -54,7 +54,7 @@ def test_an_error_of_a_task_names_the_record(
     assert "has no key" in error
 
 
-def test_an_error_in_a_sql_expression_is_one_line_and_the_rest_in_the_log(
+def test_an_error_in_a_sql_expression_is_one_line(
     cluster: LocalCluster, streams: Namespace, stream: str, tmp_path: Path
 ) -> None:
     """PySpark logs this error as JSON, which belongs into the log of Spark."""

@@ -80,7 +80,7 @@ def ordered(found: Any) -> list[Fact]:
 
 
 @pytest.mark.parametrize("txids", ["time", "given"])
-def test_bounds(
+def test_bounds_apply_across_files_and_tail(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
     move: Callable[..., Any], frame: Read, txids: str,
 ) -> None:  # fmt: skip
@@ -120,7 +120,7 @@ def test_bounds(
             assert found == [fact for fact in everything if low <= fact[0] < high]
 
 
-def test_a_time_leaves_out_no_record_whose_time_is_unknown(
+def test_a_time_bound_keeps_records_of_unknown_time(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
     move: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -207,7 +207,7 @@ def planned(
     return facts
 
 
-def test_columns_and_union(
+def test_history_has_the_requested_columns(
     spark: SparkSession, streams: Namespace, cluster: LocalCluster, name: str,
     move: Callable[..., Any], frame: Read,
 ) -> None:  # fmt: skip
@@ -232,7 +232,7 @@ def test_columns_and_union(
 # -- meanwhile --------------------------------------------------------------------------------
 
 
-def test_offloaded_between_plan_and_read(
+def test_records_offloaded_between_plan_and_read_are_read_once(
     streams: Namespace, client: blocking.Client, name: str, move: Callable[..., Any], frame: Read
 ) -> None:
     """Everything that was live when planned is in files when read. Later records are not seen."""
@@ -260,7 +260,7 @@ def test_offloaded_between_plan_and_read(
 
 
 @pytest.mark.parametrize("error", [NoSuchLedgerError, ReadError])
-def test_truncated_in_the_middle_of_a_task(
+def test_a_task_continues_in_the_files_after_a_truncation(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
     move: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: type[Exception],
 ) -> None:  # fmt: skip
@@ -290,7 +290,7 @@ def test_truncated_in_the_middle_of_a_task(
     assert [row["sequence"] for row in rows] == list(range(7, 990))
 
 
-def test_an_error_of_a_ledger_that_is_there_is_one(
+def test_an_error_of_an_existing_ledger_is_raised(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -308,7 +308,7 @@ def test_an_error_of_a_ledger_that_is_there_is_one(
         list(tail.of_piece(client, plan.live[0]))
 
 
-def test_truncated_and_not_offloaded(
+def test_truncated_records_that_were_not_offloaded_are_a_gap(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path
 ) -> None:
     append(streams, name, numbered(0, 200), segments=2)
@@ -323,7 +323,7 @@ def test_truncated_and_not_offloaded(
 # -- what is missing --------------------------------------------------------------------------
 
 
-def test_missing_parts(
+def test_missing_files_of_the_history_are_an_error(
     streams: Namespace, name: str, target: Path, move: Callable[..., Any], frame: Read
 ) -> None:
     append(streams, name, numbered(0, 300), segments=3)
@@ -347,7 +347,9 @@ def test_missing_parts(
         frame(fail_on_data_loss=False)
 
 
-def test_nothing_offloaded(streams: Namespace, name: str, frame: Read) -> None:
+def test_a_stream_without_offloaded_files_is_read(
+    streams: Namespace, name: str, frame: Read
+) -> None:
     with pytest.raises(NoSuchStreamError):
         frame()
     append(streams, name, numbered(0, 50))
@@ -358,7 +360,7 @@ def test_nothing_offloaded(streams: Namespace, name: str, frame: Read) -> None:
 # -- commands ---------------------------------------------------------------------------------
 
 
-def test_commands(
+def test_the_history_commands_read_and_export(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path,
     tmp_path: Path, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -415,7 +417,7 @@ def test_commands(
     assert file in err
 
 
-def test_facts_need_no_spark(
+def test_facts_about_a_history_need_no_spark(
     cluster: LocalCluster, streams: Namespace, name: str, target: Path
 ) -> None:
     append(streams, name, numbered(0, 10))

@@ -128,7 +128,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_is_one_line(
+def test_invalid_arguments_are_a_one_line_error(
     case: str, pipeline: Command, options: ClusterOptions, tmp_path: Path
 ) -> None:
     write_csv(tmp_path / "a.csv", 0, 3)
@@ -143,7 +143,7 @@ def test_what_cannot_be_is_one_line(
     assert len(err.splitlines()) == 1
 
 
-def test_a_cluster_that_dies_is_one_line(pipeline: Command, tmp_path: Path) -> None:
+def test_a_dead_cluster_is_a_one_line_error(pipeline: Command, tmp_path: Path) -> None:
     """The command fails with one line, and does not wait forever for bookies that are gone."""
     write_csv(tmp_path / "a.csv", 0, 3)
     given = ["ingest", str(tmp_path / "a.csv"), "--stream", "s", "--create", "--again"]
@@ -160,7 +160,7 @@ def test_a_cluster_that_dies_is_one_line(pipeline: Command, tmp_path: Path) -> N
 # -- the functions ----------------------------------------------------------------------------
 
 
-def test_a_transaction_is_published_once(
+def test_an_ingested_transaction_is_published_once(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
 ) -> None:
     frame = spark.range(0, 1000, 1, 4).selectExpr("id", "id % 3 AS shop")
@@ -174,7 +174,7 @@ def test_a_transaction_is_published_once(
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_an_error_says_whether_anything_was_published(
+def test_an_error_states_whether_anything_was_published(
     spark: SparkSession, client: blocking.Client, cluster: LocalCluster, options: ClusterOptions,
     several: bool,
 ) -> None:  # fmt: skip
@@ -197,7 +197,7 @@ def test_an_error_says_whether_anything_was_published(
     assert values(cluster.uri, full) == []
 
 
-def test_a_column_says_which_stream(
+def test_a_column_selects_the_stream_of_a_row(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
 ) -> None:
     frame = spark.range(90).selectExpr("string(id) AS text", "concat('shop-', id % 3) AS shop")
@@ -218,7 +218,7 @@ def test_a_column_says_which_stream(
         ingest(spark, options, many, given)
 
 
-def test_what_becomes_the_record(
+def test_the_value_column_or_the_whole_row_becomes_the_record(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
 ) -> None:
     frame = spark.sql(
@@ -236,7 +236,9 @@ def test_what_becomes_the_record(
     assert values(cluster.uri, stream="record-line") == [b"as it is"]
 
 
-def test_the_identity_of_files(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_identity_of_an_ingest_depends_on_files_schema_and_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     write_csv(tmp_path / "a.csv", 0, 3)
     files = Files([str(tmp_path)])
     listing = list_files(spark, files)
@@ -264,7 +266,7 @@ def test_the_identity_of_files_does_not_depend_on_the_time_zone(
         spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
 
 
-def test_options_that_choose_files_choose_those_of_the_identity(
+def test_options_that_select_files_apply_to_their_identity(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "in" / "below").mkdir(parents=True)
@@ -308,7 +310,7 @@ def test_a_file_that_arrives_after_the_listing_belongs_to_the_batch(
 
 
 @pytest.mark.parametrize("header", ["b,a", "a,b,c", "a,other"])
-def test_values_of_csv_files_do_not_get_the_names_of_others(
+def test_csv_files_with_other_column_names_are_refused(
     header: str, spark: SparkSession, options: ClusterOptions, tmp_path: Path
 ) -> None:
     """Spark takes the names from one file, and applies them to the places in all others."""
@@ -347,7 +349,7 @@ def test_columns_that_only_some_files_have_are_in_the_records(
 
 
 @pytest.mark.parametrize("header", ["a,b", "A,b", ",b", "a,a"])
-def test_names_of_csv_columns_that_spark_makes_up_are_not_compared(
+def test_generated_csv_column_names_are_not_compared(
     header: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "1.csv").write_text(f"{header}\n1,2\n")
@@ -364,7 +366,7 @@ def test_names_of_csv_columns_that_spark_makes_up_are_not_compared(
         ("a.csv", "id,v\n1,x\none,y\n"),
     ],
 )
-def test_a_row_that_does_not_fit_the_schema_is_no_record_without_values(
+def test_a_row_that_does_not_fit_the_schema_is_refused(
     name: str, text: str, spark: SparkSession, cluster: LocalCluster, options: ClusterOptions,
     tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -407,7 +409,7 @@ def test_timestamps_keep_their_microseconds(
         ("part-0.snappy.parquet", "parquet"), ("x.log", "text"), ("x.orc", "orc"),
     ],
 )  # fmt: skip
-def test_formats_by_suffix(name: str, expected: str) -> None:
+def test_the_format_follows_from_the_suffix(name: str, expected: str) -> None:
     listing = Listing(((f"file:/d.ir/{name}", 1, "now"),))
     assert format_of(Files(["/d.ir"]), listing) == expected
     with pytest.raises(UsageError, match="cannot be determined"):
@@ -423,7 +425,7 @@ def test_passwords_are_not_shown(options: ClusterOptions) -> None:
 # -- files that come --------------------------------------------------------------------------
 
 
-def test_what_is_available_is_appended_once(
+def test_available_files_are_appended_once(
     pipeline: Command, cluster: LocalCluster, options: ClusterOptions, tmp_path: Path
 ) -> None:
     directory, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
@@ -491,7 +493,7 @@ def test_a_directory_is_followed_until_it_is_interrupted(
     assert records(cluster, "followed") == [{"id": n, "name": f"n{n}"} for n in range(30)]
 
 
-def test_the_names_of_files_that_come_decide_the_separator(
+def test_the_names_of_later_files_determine_the_separator(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions, tmp_path: Path
 ) -> None:
     """They did so only if the format or the schema was not given."""
@@ -522,7 +524,7 @@ def test_the_names_of_files_that_come_decide_the_separator(
         ("/in", "1.tsv", {"Delimiter": "|"}, None),
     ],
 )
-def test_the_separator_of_files(
+def test_the_separator_follows_from_the_file_names(
     paths: str, names: str, given: dict[str, str], expected: str | None
 ) -> None:
     listing = Listing(tuple((f"file:{paths}/{name}", 1, "") for name in names.split()))

@@ -80,7 +80,7 @@ def manifest_of(target: Path, name: str) -> Manifest:
 
 
 @pytest.mark.parametrize("txids", ["time", "given"])
-def test_files_hold_the_stream(
+def test_offloaded_files_have_all_records_of_the_stream(
     streams: Namespace, name: str, target: Path, run: Run, txids: str
 ) -> None:
     """All columns as a reader gives them; small segments share files, large ones have several."""
@@ -107,7 +107,7 @@ def test_files_hold_the_stream(
     assert streams.segments(name)[0].lssn == 1, "nothing was truncated"
 
 
-def test_later_runs_add_what_was_closed_since(
+def test_later_runs_add_segments_closed_since_then(
     streams: Namespace, name: str, target: Path, run: Run
 ) -> None:
     append(streams, name, numbered(0, 200), segments=2)
@@ -121,7 +121,9 @@ def test_later_runs_add_what_was_closed_since(
     assert [value for *_, value in offloaded(target, name)] == numbered(0, 300)
 
 
-def test_an_interrupted_beginning(streams: Namespace, name: str, target: Path, run: Run) -> None:
+def test_records_truncated_before_the_first_run_are_not_missed(
+    streams: Namespace, name: str, target: Path, run: Run
+) -> None:
     """Records truncated before, in the middle of a segment, are not missed."""
     append(streams, name, numbered(0, 300), segments=3)
     everything = facts(streams, name)
@@ -131,7 +133,9 @@ def test_an_interrupted_beginning(streams: Namespace, name: str, target: Path, r
     assert manifest_of(target, name).start == everything[130][0]
 
 
-def test_empty_segments_and_streams(streams: Namespace, name: str, target: Path, run: Run) -> None:
+def test_empty_segments_and_streams_are_offloaded(
+    streams: Namespace, name: str, target: Path, run: Run
+) -> None:
     streams.create_stream(name)
     assert run(truncate=True).as_json()["streams"][0]["behind"] == "1:0:0"
     with streams.open_writer(name) as writer:
@@ -144,7 +148,9 @@ def test_empty_segments_and_streams(streams: Namespace, name: str, target: Path,
     assert offloaded(target, name) == facts(streams, name)
 
 
-def test_by_age_and_size(client: blocking.Client, streams: Namespace, name: str, run: Run) -> None:
+def test_segments_are_selected_by_age_and_size(
+    client: blocking.Client, streams: Namespace, name: str, run: Run
+) -> None:
     append(streams, name, numbered(0, 400, 100), segments=4)
     assert run(older_than_s=3_600.0).records == 0
     ledgers = [client.ledger_metadata(s.ledger_id).length for s in streams.segments(name)]
@@ -154,7 +160,7 @@ def test_by_age_and_size(client: blocking.Client, streams: Namespace, name: str,
     assert run(older_than_s=0.0).records == 100
 
 
-def test_several_streams(
+def test_several_streams_are_offloaded_independently(
     client: blocking.Client, streams: Namespace, name: str, target: Path, run: Run
 ) -> None:
     """A stream that cannot be offloaded does not stop the others."""
@@ -175,7 +181,7 @@ def test_several_streams(
         run(streams="absent")
 
 
-def test_a_directory_that_fails(
+def test_a_failing_directory_is_detected_once(
     streams: Namespace, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failing directory is detected once, not by each of many streams."""
@@ -196,7 +202,7 @@ def test_a_directory_that_fails(
 # -- truncation -------------------------------------------------------------------------------
 
 
-def test_truncation_frees_the_bookies(
+def test_truncation_after_an_offload_frees_the_bookies(
     streams: Namespace, client: blocking.Client, name: str, target: Path, run: Run
 ) -> None:
     append(streams, name, numbered(0, 500), segments=5)
@@ -215,7 +221,7 @@ def test_truncation_frees_the_bookies(
     assert offloaded(target, name) == expected
 
 
-def test_a_dry_run_says_what_a_run_does(
+def test_an_offload_dry_run_predicts_the_run(
     cluster: LocalCluster, streams: Namespace, name: str, target: Path, run: Run
 ) -> None:
     """A dry run changes neither the stream nor the directory, which need not exist."""
@@ -244,7 +250,7 @@ def test_a_dry_run_says_what_a_run_does(
     assert planned().segments == 1
 
 
-def test_a_dry_run_as_a_command(
+def test_the_offload_command_has_a_dry_run(
     cluster: LocalCluster, streams: Namespace, name: str, target: Path
 ) -> None:
     append(streams, name, numbered(0, 100), segments=2)
@@ -261,7 +267,7 @@ def test_a_dry_run_as_a_command(
     assert not target.exists()
 
 
-def test_what_is_gone_is_told(
+def test_records_lost_before_the_offload_are_reported(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path,
     run: Run,
 ) -> None:  # fmt: skip
@@ -283,7 +289,7 @@ def test_what_is_gone_is_told(
 
 
 @pytest.mark.parametrize("when", ["completed", "in-progress"])
-def test_a_segment_without_its_ledger(
+def test_a_segment_without_its_ledger_is_skipped_only_on_request(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, streams: Namespace,
     name: str, target: Path, run: Run, when: str,
 ) -> None:  # fmt: skip
@@ -309,7 +315,7 @@ def test_a_segment_without_its_ledger(
 
 
 @pytest.mark.parametrize("harm", ["missing", "shorter"])
-def test_nothing_is_truncated_where_files_are_missing(
+def test_no_stream_is_truncated_if_files_are_missing(
     streams: Namespace, name: str, target: Path, run: Run, harm: str
 ) -> None:
     append(streams, name, numbered(0, 300), segments=3)
@@ -329,7 +335,7 @@ def test_nothing_is_truncated_where_files_are_missing(
 
 
 @pytest.mark.parametrize("at", [5, 700, -700])
-def test_a_file_that_is_not_what_was_written_does_not_count(
+def test_a_file_that_differs_from_the_written_bytes_is_rejected(
     cluster: LocalCluster, client: blocking.Client, streams: Namespace, name: str, target: Path,
     monkeypatch: pytest.MonkeyPatch, at: int,
 ) -> None:  # fmt: skip
@@ -368,7 +374,7 @@ def test_check_finds_damage(
     assert names[1] in wrong
 
 
-def test_digests_tell_every_difference(
+def test_digests_detect_every_difference(
     streams: Namespace, name: str, target: Path, run: Run
 ) -> None:
     """Digests notice any change of any value, however records are divided into batches."""
@@ -429,7 +435,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_job_that_ends_anywhere(
+def test_an_offload_can_be_interrupted_at_any_step(
     streams: Namespace, client: blocking.Client, name: str, target: Path, run: Run,
     monkeypatch: pytest.MonkeyPatch, step: str,
 ) -> None:  # fmt: skip
@@ -494,7 +500,7 @@ def test_the_second_of_two_jobs_waits_and_fails(
     assert run().records == 0
 
 
-def test_a_job_that_was_taken_for_dead(
+def test_a_job_that_was_presumed_dead_changes_nothing(
     streams: Namespace, client: blocking.Client, name: str, target: Path, run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -532,7 +538,7 @@ def lock_free(streams: Namespace, name: str) -> None:
     call(tree.delete_tree(f"{NAMESPACE}/.quire/offloads/{quote(name, safe='')}"))
 
 
-def test_claims(tmp_path: Path, name: str) -> None:
+def test_alternating_jobs_follow_their_claims(tmp_path: Path, name: str) -> None:
     """Two jobs take turns with claims, step by step."""
     found = OffloadHistory(str(tmp_path), name)
     empty = Manifest("c", "/n", name, "life", DLSN(1, 0, 0), DLSN(1, 0, 0))
@@ -549,13 +555,13 @@ def test_claims(tmp_path: Path, name: str) -> None:
     with pytest.raises(HistoryError):  # it does not know whether two has seen it
         one.commit(made(3))
     two.settle(made(2))
-    assert found.newest() == made(2), "what is committed under a former claim does not count"
+    assert found.newest() == made(2), "a commit under a former claim is ignored"
     late = f"{DATA}/0000000001-0000000000-{two.label}-0a0b0c0d.parquet"
     found.store.write(late, b"of a task of two")
     with pytest.raises(HistoryError):
         one.check()
     one.sweep()
-    assert found.store.size(late) == 16, "what others wrote is not touched"
+    assert found.store.size(late) == 16, "files of other jobs are not touched"
     two.commit(made(4))
     for behind in range(5, 12):
         two.commit(made(behind))
@@ -566,7 +572,9 @@ def test_claims(tmp_path: Path, name: str) -> None:
     assert found.claim().manifest == made(11)
 
 
-def test_claims_on_nothing(tmp_path: Path, name: str) -> None:
+def test_a_job_overtaken_before_the_first_manifest_commits_nothing(
+    tmp_path: Path, name: str
+) -> None:
     """The first job ever is overtaken before its first manifest: what it commits later, whose files
     are swept, does not become the newest."""
     found = OffloadHistory(str(tmp_path), name)
@@ -580,7 +588,7 @@ def test_claims_on_nothing(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"v": 1}', b"[]", b'{"v": 2}'])
-def test_damaged_manifests(tmp_path: Path, name: str, damage: bytes) -> None:
+def test_damaged_manifests_are_refused(tmp_path: Path, name: str, damage: bytes) -> None:
     found = OffloadHistory(str(tmp_path), name)
     found.claim()
     found.store.write(f"{MANIFESTS}/00000001-0123456789ab-00000001.json", damage)
@@ -589,7 +597,7 @@ def test_damaged_manifests(tmp_path: Path, name: str, damage: bytes) -> None:
         found.newest()
 
 
-def test_another_file_system(
+def test_another_file_system_can_be_used(
     cluster: LocalCluster, client: blocking.Client, streams: Namespace, name: str,
 ) -> None:  # fmt: skip
     """A file system in memory (pyarrow), without renames and real directories."""
@@ -620,7 +628,9 @@ def test_another_file_system(
 # -- wrong use --------------------------------------------------------------------------------
 
 
-def test_another_stream_of_that_name(streams: Namespace, name: str, run: Run) -> None:
+def test_another_stream_of_the_same_name_is_refused(
+    streams: Namespace, name: str, run: Run
+) -> None:
     append(streams, name, numbered(0, 100))
     run()
     streams.delete_stream(name)
@@ -632,7 +642,7 @@ def test_another_stream_of_that_name(streams: Namespace, name: str, run: Run) ->
     assert len(facts(streams, name)) == 400
 
 
-def test_made_anew_while_it_is_offloaded(
+def test_a_stream_recreated_during_an_offload_is_not_truncated(
     streams: Namespace, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recreated stream must not be truncated by the old one's state."""
@@ -653,7 +663,7 @@ def test_made_anew_while_it_is_offloaded(
 
 
 @pytest.mark.parametrize("rows", [99, 101])
-def test_other_records_than_the_metadata_says(
+def test_a_record_count_that_contradicts_the_metadata_is_an_error(
     streams: Namespace, name: str, target: Path, run: Run, monkeypatch: pytest.MonkeyPatch,
     rows: int,
 ) -> None:  # fmt: skip
@@ -685,12 +695,14 @@ def test_other_records_than_the_metadata_says(
         ({"file_bytes": 0}, "at least 1"),
     ],
 )
-def test_options_that_cannot_be(run: Run, options: dict[str, Any], message: str) -> None:
+def test_invalid_offload_options_are_refused(
+    run: Run, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         run(**options)
 
 
-def test_directories_that_cannot_be(run: Run, tmp_path: Path) -> None:
+def test_invalid_directories_are_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be opened, because neither library"):
         ArchiveDirectory("what://is/this")
     file = tmp_path / "file"
@@ -699,7 +711,9 @@ def test_directories_that_cannot_be(run: Run, tmp_path: Path) -> None:
         OffloadHistory(str(file), "s").claim()
 
 
-def test_rows_are_facts(streams: Namespace, name: str, target: Path, run: Run) -> None:
+def test_spark_reads_the_files_without_quire(
+    streams: Namespace, name: str, target: Path, run: Run
+) -> None:
     """Spark reads the files by themselves, without Quire."""
     append(streams, name, numbered(0, 100))
     run()

@@ -33,7 +33,7 @@ LIFE_S = 120.0 + RECORDS / 5_000
 """The longest that a driver may take."""
 
 
-def test_offload_while_written_and_killed(
+def test_an_offload_survives_kills_during_writes(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, name: str, tmp_path: Path
 ) -> None:
     """A writer writes and rolls; two drivers are killed with -9, one between copying and the
@@ -90,7 +90,7 @@ def test_offload_while_written_and_killed(
     )
 
 
-def test_bookies_that_are_down(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_offload_without_bookies_is_one_error(spark: SparkSession, tmp_path: Path) -> None:
     """One error that names what is missing, in bounded time; nothing is lost by it."""
     target = str(tmp_path / "history")
     with LocalCluster(bookies=3) as cluster, blocking.connect(cluster.uri) as client:

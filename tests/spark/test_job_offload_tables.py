@@ -58,7 +58,7 @@ def commits(kind: str, directory: Path, name: str, catalog: dict[str, str]) -> l
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
 @pytest.mark.parametrize("kind", LIBRARIES)
-def test_tables(
+def test_offloaded_records_are_in_the_table_once(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, kind: str,
 ) -> None:  # fmt: skip
@@ -124,7 +124,7 @@ def test_tables(
     ]
 
 
-def test_commits_are_added_as_a_whole() -> None:
+def test_table_commits_are_atomic() -> None:
     place = DLSN(1, 0, 0)
     files = [
         HistoryFile(str(at), 1, 1, place, place, (0, 0), (0, 0), None, commit=at // 700)

@@ -52,7 +52,7 @@ def check_entries(client: blocking.Client, ledger: int, entries: int) -> None:
     assert read == [payload(ledger, entry, SIZE) for entry in range(entries)]
 
 
-def test_a_bookie_killed_for_good(
+def test_a_lost_bookie_is_recovered_with_spark(
     spark: SparkSession,
     cluster: LocalCluster,
     client: blocking.Client,
@@ -113,7 +113,7 @@ def test_a_bookie_killed_for_good(
         check_entries(client, ledger, count)
 
 
-def test_a_ledger_that_is_written_is_left_to_its_writer(
+def test_a_ledger_with_an_active_writer_is_not_recovered(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
 ) -> None:
     writer = write(client, 100, SIZE, quorums=(5, 5, 3), close=False)
@@ -139,7 +139,7 @@ def test_a_ledger_that_is_written_is_left_to_its_writer(
     assert audit(spark, options).clean
 
 
-def test_a_name_that_is_mistyped_is_refused(
+def test_an_unknown_bookie_is_refused(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
 ) -> None:
     bookie = cluster.bookies[0].id

@@ -186,7 +186,9 @@ def write(streams: Namespace, name: str, first: int, count: int, *, roll: bool =
 # -- once -------------------------------------------------------------------------------------
 
 
-def test_once(here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]) -> None:
+def test_one_run_replicates_all_streams(
+    here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
+) -> None:
     with here.namespace(path, roll_bytes=64 * 1024) as streams:
         streams.create_stream("packed", settings={"compression": "lz4"})
         streams.create_stream("empty")
@@ -227,7 +229,7 @@ def test_once(here: Side, there: Side, path: str, run: Callable[..., ReplicateRe
         writer.abandon()
 
 
-def test_a_task_that_dies(
+def test_a_replication_task_that_dies_is_retried(
     here: Side,
     there: Side,
     path: str,
@@ -257,7 +259,7 @@ def test_a_task_that_dies(
     check_nothing_left(there, path)
 
 
-def test_what_is_being_written(
+def test_a_segment_in_progress_is_replicated(
     here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
 ) -> None:
     with here.namespace(path) as streams, streams.open_writer("s", create=True) as writer:
@@ -276,7 +278,7 @@ def test_what_is_being_written(
     check_nothing_left(there, path)
 
 
-def test_what_is_given_up(
+def test_gaps_in_the_source_are_skipped_only_on_request(
     here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
 ) -> None:
     with here.namespace(path, roll_bytes=16 * 1024) as streams:
@@ -302,7 +304,7 @@ def test_what_is_given_up(
 # -- what cannot be a copy --------------------------------------------------------------------
 
 
-def test_another_writer_of_the_target(
+def test_another_writer_of_the_target_ends_the_replication(
     here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
 ) -> None:
     with here.namespace(path) as streams, there.namespace(path) as copy:
@@ -332,7 +334,7 @@ def test_another_writer_of_the_target(
         assert "deleted or renamed" in result.failed[0].error
 
 
-def test_a_writer_that_comes_while_it_is_followed(
+def test_another_writer_of_the_target_ends_a_following_replication(
     here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
 ) -> None:
     with (
@@ -355,7 +357,7 @@ def test_a_writer_that_comes_while_it_is_followed(
             assert isinstance(followed.error, StreamFencedError), followed.error
 
 
-def test_onto_itself(here: Side, path: str, spark: SparkSession) -> None:
+def test_a_replication_onto_itself_is_refused(here: Side, path: str, spark: SparkSession) -> None:
     here.namespace(path).close()
     with pytest.raises(UsageError, match="onto itself"):
         replicate(spark, here.options, here.options, path)
@@ -401,7 +403,7 @@ def test_the_copy_of_a_topic_is_a_topic(
             assert done[0].topics == ("late",)
 
 
-def test_what_is_in_the_way_of_a_topic_is_one_error_before_anything_is_copied(
+def test_a_conflicting_topic_is_refused_before_anything_is_copied(
     spark: SparkSession, here: Side, there: Side, path: str
 ) -> None:
     with here.namespace(path) as streams, there.namespace(path) as copies:
@@ -429,7 +431,9 @@ def invoke(spark: SparkSession, here: Side, path: str, *arguments: str) -> Resul
     return CliRunner().invoke(command, given, standalone_mode=False)
 
 
-def test_the_command(spark: SparkSession, here: Side, there: Side, path: str) -> None:
+def test_the_replicate_command_copies_a_stream(
+    spark: SparkSession, here: Side, there: Side, path: str
+) -> None:
     with here.namespace(path) as streams:
         write(streams, "s", 0, 100)
         to = ("--to", there.cluster.uri, "--to-namespace", f"{path}/copy")
@@ -448,7 +452,7 @@ def test_the_command(spark: SparkSession, here: Side, there: Side, path: str) ->
         assert len(failed.stderr.splitlines()) == 1
 
 
-def test_a_dry_run_says_what_a_run_does(
+def test_a_replication_dry_run_predicts_the_run(
     here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
 ) -> None:
     """A dry run changes nothing: not even the namespace of the copies is created."""
@@ -490,7 +494,9 @@ def test_a_dry_run_says_what_a_run_does(
         preview_replicate(here.options, here.options, path)
 
 
-def test_a_dry_run_as_a_command(spark: SparkSession, here: Side, there: Side, path: str) -> None:
+def test_the_replicate_command_has_a_dry_run(
+    spark: SparkSession, here: Side, there: Side, path: str
+) -> None:
     to = ("--to", there.cluster.uri, "--dry-run")
     with here.namespace(path) as streams:
         write(streams, "s", 0, 100)
@@ -507,7 +513,7 @@ def test_a_dry_run_as_a_command(spark: SparkSession, here: Side, there: Side, pa
         assert refused.stderr.startswith("error: stream s of the target namespace already exists")
 
 
-def test_a_target_without_bookies(
+def test_a_target_without_bookies_is_an_error(
     spark: SparkSession, here: Side, path: str, tmp_path: Path
 ) -> None:
     uri = f"sqlite:///{tmp_path}/empty.db"
@@ -644,7 +650,7 @@ class Driver:
 
 
 @pytest.mark.long
-def test_followed_while_everything_dies(
+def test_a_following_replication_survives_crashes(
     here: Side, there: Side, path: str, run: Callable[..., ReplicateResult], tmp_path: Path
 ) -> None:
     here.namespace(path, roll_bytes=64 * 1024).close()

@@ -116,7 +116,7 @@ def test_rows_have_keys_headers_and_event_times(
     assert parts(streams, f"{stream}-query") == expected
 
 
-def test_rows_of_other_sources(
+def test_rows_of_other_sources_can_be_written(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, stream: str
 ) -> None:
     """Text keys, and headers as Kafka's source has them; nulls make plain records."""
@@ -160,7 +160,7 @@ def test_rows_of_other_sources(
 # -- compact ----------------------------------------------------------------------------------
 
 
-def test_the_latest_of_each_key(
+def test_a_compaction_keeps_the_latest_record_of_each_key(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, stream: str, tmp_path: Path,
     pipeline: Command,
 ) -> None:  # fmt: skip
@@ -214,7 +214,7 @@ def test_the_latest_of_each_key(
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_offloaded_records_keep_everything(
+def test_offloaded_records_keep_keys_headers_and_times(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, stream: str, tmp_path: Path,
     kind: str,
 ) -> None:  # fmt: skip

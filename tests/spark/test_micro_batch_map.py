@@ -46,10 +46,10 @@ def check(calls: list[tuple[str, str]], map_: Map) -> None:
     assert not wrong, "\n".join(wrong)
     crossed = {file for file in files_of(calls) if file.startswith(ROOMS)}
     hidden = sorted(crossed - map_.files - map_.also_crossed)
-    assert not hidden, f"crossed, and not named in ARCHITECTURE.md: {hidden}"
+    assert not hidden, f"called, but not named in ARCHITECTURE.md: {hidden}"
 
 
-def test_the_map_of_the_source_is_what_is_called(
+def test_the_map_of_the_source_matches_the_calls(
     trace: CallTrace, cluster: LocalCluster, streams: Namespace, stream: str
 ) -> None:
     append(streams, stream, [b"one", b"two"])
@@ -67,7 +67,7 @@ def test_the_map_of_the_source_is_what_is_called(
     check(calls, read_map("Map of a Spark micro-batch: source"))
 
 
-def test_the_map_of_the_sink_is_what_is_called(
+def test_the_map_of_the_sink_matches_the_calls(
     trace: CallTrace, cluster: LocalCluster, streams: Namespace, stream: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

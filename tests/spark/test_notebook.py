@@ -29,7 +29,7 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return [cell for cell in book["cells"] if cell["cell_type"] == "code"]
 
 
-def test_the_notebook(tmp_path: Path) -> None:
+def test_the_notebook_runs(tmp_path: Path) -> None:
     done_path = tmp_path / "done.ipynb"
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(NOTEBOOK), str(done_path)],
@@ -46,7 +46,7 @@ def test_the_notebook(tmp_path: Path) -> None:
     assert f"{ROWS:,} records, " in shown
 
 
-def test_what_is_kept_of_it_names_no_machine() -> None:
+def test_the_stored_notebook_outputs_name_no_machine() -> None:
     """The outputs in the repository come from a developer's machine, which they must not reveal."""
     kept = json.dumps([cell["outputs"] for cell in cells(NOTEBOOK)])
     assert kept.count('"output_type": "error"') == 0

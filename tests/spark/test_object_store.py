@@ -102,7 +102,7 @@ def prepared(store: Store) -> Store:
     return known
 
 
-def test_archive_and_read_back(
+def test_an_archive_in_an_object_store_is_read_back(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, store: Store,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -136,7 +136,7 @@ def test_archive_and_read_back(
     assert len(manifest.files) <= 3  # Midnight may have passed.
 
 
-def test_an_upload_that_is_killed_is_not_seen(
+def test_a_killed_upload_is_not_visible(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, store: Store
 ) -> None:
     """A task is killed when it has sent all of a file, but has not completed the upload."""

@@ -24,7 +24,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_page_does_what_it_says(
+def test_the_spark_code_on_a_page_does_what_the_page_shows(
     page: Path, cluster: LocalCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     # Processes that the page starts do not belong to the session, so they do not use test workers.

@@ -43,7 +43,7 @@ def poisoned(client: blocking.Client) -> Iterator[Namespace]:
             streams.delete_stream(name)
 
 
-def test_the_audit_of_streams(client: blocking.Client, poisoned: Namespace) -> None:
+def test_an_audit_reports_unreadable_streams(client: blocking.Client, poisoned: Namespace) -> None:
     ledgers, unread = call(stream_ledgers(client.aio, PATH, "*", b""))
     assert ledgers == sorted(
         one.ledger_id for name in ("apple", "pear") for one in poisoned.segments(name)
@@ -52,7 +52,9 @@ def test_the_audit_of_streams(client: blocking.Client, poisoned: Namespace) -> N
     assert why.startswith("stream melon: ")
 
 
-def test_the_preview_of_offload(cluster: LocalCluster, poisoned: Namespace, tmp_path: Path) -> None:
+def test_the_offload_preview_reports_unreadable_streams(
+    cluster: LocalCluster, poisoned: Namespace, tmp_path: Path
+) -> None:
     options = ClusterOptions(cluster.uri)
     found = preview_offload(options, PATH, "*", str(tmp_path))
     assert [(one.stream, one.segments) for one in found] == [
@@ -65,7 +67,9 @@ def test_the_preview_of_offload(cluster: LocalCluster, poisoned: Namespace, tmp_
         preview_offload(options, PATH, "melon", str(tmp_path))
 
 
-def test_the_look_of_recover(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recover_reports_an_unreadable_ledger_as_remaining(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An unreadable ledger may name the bookie, so it is reported as left."""
 
     async def move_of(

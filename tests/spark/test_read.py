@@ -38,7 +38,7 @@ def rows(ledger_id: int, payloads: list[bytes] = PAYLOADS) -> list[tuple[int, in
 # -- what is read -----------------------------------------------------------------------------
 
 
-def test_a_ledger(client: blocking.Client, read: Read) -> None:
+def test_a_ledger_is_read_as_rows(client: blocking.Client, read: Read) -> None:
     ledger_id = new_ledger(client)
     frame = read(ledger=ledger_id).load()
     assert frame.schema.simpleString() == (
@@ -52,7 +52,7 @@ def test_a_ledger(client: blocking.Client, read: Read) -> None:
 
 @pytest.mark.parametrize("digest", ["hmac", "crc32", "crc32c", "dummy"])
 @pytest.mark.parametrize(("ensemble", "quorum"), [(3, 3), (3, 2), (1, 1)])
-def test_every_kind_of_ledger(
+def test_every_kind_of_ledger_is_read(
     client: blocking.Client, read: Read, digest: str, ensemble: int, quorum: int
 ) -> None:
     ledger_id = new_ledger(
@@ -63,7 +63,7 @@ def test_every_kind_of_ledger(
     assert sorted(map(tuple, frame.collect())) == rows(ledger_id)
 
 
-def test_several_ledgers_and_tasks(client: blocking.Client, read: Read) -> None:
+def test_several_ledgers_are_read_in_several_tasks(client: blocking.Client, read: Read) -> None:
     ids = [new_ledger(client), new_ledger(client, []), new_ledger(client, [b"one"])]
     named = ",".join(map(str, ids))
     expected = [*rows(ids[0]), *rows(ids[2], [b"one"])]
@@ -79,21 +79,19 @@ def test_several_ledgers_and_tasks(client: blocking.Client, read: Read) -> None:
             assert frame.rdd.getNumPartitions() == tasks
 
 
-def test_entries_of_all_sizes(client: blocking.Client, read: Read) -> None:
+def test_entries_of_all_sizes_are_read(client: blocking.Client, read: Read) -> None:
     payloads = [b"", b"\x00", bytes(range(256)) * 16_000, b"", b"x" * 1_000_000, b"tail"] * 2
     ledger_id = new_ledger(client, payloads)
     assert [bytes(r.value) for r in read(ledger=ledger_id).load().collect()] == payloads
 
 
-def test_an_empty_ledger(client: blocking.Client, read: Read) -> None:
+def test_an_empty_ledger_has_no_rows(client: blocking.Client, read: Read) -> None:
     frame = read(ledger=new_ledger(client, [])).load()
     assert frame.count() == 0
     assert frame.collect() == []
 
 
-def test_an_open_ledger_is_read_as_far_as_it_is_acknowledged(
-    client: blocking.Client, read: Read
-) -> None:
+def test_an_open_ledger_is_read_up_to_its_lac(client: blocking.Client, read: Read) -> None:
     with client.create_ledger() as ledger:
         ledger.append_many(PAYLOADS)
         ledger.append(b"tells that all before it is acknowledged")
@@ -112,7 +110,7 @@ def test_recover_fences_and_reads_all(client: blocking.Client, read: Read) -> No
     ledger.abandon()
 
 
-def test_sql_through_a_view(
+def test_sql_reads_a_view(
     client: blocking.Client, cluster: LocalCluster, spark: SparkSession
 ) -> None:
     ledger_id = new_ledger(client)
@@ -136,14 +134,14 @@ def test_spark_finds_the_format_by_itself(
 # -- columns ----------------------------------------------------------------------------------
 
 
-def test_without_the_value(client: blocking.Client, read: Read) -> None:
+def test_the_value_column_can_be_omitted(client: blocking.Client, read: Read) -> None:
     ledger_id = new_ledger(client)
     frame = read(ledger=ledger_id, value=False).load()
     assert frame.columns == ["ledger_id", "entry_id", "length"]
     assert sorted(map(tuple, frame.collect())) == [row[:3] for row in rows(ledger_id)]
 
 
-def test_chosen_columns(client: blocking.Client, read: Read) -> None:
+def test_columns_of_a_ledger_can_be_selected(client: blocking.Client, read: Read) -> None:
     ledger_id = new_ledger(client)
     frame = read(ledger=ledger_id, columns="value,entry_id").load()
     assert [tuple(row) for row in frame.collect()] == [
@@ -160,7 +158,7 @@ def test_a_schema_of_the_user_is_honoured(client: blocking.Client, read: Read) -
     ]
 
 
-def test_ids_alone_need_no_bookie(tmp_path: Path, read: Read) -> None:
+def test_reading_only_ids_needs_no_bookie(tmp_path: Path, read: Read) -> None:
     with LocalCluster(bookies=1, directory=tmp_path) as cluster:
         with blocking.connect(cluster.uri) as client:
             ledger_id = new_ledger(
@@ -175,7 +173,7 @@ def test_ids_alone_need_no_bookie(tmp_path: Path, read: Read) -> None:
 # -- filters ----------------------------------------------------------------------------------
 
 
-def test_filters_choose_what_is_read(client: blocking.Client, read: Read) -> None:
+def test_filters_select_the_entries_that_are_read(client: blocking.Client, read: Read) -> None:
     ids = [new_ledger(client) for _ in range(4)]
     named = ",".join(map(str, ids))
     everything = [row for ledger_id in ids for row in rows(ledger_id)]
@@ -199,7 +197,7 @@ def test_filters_choose_what_is_read(client: blocking.Client, read: Read) -> Non
             assert filtered.rdd.getNumPartitions() == tasks, condition
 
 
-def test_without_pushdown_spark_filters(client: blocking.Client, read: Read) -> None:
+def test_spark_applies_filters_without_pushdown(client: blocking.Client, read: Read) -> None:
     """A DataFrame serves many queries: Spark would give the filters of one to the next."""
     ledger_id = new_ledger(client)
     frame = read(ledger=ledger_id, partitionEntries=100).load()
@@ -211,7 +209,7 @@ def test_without_pushdown_spark_filters(client: blocking.Client, read: Read) -> 
     assert low.join(high, "entry_id").count() == 50
 
 
-def test_a_session_that_allows_no_pushdown(
+def test_the_format_works_without_the_pushdown_setting(
     client: blocking.Client, cluster: LocalCluster, spark: SparkSession
 ) -> None:
     """The format as Spark finds it does not need the setting."""
@@ -238,7 +236,7 @@ def test_a_session_that_allows_no_pushdown(
     ],
 )
 def test_one_clear_message(cluster: LocalCluster, options: dict[str, Any], message: str) -> None:
-    """Without Spark, ask for schema, reader and partitions, and check the error."""
+    """The test calls schema, reader and partitions without Spark, and checks the error."""
     made = data_source({"metadata": cluster.uri, **options})
     with pytest.raises(QuireError) as caught:
         made.reader(made.schema()).partitions()
@@ -282,7 +280,7 @@ def test_passwords_are_in_no_plan(
 # -- failures ---------------------------------------------------------------------------------
 
 
-def test_a_bookie_is_killed_while_a_task_reads(
+def test_a_read_survives_the_death_of_a_bookie(
     tmp_path: Path, read: Read, flag: Callable[[str], Path]
 ) -> None:
     payloads = [n.to_bytes(4, "big") * 1000 for n in range(20_000)]  # 80 MB: not all in buffers
@@ -325,7 +323,7 @@ def test_a_bookie_is_killed_while_a_task_reads(
     assert [int.from_bytes(row.head, "big") for row in got] == list(range(20_000))
 
 
-def test_all_bookies_gone_gives_one_clear_message(tmp_path: Path, read: Read) -> None:
+def test_reading_without_any_bookie_is_one_clear_error(tmp_path: Path, read: Read) -> None:
     with LocalCluster(bookies=1, directory=tmp_path) as cluster:
         with blocking.connect(cluster.uri) as client:
             ledger_id = new_ledger(client, ensemble_size=1, write_quorum=1, ack_quorum=1)

@@ -12,7 +12,7 @@ from tests.support.streams import Bench, run
 
 @pytest.mark.parametrize("start", ["1:3:0", "2:0:0", "2:2:0"])
 @pytest.mark.parametrize("limit", ["maxRecordsPerTrigger", "maxBytesPerTrigger"])
-def test_a_limit_counts_from_a_position_that_did_not_exist_yet(start: str, limit: str) -> None:
+def test_a_limit_is_counted_from_a_position_that_did_not_exist_yet(start: str, limit: str) -> None:
     """The records before it were counted when the query began, so that the limit of a trigger was
     reached before the position. The query read nothing until it was started again."""
 

@@ -69,7 +69,9 @@ def lost(
     return name
 
 
-def test_batches(cluster: LocalCluster, lost: str) -> None:
+def test_a_batch_over_a_lost_segment_is_an_error_or_skips_it(
+    cluster: LocalCluster, lost: str
+) -> None:
     with pytest.raises(StreamGapError, match=LOST):
         rows(cluster.uri, stream=lost)
     there = numbered(0, 10) + numbered(20, 30)
@@ -78,7 +80,7 @@ def test_batches(cluster: LocalCluster, lost: str) -> None:
 
 
 @pytest.mark.parametrize("again", ["the same stream", "another stream"])
-def test_a_copy_whose_ledger_was_replaced_after_the_plan(
+def test_a_copy_with_a_ledger_replaced_after_the_plan_is_read(
     cluster: LocalCluster,
     client: blocking.Client,
     streams: Namespace,
@@ -110,7 +112,7 @@ def test_a_copy_whose_ledger_was_replaced_after_the_plan(
     assert found == numbered(0, 10)
 
 
-def test_records_before_an_end_in_a_lost_segment_are_not_left_out(
+def test_an_end_after_a_lost_segment_reports_the_loss(
     cluster: LocalCluster, streams: Namespace, lost: str
 ) -> None:
     """The end is the first record after the lost ones: these may have been before it."""
@@ -129,7 +131,7 @@ def test_records_before_an_end_in_a_lost_segment_are_not_left_out(
         reader.partitions()
 
 
-def test_counts_do_not_count_what_was_kept_free(
+def test_counts_exclude_the_sequence_numbers_of_a_lost_segment(
     cluster: LocalCluster, streams: Namespace, lost: str
 ) -> None:
     if streams.segments(lost)[1].lost:
@@ -155,7 +157,9 @@ def drain(reader: Any, offset: Any, count: int) -> tuple[Any, list[bytes]]:
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": 4}, {"maxBytesPerTrigger": "64"}])
-def test_queries(cluster: LocalCluster, lost: str, limit: dict[str, Any]) -> None:
+def test_a_query_over_a_lost_segment_is_an_error_or_skips_it(
+    cluster: LocalCluster, lost: str, limit: dict[str, Any]
+) -> None:
     options = {"stream": lost, "columns": "value", **limit}
     careful = stream_reader(cluster.uri, **options)
     careless = stream_reader(cluster.uri, failOnDataLoss="false", **options)
@@ -170,7 +174,7 @@ def test_queries(cluster: LocalCluster, lost: str, limit: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": 4}, {"maxBytesPerTrigger": "64"}])
-def test_a_limited_query_that_has_seen_the_ledger(
+def test_a_limited_query_notices_a_ledger_deleted_ahead_of_it(
     cluster: LocalCluster,
     streams: Namespace,
     client: blocking.Client,
@@ -203,7 +207,7 @@ def test_a_limited_query_that_has_seen_the_ledger(
         careless.stop()
 
 
-def test_a_query_within_the_segment(
+def test_a_query_within_a_lost_segment_is_an_error_or_skips_it(
     cluster: LocalCluster, streams: Namespace, client: blocking.Client, name: str
 ) -> None:
     """The ledger is deleted after a part of it was read, and a new writer keeps the gap."""
@@ -232,7 +236,7 @@ def test_a_query_within_the_segment(
         careless.stop()
 
 
-def test_before_the_next_writer_comes(
+def test_a_query_reports_a_lost_open_segment_after_a_while(
     cluster: LocalCluster,
     streams: Namespace,
     client: blocking.Client,
@@ -255,7 +259,9 @@ def test_before_the_next_writer_comes(
         reader.stop()
 
 
-def test_offload(cluster: LocalCluster, lost: str, tmp_path: Path) -> None:
+def test_an_offload_of_a_lost_segment_is_refused(
+    cluster: LocalCluster, lost: str, tmp_path: Path
+) -> None:
     where = (ClusterOptions(cluster.uri), NAMESPACE, lost, str(tmp_path))
     with pytest.raises(StreamGapError, match=f"stream {lost} lacks records.*: {LOST}") as caught:
         preview_offload(*where)

@@ -41,7 +41,7 @@ def parse(
 # -- options ----------------------------------------------------------------------------------
 
 
-def test_options() -> None:
+def test_stream_read_options_are_parsed() -> None:
     plain = parse({"stream": "orders"})
     assert plain == StreamReadOptions(URI, streams=("orders",))
     assert (plain.namespace, plain.start.of("orders"), plain.end.of("orders")) == (
@@ -82,7 +82,7 @@ def test_options() -> None:
         ("time:2026-01-01T01:00:00+01:00", AtTime(1_767_225_600_000)),
     ],
 )
-def test_places(text: str, place: object) -> None:
+def test_start_and_end_positions_are_parsed(text: str, place: object) -> None:
     assert parse({"stream": "a", "start": text}).start == StreamPlaces(place)  # type: ignore[arg-type]
     assert parse({"stream": "a", "end": text}).end == StreamPlaces(place)  # type: ignore[arg-type]
 
@@ -120,7 +120,7 @@ def test_places(text: str, place: object) -> None:
         ({"stream": "a", "subscription": "x/y"}, "option 'subscription': 'x/y' cannot be the name"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, object], message: str) -> None:
+def test_invalid_stream_read_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse(options)
 
@@ -130,7 +130,7 @@ def test_a_streaming_query_has_no_end() -> None:
         parse({"stream": "a", "end": "latest"}, streaming=True)
 
 
-def test_what_is_read() -> None:
+def test_the_options_select_what_is_read() -> None:
     assert reading_kind({"Stream": "a"}) == reading_kind({"streampattern": "a"}) == "streams"
     assert reading_kind({"table": "a", "stream": "b"}) == "table"
     assert reading_kind({"ledger": "1"}) == reading_kind({}) == "ledgers"
@@ -144,7 +144,7 @@ def test_what_is_read() -> None:
         TableOptions.parse({"metadata": URI, "table": "lag", "stream": "x"})
 
 
-def test_a_schema_that_does_not_fit() -> None:
+def test_a_stream_schema_that_does_not_fit_is_refused() -> None:
     tasks = StreamTasks(parse({"stream": "a"}), spark_schema(["value"]))
     assert not tasks.counts
     assert StreamTasks(parse({"stream": "a"}), spark_schema(["stream", "sequence"])).counts
@@ -160,7 +160,7 @@ def test_a_schema_that_does_not_fit() -> None:
             StreamTasks(parse({"stream": "a"}), StructType([field]))
 
 
-def test_a_streaming_query_on_something_else() -> None:
+def test_a_streaming_query_of_anything_but_streams_is_refused() -> None:
     """Spark hides what is raised where the reader is made: the first call tells."""
     for options, message in (
         ({"metadata": URI, "ledger": "7"}, "a streaming query can read only streams"),
@@ -181,7 +181,7 @@ OFFSETS = Offsets(
 )
 
 
-def test_offsets_as_version_1_writes_them() -> None:
+def test_offsets_have_the_format_of_version_1() -> None:
     """Checkpoints live long: this form is never to change."""
     stored = {
         "v": 1,
@@ -213,12 +213,12 @@ def test_offsets_as_version_1_writes_them() -> None:
         ),
     ],
 )
-def test_offsets_of_others(stored: Any, message: str) -> None:
+def test_offsets_of_other_sources_are_refused(stored: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Offsets.from_json(stored)
 
 
-def test_offsets_of_another_place() -> None:
+def test_offsets_of_another_cluster_or_namespace_are_refused() -> None:
     OFFSETS.check("cluster-1", "/streams")
     with pytest.raises(
         UsageError, match="streams of namespace /streams, but the query reads namespace /other"
@@ -262,7 +262,7 @@ def laid(
     return [(s.segment.lssn, s.start, s.end) for s in ranges], gaps
 
 
-def test_whole_segments_and_parts() -> None:
+def test_whole_and_partial_segments_are_planned() -> None:
     def begin(n: int) -> DLSN:
         return DLSN(n, 0, 0)
 
@@ -285,7 +285,7 @@ def test_whole_segments_and_parts() -> None:
     assert laid([segment(1), empty, segment(3)], begin(2)) == ([(3, begin(3), None)], [])
 
 
-def test_what_is_gone_is_told() -> None:
+def test_missing_segments_are_reported_as_gaps() -> None:
     def told(kind: str, first: tuple[int, int, int], behind: tuple[int, int, int]) -> list[Gap]:
         return [Gap(kind, DLSN(*first), DLSN(*behind))]
 
@@ -317,7 +317,7 @@ def test_what_is_gone_is_told() -> None:
     )
 
 
-def test_what_was_read_before_it_went_is_no_gap() -> None:
+def test_records_read_before_their_truncation_are_no_gap() -> None:
     """A query that had read all of it must not be stopped by a false alarm."""
     end_of_1 = DLSN(1, 9, 10)
     whole = [(n, DLSN(n, 0, 0), None) for n in (2, 3, 4)]
@@ -332,7 +332,7 @@ def test_what_was_read_before_it_went_is_no_gap() -> None:
 
 
 @given(st.data())
-def test_nothing_twice_and_nothing_left_out(data: st.DataObject) -> None:
+def test_consecutive_ranges_cover_each_record_once(data: st.DataObject) -> None:
     """Parts that follow each other have together what the whole has."""
     place = st.builds(DLSN, st.integers(1, 5), st.integers(0, 10), st.integers(0, 10))
     cuts = sorted([DLSN(1, 0, 0), *data.draw(st.lists(place, max_size=5)), DLSN(5, 0, 0)])
@@ -379,7 +379,7 @@ def test_small_streams_share_a_task() -> None:
     assert partitions([[], []], partition_bytes=1) == []
 
 
-def test_the_tasks_of_large_streams_take_turns() -> None:
+def test_the_tasks_of_large_streams_are_interleaved() -> None:
     found = tasks_of(
         partitions([[piece("a", 1, 100)], [piece("b", 2, 100)]], partition_bytes=25_000)
     )
@@ -391,7 +391,7 @@ def test_the_tasks_of_large_streams_take_turns() -> None:
         assert all(a[1] + 1 == b[0] for a, b in pairwise(ranges))
 
 
-def test_as_many_tasks_as_wanted() -> None:
+def test_a_plan_has_the_requested_number_of_tasks() -> None:
     found = partitions([[piece("a", 1, 100)]], partition_bytes=10**9, min_partitions=4)
     assert len(found) == 4
 
@@ -452,11 +452,11 @@ LARGE = 2**63 - 1
         (ds.StringStartsWith(stream, "a"), StreamBounds()),
     ],
 )
-def test_filters(condition: ds.Filter, bounds: StreamBounds) -> None:
+def test_each_filter_narrows_the_bounds(condition: ds.Filter, bounds: StreamBounds) -> None:
     assert narrowed(StreamBounds(), condition) == bounds
 
 
-def test_filters_together() -> None:
+def test_several_filters_narrow_the_bounds_together() -> None:
     bounds = StreamBounds()
     for condition in (ds.GreaterThan(txid, 3), ds.LessThan(txid, 9), ds.In(stream, ("a", "b"))):
         bounds = narrowed(bounds, condition)
@@ -472,13 +472,13 @@ def test_filters_together() -> None:
 @given(
     st.dictionaries(st.text(max_size=3), st.integers(0, 10**6), max_size=6), st.integers(0, 10**6)
 )
-def test_limits_are_shared_out_to_the_last(wanted: dict[str, int], limit: int) -> None:
+def test_a_limit_is_divided_among_streams_completely(wanted: dict[str, int], limit: int) -> None:
     given = shares(wanted, limit)
     assert sum(given.values()) == min(limit, sum(wanted.values()))
     assert all(0 <= given[name] <= amount for name, amount in wanted.items())
 
 
-def test_lag_as_reported() -> None:
+def test_reported_lag_is_parsed() -> None:
     reported = '{"v": 1, "lag": {"a": {"records": 3, "bytes": 70, "seconds": 1.5}}}'
     assert lags_of("q", 7, reported) == [StreamLag("q", 7, "a", 3, 70, 1.5)]
     for other in (None, "", "null", "{x", '{"topic": {"0": 7}}', "7"):

@@ -56,7 +56,9 @@ def records(streams: Namespace, name: str, **how: Any) -> list[Record]:
 # -- what is read -----------------------------------------------------------------------------
 
 
-def test_columns(streams: Namespace, uri: str, name: str, read: Read) -> None:
+def test_a_stream_is_read_with_all_columns(
+    streams: Namespace, uri: str, name: str, read: Read
+) -> None:
     append(streams, name, numbered(0, 500), segments=2)
     frame = read(namespace=NAMESPACE, stream=name).load()
     assert frame.schema.simpleString() == (
@@ -81,7 +83,7 @@ def test_columns(streams: Namespace, uri: str, name: str, read: Read) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 @pytest.mark.parametrize("txids", ["time", "given"])
-def test_every_kind_of_stream(
+def test_every_kind_of_stream_is_read(
     streams: Namespace, uri: str, name: str, compression: str, txids: str
 ) -> None:
     """Records of one size and of many, alone in their entries and with others, from producers."""
@@ -120,7 +122,7 @@ def test_every_kind_of_stream(
     assert times[-1] <= datetime.now(UTC)
 
 
-def test_bounds(streams: Namespace, uri: str, name: str) -> None:
+def test_bounds_equal_those_of_the_stream_reader(streams: Namespace, uri: str, name: str) -> None:
     """Bounds mean the same as for the reader of streams, also within an entry."""
     streams.create_stream(name, settings={"txids": "given", "entry_bytes": 1024})
     with streams.open_writer(name) as writer:
@@ -158,7 +160,7 @@ def test_bounds(streams: Namespace, uri: str, name: str) -> None:
         assert streams.find(name, AtTxid(1500)) == streams.find(name, AtSequence(150))
 
 
-def test_several_streams(streams: Namespace, uri: str, name: str) -> None:
+def test_several_streams_are_read(streams: Namespace, uri: str, name: str) -> None:
     for n in range(4):
         append(streams, f"{name}/s{n}", numbered(10 * n, 10 * n + 10), segments=2)
     append(streams, f"{name}/other", [b"other"])
@@ -182,7 +184,7 @@ def test_several_streams(streams: Namespace, uri: str, name: str) -> None:
     assert found(streamPattern=f"{name}/nothing*") == {}
 
 
-def test_an_open_stream_is_read_as_far_as_it_is_acknowledged(
+def test_an_open_stream_is_read_up_to_its_last_acknowledged_record(
     streams: Namespace, uri: str, name: str
 ) -> None:
     with streams.open_writer(name, create=True) as writer:
@@ -199,13 +201,15 @@ def test_an_open_stream_is_read_as_far_as_it_is_acknowledged(
     assert values(uri, stream=name) == numbered(0, 5_000)
 
 
-def test_a_stream_without_records(streams: Namespace, uri: str, name: str, read: Read) -> None:
+def test_a_stream_without_records_has_no_rows(
+    streams: Namespace, uri: str, name: str, read: Read
+) -> None:
     streams.create_stream(name)
     assert values(uri, stream=name, start="latest") == values(uri, stream=name) == []
     assert read(namespace=NAMESPACE, stream=name).load().count() == 0
 
 
-def test_through_spark_in_many_tasks(streams: Namespace, name: str, read: Read) -> None:
+def test_a_stream_is_read_in_many_tasks(streams: Namespace, name: str, read: Read) -> None:
     append(streams, name, numbered(0, 20_000, 100), segments=3)
     frame = read(namespace=NAMESPACE, stream=name, partitionBytes="300k").load()
     assert frame.rdd.getNumPartitions() > 5
@@ -215,7 +219,7 @@ def test_through_spark_in_many_tasks(streams: Namespace, name: str, read: Read) 
     assert frame.filter("sequence < 3").count() == 3
 
 
-def test_sql(streams: Namespace, uri: str, name: str, spark: SparkSession) -> None:
+def test_sql_reads_a_stream(streams: Namespace, uri: str, name: str, spark: SparkSession) -> None:
     append(streams, name, numbered(0, 100))
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW orders USING quire "
@@ -228,7 +232,7 @@ def test_sql(streams: Namespace, uri: str, name: str, spark: SparkSession) -> No
 # -- columns and counts -----------------------------------------------------------------------
 
 
-def test_chosen_columns(streams: Namespace, name: str, read: Read) -> None:
+def test_columns_of_a_stream_can_be_selected(streams: Namespace, name: str, read: Read) -> None:
     append(streams, name, numbered(0, 10))
     frame = read(namespace=NAMESPACE, stream=name, columns="value,sequence").load()
     assert [(bytes(r.value), r.sequence) for r in frame.collect()] == [
@@ -259,7 +263,9 @@ def test_counting_needs_no_bookie(tmp_path: Path) -> None:
 # -- filters ----------------------------------------------------------------------------------
 
 
-def test_filters_choose_what_is_read(streams: Namespace, name: str, read: Read) -> None:
+def test_filters_select_the_records_that_are_read(
+    streams: Namespace, name: str, read: Read
+) -> None:
     """Fewer tasks, and what Spark leaves of all."""
     for n in range(2):
         append(streams, f"{name}-{n}", numbered(0, 1_000, 100), segments=4)
@@ -295,7 +301,9 @@ def test_filters_choose_what_is_read(streams: Namespace, name: str, read: Read) 
 # -- what is gone -----------------------------------------------------------------------------
 
 
-def test_truncation(streams: Namespace, uri: str, name: str) -> None:
+def test_a_truncated_stream_is_read_from_its_first_record(
+    streams: Namespace, uri: str, name: str
+) -> None:
     append(streams, name, numbered(0, 900), segments=3)
     everything = records(streams, name)
     cut = everything[417].position
@@ -312,7 +320,7 @@ def test_truncation(streams: Namespace, uri: str, name: str) -> None:
         values(uri, stream=name, start="2:0:0", end="3:0:0")
 
 
-def test_truncated_while_it_is_read(
+def test_a_truncation_during_a_read_is_a_gap_or_skipped(
     streams: Namespace, client: blocking.Client, uri: str, name: str
 ) -> None:
     append(streams, name, numbered(0, 900), segments=3)
@@ -331,7 +339,7 @@ def test_truncated_while_it_is_read(
             assert found == numbered(600, 900)
 
 
-def test_a_lost_ledger(
+def test_a_lost_ledger_is_a_gap_or_skipped(
     streams: Namespace, client: blocking.Client, uri: str, name: str, read: Read
 ) -> None:
     append(streams, name, numbered(0, 300), segments=3)
@@ -382,8 +390,8 @@ def test_one_clear_error_from_spark(streams: Namespace, read: Read) -> None:
 # -- bookies that die -------------------------------------------------------------------------
 
 
-def test_bookies_die_while_tasks_read(tmp_path: Path) -> None:
-    """Without one of three bookies reads continue. Without all there is one clear error."""
+def test_reads_survive_the_death_of_one_bookie(tmp_path: Path) -> None:
+    """Reads continue without one of three bookies. Without any there is one clear error."""
     with LocalCluster(bookies=3, directory=tmp_path) as cluster:
         with (
             blocking.connect(cluster.uri) as client,

@@ -135,7 +135,7 @@ def without_lives(offset: Json) -> Json:
 @pytest.mark.parametrize("read", [1, 3], ids=["one read", "three read"])
 @pytest.mark.parametrize("segments", [1, 2, 3, 5])
 @pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "running"])
-def test_it_fails(
+def test_a_query_fails_when_its_stream_is_recreated(
     streams: Namespace, name: str, query: Start, read: int, segments: int, restarted: bool
 ) -> None:
     append(streams, name, numbered(0, 20), segments=read)
@@ -153,7 +153,7 @@ def test_it_fails(
 @pytest.mark.parametrize("read", [1, 3], ids=["one read", "three read"])
 @pytest.mark.parametrize("segments", [1, 2, 5])
 @pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "running"])
-def test_it_delivers_the_present_stream_from_its_beginning(
+def test_a_lenient_query_reads_the_recreated_stream_from_its_beginning(
     streams: Namespace, name: str, query: Start, read: int, segments: int, restarted: bool
 ) -> None:
     append(streams, name, numbered(0, 20), segments=read)
@@ -170,7 +170,7 @@ def test_it_delivers_the_present_stream_from_its_beginning(
 
 @pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "running"])
 @pytest.mark.parametrize("segments", [1, 2])
-def test_as_many_records_in_as_many_segments(
+def test_a_recreated_stream_of_the_same_shape_is_noticed(
     streams: Namespace, name: str, query: Start, segments: int, restarted: bool
 ) -> None:
     """Only the creation of the stream distinguishes the two."""
@@ -187,7 +187,9 @@ def test_as_many_records_in_as_many_segments(
     assert careless.values == numbered(0, 20) + numbered(1000, 1020)
 
 
-def test_one_that_has_no_records_yet(streams: Namespace, name: str, query: Start) -> None:
+def test_a_recreated_stream_without_records_is_noticed(
+    streams: Namespace, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 20))
     careful, careless = query(stream=name), query(stream=name, failOnDataLoss="false")
     for each in (careful, careless):
@@ -204,7 +206,9 @@ def test_one_that_has_no_records_yet(streams: Namespace, name: str, query: Start
     fails(careful, name)
 
 
-def test_a_position_within_a_segment(streams: Namespace, name: str, query: Start) -> None:
+def test_a_recreated_stream_is_noticed_within_a_segment(
+    streams: Namespace, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 20))
     limit = {"stream": name, "maxRecordsPerTrigger": 7}
     careful, careless = query(**limit), query(**limit, failOnDataLoss="false")
@@ -218,7 +222,9 @@ def test_a_position_within_a_segment(streams: Namespace, name: str, query: Start
 
 
 @pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "running"])
-def test_streams_of_a_pattern(streams: Namespace, name: str, query: Start, restarted: bool) -> None:
+def test_a_recreated_stream_of_a_pattern_is_noticed(
+    streams: Namespace, name: str, query: Start, restarted: bool
+) -> None:
     for part in "ab":
         append(streams, f"{name}/{part}", numbered(0, 20))
     pattern = {"streamPattern": f"{name}/*"}
@@ -235,7 +241,9 @@ def test_streams_of_a_pattern(streams: Namespace, name: str, query: Start, resta
     assert sorted(careless.values[40:]) == sorted(numbered(1000, 1020) + numbered(20, 30))
 
 
-def test_available_now(streams: Namespace, name: str, query: Start) -> None:
+def test_available_now_notices_a_recreated_stream(
+    streams: Namespace, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 20), segments=2)
     careful, careless = query(stream=name), query(stream=name, failOnDataLoss="false")
     for each in (careful, careless):
@@ -252,7 +260,7 @@ def test_available_now(streams: Namespace, name: str, query: Start) -> None:
 
 
 @pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "running"])
-def test_created_again_between_the_plan_of_a_batch_and_its_run(
+def test_a_stream_recreated_between_plan_and_run_is_noticed(
     streams: Namespace, name: str, query: Start, restarted: bool
 ) -> None:
     append(streams, name, numbered(0, 20))
@@ -269,7 +277,7 @@ def test_created_again_between_the_plan_of_a_batch_and_its_run(
     assert careless.values == numbered(1000, 1020)
 
 
-def test_a_planned_batch_of_the_present_stream_is_the_same_when_it_is_run_again(
+def test_a_planned_batch_of_a_recreated_stream_is_repeatable(
     streams: Namespace, name: str, query: Start
 ) -> None:
     append(streams, name, numbered(0, 20))
@@ -287,7 +295,7 @@ def test_a_planned_batch_of_the_present_stream_is_the_same_when_it_is_run_again(
 # -- checkpoints of versions before lives -----------------------------------------------------
 
 
-def test_an_old_checkpoint_goes_on_and_learns_the_life(
+def test_an_old_checkpoint_continues_and_stores_the_life(
     streams: Namespace, name: str, query: Start
 ) -> None:
     append(streams, name, numbered(0, 20), segments=2)
@@ -319,7 +327,9 @@ def test_an_old_checkpoint_notices_other_numbers_of_records(
     assert careless.values == numbered(0, 20) + numbered(1000, 1050)
 
 
-def test_an_old_checkpoint_in_a_running_query(streams: Namespace, name: str, query: Start) -> None:
+def test_a_running_query_with_an_old_checkpoint_notices_a_recreated_stream(
+    streams: Namespace, name: str, query: Start
+) -> None:
     """The life that the stream had when the query opened it counts, also before the first batch."""
     append(streams, name, numbered(0, 20))
     running = query(stream=name)
@@ -334,8 +344,8 @@ def test_an_old_checkpoint_in_a_running_query(streams: Namespace, name: str, que
 def test_an_old_checkpoint_cannot_tell_streams_of_the_same_shape(
     streams: Namespace, name: str, query: Start
 ) -> None:
-    """As documented: the same number of records before the same segment, while the query was
-    down."""
+    """This limitation is documented. It needs the same number of records before the same
+    segment."""
     append(streams, name, numbered(0, 20))
     running = query(stream=name)
     running.until(20)

@@ -79,7 +79,7 @@ def only_its_ledgers(client: blocking.Client, streams: Namespace, name: str) -> 
 # -- what is written --------------------------------------------------------------------------
 
 
-def test_a_query_goes_on_where_it_was(
+def test_a_query_continues_at_its_checkpoint(
     client: blocking.Client, streams: Namespace, stream: str, run: Run,
     numbers: Callable[..., DataFrame], tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -107,7 +107,7 @@ def test_rows_are_sorted_within_a_batch(
     ]
 
 
-def test_a_column_says_which_stream(
+def test_a_column_selects_the_stream_of_a_row(
     streams: Namespace, stream: str, run: Run, numbers: Callable[..., DataFrame], tmp_path: Path
 ) -> None:
     frame = numbers(300).selectExpr(
@@ -127,7 +127,7 @@ def test_a_column_says_which_stream(
 # -- who writes -------------------------------------------------------------------------------
 
 
-def test_another_query_of_the_same_writer_must_say_so(
+def test_another_query_of_the_same_writer_needs_the_takeover_option(
     client: blocking.Client, streams: Namespace, stream: str, run: Run,
     numbers: Callable[..., DataFrame],
 ) -> None:  # fmt: skip
@@ -145,7 +145,7 @@ def test_another_query_of_the_same_writer_must_say_so(
     assert read(streams, stream) == [*range(200), *range(200), *range(100)]
 
 
-def test_what_names_the_writer(
+def test_the_writer_is_named_by_option_query_or_checkpoint(
     streams: Namespace, stream: str, run: Run, numbers: Callable[..., DataFrame], tmp_path: Path
 ) -> None:
     run(numbers(100), "a", name="orders")
@@ -174,10 +174,10 @@ def test_what_names_the_writer(
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
     ],
 )
-def test_one_clear_message(
+def test_a_sink_error_is_one_clear_message(
     cluster: LocalCluster, stream: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark, ask for the writer, and check the error."""
+    """The test asks for the writer without Spark, and checks the error."""
     given = {
         "metadata": cluster.uri, "namespace": NAMESPACE, "stream": stream,
         "checkpointLocation": "/anywhere", **options,
@@ -209,7 +209,7 @@ def test_spark_shows_the_message(
 # -- failures ---------------------------------------------------------------------------------
 
 
-def test_a_task_fails_once(
+def test_a_retried_task_publishes_its_rows_once(
     client: blocking.Client, streams: Namespace, stream: str, run: Run,
     numbers: Callable[..., DataFrame], tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -223,7 +223,7 @@ def test_a_task_fails_once(
 
 
 @pytest.mark.parametrize("step", ["before-merge", "after-merge", "after-transaction"])
-def test_a_commit_fails(
+def test_a_failed_commit_keeps_the_published_rows(
     client: blocking.Client, streams: Namespace, stream: str, run: Run,
     numbers: Callable[..., DataFrame], tmp_path: Path, step: str,
 ) -> None:  # fmt: skip
@@ -242,7 +242,7 @@ def test_a_commit_fails(
 
 
 @pytest.mark.parametrize("fence", [False, True])
-def test_a_writer_opens_the_stream_during_a_batch(
+def test_a_writer_that_opens_the_stream_during_a_batch_keeps_it(
     client: blocking.Client, streams: Namespace, stream: str, run: Run, cluster: LocalCluster,
     numbers: Callable[..., DataFrame], tmp_path: Path, fence: bool,
 ) -> None:  # fmt: skip

@@ -138,7 +138,7 @@ Start = Callable[..., Query]
 # -- what is read -----------------------------------------------------------------------------
 
 
-def test_follows_a_writer_over_rolls_and_restarts(
+def test_a_query_follows_a_writer_over_rolls_and_restarts(
     streams: Namespace, name: str, query: Start
 ) -> None:
     streams.create_stream(name)
@@ -157,7 +157,7 @@ def test_follows_a_writer_over_rolls_and_restarts(
     assert 0 not in running.sizes  # no trigger without records
 
 
-def test_an_appended_record_wakes_it(
+def test_an_appended_record_wakes_the_query(
     streams: Namespace, name: str, query: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quire.spark.streams.query.POLL_S", LIMIT_S)
@@ -171,7 +171,7 @@ def test_an_appended_record_wakes_it(
     assert running.values == [b"late"]
 
 
-def test_an_idle_query_asks_nobody(
+def test_an_idle_query_sends_no_requests(
     streams: Namespace, name: str, query: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
@@ -198,7 +198,7 @@ def test_an_idle_query_asks_nobody(
 @pytest.mark.parametrize(
     ("start", "first"), [("earliest", 0), ("latest", 100), ("seq:40", 40), ("1:0:7", 7)]
 )
-def test_where_it_begins(
+def test_a_query_starts_at_the_requested_position(
     streams: Namespace, name: str, query: Start, start: str, first: int
 ) -> None:
     append(streams, name, numbered(0, 100))
@@ -209,7 +209,7 @@ def test_where_it_begins(
     assert running.values == numbered(first, 150)
 
 
-def test_a_beginning_at_the_end_is_stored_before_anything_is_read(
+def test_a_start_at_the_end_is_stored_before_the_first_read(
     streams: Namespace, name: str, query: Start
 ) -> None:
     """Spark asks for the beginning again if the query died before its first commit."""
@@ -228,7 +228,7 @@ def test_a_beginning_at_the_end_is_stored_before_anything_is_read(
     assert running.values == numbered(100, 150)
 
 
-def test_a_stream_that_ends(streams: Namespace, name: str, query: Start) -> None:
+def test_a_query_follows_a_stream_to_its_end(streams: Namespace, name: str, query: Start) -> None:
     with streams.open_writer(name, create=True) as writer:
         writer.append_many(numbered(0, 10))
         writer.end_stream()
@@ -254,7 +254,7 @@ def unequal(streams: Namespace, name: str) -> dict[str, list[bytes]]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 99, 100, 300, 5_000])
-def test_records_in_a_trigger(streams: Namespace, query: Start, limit: int) -> None:
+def test_records_in_a_trigger_are_limited(streams: Namespace, query: Start, limit: int) -> None:
     name = f"records-{limit}"
     content = unequal(streams, name)
     with streams.open_writer(f"{name}/b") as writer:
@@ -278,7 +278,7 @@ def test_records_in_a_trigger(streams: Namespace, query: Start, limit: int) -> N
 
 
 @pytest.mark.parametrize("limit", [1, 700, 3_000, 20_000])
-def test_bytes_in_a_trigger(
+def test_bytes_in_a_trigger_are_limited(
     streams: Namespace, client: blocking.Client, query: Start, limit: int
 ) -> None:
     name = f"bytes-{limit}"
@@ -310,7 +310,9 @@ def test_bytes_in_a_trigger(
     assert running.found == {**content, f"{name}/b": content[f"{name}/b"][:100]}
 
 
-def test_at_least_so_many_records(streams: Namespace, name: str, query: Start) -> None:
+def test_a_trigger_waits_for_the_minimum_of_records(
+    streams: Namespace, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 50))
     held = query(stream=name, minRecordsPerTrigger=100, maxTriggerDelay="1h")
     assert [held.trigger() for _ in range(3)] == [0, 0, 0]
@@ -329,7 +331,9 @@ def test_at_least_so_many_records(streams: Namespace, name: str, query: Start) -
     assert held.values == numbered(0, 120)
 
 
-def test_spark_may_want_all(streams: Namespace, name: str, query: Start) -> None:
+def test_a_read_limit_of_all_records_is_accepted(
+    streams: Namespace, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 50))
     running = query(stream=name, maxRecordsPerTrigger=10)
     running.limit = ReadAllAvailable()
@@ -363,7 +367,9 @@ def test_available_now_stops_where_the_streams_ended(
 # -- what is gone -----------------------------------------------------------------------------
 
 
-def test_truncated_below_the_offset(streams: Namespace, name: str, query: Start) -> None:
+def test_a_truncation_after_the_offset_is_a_gap_or_skipped(
+    streams: Namespace, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 90), segments=3)
     running = query(stream=name, maxRecordsPerTrigger=10)
     running.until(10)
@@ -378,7 +384,9 @@ def test_truncated_below_the_offset(streams: Namespace, name: str, query: Start)
     assert careless.values == numbered(30, 90)
 
 
-def test_what_was_read_may_be_truncated(streams: Namespace, name: str, query: Start) -> None:
+def test_records_that_were_read_may_be_truncated(
+    streams: Namespace, name: str, query: Start
+) -> None:
     """There is no false alarm, even if all read segments are gone and the query was down."""
     append(streams, name, numbered(0, 60), segments=2)
     with streams.open_writer(name) as writer:
@@ -403,7 +411,7 @@ def test_what_was_read_may_be_truncated(streams: Namespace, name: str, query: St
 # -- checkpoints ------------------------------------------------------------------------------
 
 
-def test_checkpoints_of_something_else(
+def test_a_checkpoint_of_another_stream_is_refused(
     streams: Namespace, client: blocking.Client, uri: str, name: str, query: Start
 ) -> None:
     append(streams, name, numbered(0, 10))
@@ -440,7 +448,9 @@ def test_checkpoints_of_something_else(
             running.reader.latestOffset(offset, running.limit)
 
 
-def test_a_stream_that_was_made_again(streams: Namespace, name: str, query: Start) -> None:
+def test_a_recreated_stream_is_an_error_or_read_from_its_beginning(
+    streams: Namespace, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 30), segments=3)
     running = query(stream=name)
     running.until(30)
@@ -454,7 +464,7 @@ def test_a_stream_that_was_made_again(streams: Namespace, name: str, query: Star
         running.restart()
 
 
-def test_streams_of_a_pattern_come_and_go(
+def test_streams_of_a_pattern_are_discovered_and_removed(
     streams: Namespace, name: str, query: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_query, "DISCOVERY_INTERVAL_S", 0.0)
@@ -473,7 +483,7 @@ def test_streams_of_a_pattern_come_and_go(
     assert f"{name}/a" not in careless.offset["streams"]
 
 
-def test_missing_streams(streams: Namespace, name: str, query: Start) -> None:
+def test_missing_streams_are_an_error(streams: Namespace, name: str, query: Start) -> None:
     with pytest.raises(NoSuchStreamError, match="stream nowhere does not exist in namespace"):
         query(stream="nowhere")
     with pytest.raises(NoSuchNamespaceError, match="no namespace /no/where"):
@@ -484,7 +494,9 @@ def test_missing_streams(streams: Namespace, name: str, query: Start) -> None:
 # -- lag --------------------------------------------------------------------------------------
 
 
-def test_lag(streams: Namespace, client: blocking.Client, name: str, query: Start) -> None:
+def test_the_lag_of_a_query_is_reported(
+    streams: Namespace, client: blocking.Client, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 90, 20), segments=3)
     running = query(stream=name, maxRecordsPerTrigger=30)
     running.trigger()
@@ -502,7 +514,9 @@ def test_lag(streams: Namespace, client: blocking.Client, name: str, query: Star
     assert reported["lag"] == {name: {"records": 0, "bytes": 0, "seconds": 0.0}}
 
 
-def test_a_subscription_tells_how_far_it_is(streams: Namespace, name: str, query: Start) -> None:
+def test_a_subscription_stores_the_position_of_a_query(
+    streams: Namespace, name: str, query: Start
+) -> None:
     append(streams, name, numbered(0, 20))
     running = query(stream=name, subscription="spark", maxRecordsPerTrigger=10)
     running.until(20)
@@ -514,8 +528,11 @@ def test_a_subscription_tells_how_far_it_is(streams: Namespace, name: str, query
 # -- bookies that die -------------------------------------------------------------------------
 
 
-def test_bookies_die_while_it_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one bookie it continues. Without all it waits, and finally fails with one error."""
+def test_a_query_survives_the_death_of_one_bookie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query continues without one bookie. Without any, it waits and then fails with one
+    error."""
     with LocalCluster(bookies=4, directory=tmp_path) as cluster:
         with (
             blocking.connect(cluster.uri) as client,
@@ -593,7 +610,7 @@ class Collected:
 Frames = Callable[..., DataStreamReader]
 
 
-def test_a_query_follows_and_goes_on_after_a_restart(
+def test_a_query_continues_after_a_restart(
     streams: Namespace, name: str, read_stream: Frames, tmp_path: Path, spark: SparkSession
 ) -> None:
     """After rolls, a truncation and a restart nothing is missing or duplicated, and lag is
@@ -632,7 +649,7 @@ def test_a_query_follows_and_goes_on_after_a_restart(
         spark.streams.removeListener(listener)
 
 
-def test_available_now_with_a_limit(
+def test_available_now_respects_a_limit(
     streams: Namespace, name: str, read_stream: Frames, tmp_path: Path
 ) -> None:
     append(streams, name, numbered(0, 1_000), segments=3)

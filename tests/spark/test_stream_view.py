@@ -13,7 +13,7 @@ from quire.streams.write.takeover import take_over
 from tests.support.streams import Bench, run
 
 
-def test_a_segment_that_stays_empty_does_not_make_another_stream() -> None:
+def test_a_segment_that_stays_empty_is_no_sign_of_another_stream() -> None:
     """Its number is assigned again, with another ledger. A query had stopped just before it.
 
     The query then said that another stream had got the name. Found by seed 2600904582 of the
@@ -49,7 +49,7 @@ def test_a_segment_that_stays_empty_does_not_make_another_stream() -> None:
     run(scene)
 
 
-def test_records_that_come_meanwhile_are_not_before_a_position(
+def test_records_appended_meanwhile_are_not_counted_before_a_position(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The number of records before a position identifies the stream later.

@@ -92,7 +92,7 @@ def test_rows_keep_their_order(
     only_its_ledgers(client, streams, [stream])
 
 
-def test_large_partitions_stay_segments(
+def test_large_partitions_become_segments_without_a_copy(
     spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
 ) -> None:
     frame = spark.range(0, 24_000, 1, 3).selectExpr(
@@ -104,7 +104,7 @@ def test_large_partitions_stay_segments(
     only_its_ledgers(client, streams, [stream])
 
 
-def test_a_transaction_is_written_once(
+def test_a_stream_transaction_is_written_once(
     spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
 ) -> None:
     save(numbers(spark, 0, 100, 2), txnId="a")
@@ -114,19 +114,25 @@ def test_a_transaction_is_written_once(
     only_its_ledgers(client, streams, [stream])
 
 
-def test_an_empty_job(spark: SparkSession, streams: Namespace, stream: str, save: Save) -> None:
+def test_a_job_without_rows_publishes_nothing(
+    spark: SparkSession, streams: Namespace, stream: str, save: Save
+) -> None:
     save(numbers(spark, 0, 0, 2), txnId="a")
     assert streams.segments(stream) == []
     save(numbers(spark, 0, 10, 2), txnId="a")  # done already
     assert read(streams, stream) == []
 
 
-def test_a_stream_is_made(spark: SparkSession, streams: Namespace, stream: str, save: Save) -> None:
+def test_a_missing_stream_is_created_on_request(
+    spark: SparkSession, streams: Namespace, stream: str, save: Save
+) -> None:
     save(numbers(spark, 0, 10, 1), stream=f"{stream}-2", createStream="true")
     assert read(streams, f"{stream}-2") == list(range(10))
 
 
-def test_given_txids(spark: SparkSession, streams: Namespace, stream: str, save: Save) -> None:
+def test_given_txids_are_written(
+    spark: SparkSession, streams: Namespace, stream: str, save: Save
+) -> None:
     streams.configure_stream(stream, {"txids": "given"})
     frame = spark.range(0, 3_000, 1, 3).selectExpr("string(id) AS value", "id DIV 2 AS txid")
     save(frame)
@@ -145,7 +151,7 @@ def test_given_txids(spark: SparkSession, streams: Namespace, stream: str, save:
     assert len(read(streams, stream)) == 3_010
 
 
-def test_time_is_the_txid_otherwise(
+def test_the_time_is_the_default_txid(
     spark: SparkSession, streams: Namespace, stream: str, save: Save
 ) -> None:
     with streams.open_writer(stream) as writer:
@@ -161,7 +167,9 @@ def test_time_is_the_txid_otherwise(
         save(frame, txidColumn="txid")
 
 
-def test_the_sink_sorts(spark: SparkSession, streams: Namespace, stream: str, save: Save) -> None:
+def test_the_sink_sorts_rows(
+    spark: SparkSession, streams: Namespace, stream: str, save: Save
+) -> None:
     frame = spark.range(0, 30_000, 1, 2).selectExpr("string(id) AS value", "id % 3 AS kind")
     save(frame, orderBy="kind", valueColumn="value")
     halves = [list(range(15_000)), list(range(15_000, 30_000))]
@@ -170,7 +178,7 @@ def test_the_sink_sorts(spark: SparkSession, streams: Namespace, stream: str, sa
     ]
 
 
-def test_a_column_says_which_stream(
+def test_a_column_selects_the_stream_of_a_row(
     spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
 ) -> None:
     names = [f"{stream}/{name}" for name in ("a", "b", "c")]
@@ -197,7 +205,7 @@ def test_a_column_says_which_stream(
 def test_a_job_leaves_no_plan_in_streams_that_it_did_not_write(
     cluster: LocalCluster, client: blocking.Client, streams: Namespace, stream: str
 ) -> None:
-    """Without Spark, call the writer as Spark does for a job without rows, and for a failed one."""
+    """The test calls the writer as Spark does for a job without rows and for a failed one."""
     names = [f"{stream}/{name}" for name in ("a", "b")]
     for name in names:
         streams.create_stream(name)
@@ -260,7 +268,7 @@ def test_a_job_leaves_no_plan_in_streams_that_it_did_not_write(
 def test_one_clear_message(
     cluster: LocalCluster, stream: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark, ask for the writer, and check the error."""
+    """The test asks for the writer without Spark, and checks the error."""
     given = {"metadata": cluster.uri, "namespace": NAMESPACE}
     if "streams" not in options:
         given |= {"stream": stream, "keyColumn": "other"}
@@ -293,7 +301,7 @@ def test_a_null_is_refused(
 # -- failures ---------------------------------------------------------------------------------
 
 
-def test_the_input_of_a_task_fails_once(
+def test_a_job_whose_input_fails_once_publishes_its_rows_once(
     spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
 ) -> None:
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

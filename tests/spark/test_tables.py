@@ -44,7 +44,9 @@ def rows(uri: str, table: str, **options: Any) -> list[Row]:
     return [row for batch in batches(reader, reader.partitions()) for row in batch.to_pylist()]
 
 
-def test_ledgers(client: blocking.Client, cluster: LocalCluster) -> None:
+def test_the_ledger_table_lists_every_ledger(
+    client: blocking.Client, cluster: LocalCluster
+) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     custom = {"owner": b"me", "odd": b"\xff"}
     with client.create_ledger(ensemble_size=3, write_quorum=2, digest="hmac", custom=custom) as one:
@@ -71,7 +73,7 @@ def test_ledgers(client: blocking.Client, cluster: LocalCluster) -> None:
     assert set(found) == set(fragments)
 
 
-def test_ledgers_in_many_tasks(
+def test_ledgers_are_listed_in_many_tasks(
     client: blocking.Client, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = []
@@ -114,7 +116,7 @@ def test_fragments_follow_changes_of_the_ensemble_and_bookies_that_are_gone(
         worker.close_clients()
 
 
-def test_streams_and_segments(
+def test_the_tables_of_streams_and_segments_are_complete(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster
 ) -> None:
     append(streams, "done", numbered(0, 90), segments=3)
@@ -153,7 +155,7 @@ def test_streams_and_segments(
     assert {row["stream"] for row in everywhere if row["namespace"] == streams.path} == set(found)
 
 
-def test_one_that_cannot_be_read_stops_no_table(
+def test_an_unreadable_stream_stops_no_table(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster
 ) -> None:
     for name in ("apple", "melon", "pear"):
@@ -180,7 +182,7 @@ def test_one_that_cannot_be_read_stops_no_table(
         call(tree.delete_tree(f"{streams.path}/melon"))
 
 
-def test_subscriptions_and_lag(streams: Namespace, cluster: LocalCluster) -> None:
+def test_the_subscription_table_has_the_lag(streams: Namespace, cluster: LocalCluster) -> None:
     append(streams, "orders", numbered(0, 90), segments=3)
     append(streams, "unread", numbered(0, 10))
     streams.subscription("orders", "done").commit(DLSN(4, 0, 0))
@@ -234,7 +236,7 @@ def test_one_clear_error(read: Read) -> None:
     assert "there is no namespace /no/where" in message_of(caught.value)
 
 
-def test_a_schema_that_does_not_fit() -> None:
+def test_a_table_schema_that_does_not_fit_is_refused() -> None:
     options = TableOptions("lag", "sqlite:////nowhere.db")
     for field in (StructField("offset", LongType()), StructField("stream", LongType())):
         with pytest.raises(

@@ -116,7 +116,7 @@ def test_partitions_of_a_collated_column_are_not_pruned(
     assert loaded.where("p = 'ü'").count() == 3
 
 
-def test_partition_by_says_which_option_to_use(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_partition_by_names_the_option_to_use(spark: SparkSession, cluster: LocalCluster) -> None:
     writer = spark.range(3).selectExpr("id", "1 AS p").write.format("quire").mode("append")
     given = {"metadata": cluster.uri, "dataset": "by"}
     with pytest.raises(UsageError, match="option 'partitionColumns'"):
@@ -149,7 +149,7 @@ def test_an_empty_dataset_has_its_columns(
 def test_a_frame_with_a_column_value_is_typed_only_if_asked(
     spark: SparkSession, read: Read, save: Save, name: str, datasets: Datasets
 ) -> None:
-    """What was written before datasets had schemas is written as before, byte for byte."""
+    """Such a frame is written with the same bytes as before datasets had schemas."""
     frame = spark.range(10).selectExpr("id", "string(id) AS value")
     with pytest.raises(PySparkException) as caught:
         save(frame)
@@ -339,7 +339,7 @@ def test_a_row_that_is_larger_than_an_entry_is_refused(
     assert datasets.read(name).bytes < 100_000
 
 
-def test_a_job_with_an_id_that_was_published_checks_and_writes_nothing(
+def test_a_job_with_a_published_id_writes_nothing(
     spark: SparkSession, read: Read, save: Save, datasets: Datasets, name: str
 ) -> None:
     save(spark.range(5), txnId="once")
@@ -383,7 +383,7 @@ def rows_of_version(version: bytes | None) -> bytes:
         (rows_of_version(b"1")[:-60], "cannot be decoded as rows of a dataset"),
     ],
 )
-def test_an_entry_that_is_no_rows_is_never_read_as_rows(
+def test_an_entry_without_rows_is_never_read_as_rows(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client, name: str, entry: bytes,
     message: str,
 ) -> None:  # fmt: skip

@@ -48,7 +48,7 @@ def test_sql_reads_and_writes_views(
         spark.catalog.dropTempView(view)
 
 
-def test_a_table_of_sql_says_what_to_use_instead(
+def test_create_table_names_the_statement_to_use_instead(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace
 ) -> None:
     append(streams, "never", numbered(0, 1))
@@ -58,7 +58,7 @@ def test_a_table_of_sql_says_what_to_use_instead(
     assert "use CREATE TEMPORARY VIEW" in message_of(caught.value)
 
 
-def test_a_table_that_is_made_of_a_query_says_what_to_use_instead(
+def test_create_table_as_select_names_the_call_to_use_instead(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """Spark passes no option to the writer of CREATE TABLE ... AS SELECT. A table that saveAsTable
@@ -102,7 +102,7 @@ def test_a_bad_name_is_an_error_before_any_task(spark: SparkSession, cluster: Lo
 # -- what is sent to executors ------------------------------------------------------------------
 
 
-def test_the_archive_is_what_is_imported(tmp_path: Path) -> None:
+def test_the_package_archive_has_the_imported_modules(tmp_path: Path) -> None:
     first, second = package_zip(tmp_path / "a.zip"), package_zip(tmp_path / "b.zip")
     assert first.read_bytes() == second.read_bytes()
     names = set(zipfile.ZipFile(first).namelist())
@@ -146,7 +146,7 @@ def test_discovery_finds_the_format() -> None:
 # -- what is configured -----------------------------------------------------------------------
 
 
-def test_the_environment_of_the_driver_configures() -> None:
+def test_the_environment_of_the_driver_configures_the_format() -> None:
     environment = {ENV_METADATA: "sqlite:////c.db", ENV_PASSWORD: SECRET}
     parsed = StreamReadOptions.parse({"stream": "s"}, environ=environment)
     assert (parsed.metadata, parsed.password) == ("sqlite:////c.db", SECRET.encode())

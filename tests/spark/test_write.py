@@ -58,7 +58,7 @@ def held(datasets: Datasets, name: str) -> set[int]:
 
 
 @pytest.mark.parametrize("partitions", [1, 5])
-def test_what_is_written_is_read_back(
+def test_written_rows_are_read_back(
     spark: SparkSession, read: Read, save: Save, datasets: Datasets, name: str,
     partitions: int,
 ) -> None:  # fmt: skip
@@ -89,7 +89,7 @@ def test_rows_of_a_partition_keep_their_order(
     assert found == list(range(30_000))
 
 
-def test_ledgers_say_what_they_belong_to(
+def test_ledgers_name_their_dataset_and_job(
     spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     save(
@@ -130,14 +130,16 @@ def test_empty_partitions_write_no_ledger(
         ("cast(id AS string) AS a, cast(id AS string) AS b, id AS value", {"valueColumn": "B"}),
     ],
 )
-def test_which_column_is_written(
+def test_the_value_column_is_selected(
     spark: SparkSession, read: Read, save: Save, name: str, select: str, options: dict[str, str]
 ) -> None:
     save(spark.range(100).selectExpr(*select.split(", ")), **options)
     assert multiset(read(dataset=name).load()) == Counter(b"%d" % n for n in range(100))
 
 
-def test_values_of_all_sizes(spark: SparkSession, read: Read, save: Save, name: str) -> None:
+def test_values_of_all_sizes_are_written(
+    spark: SparkSession, read: Read, save: Save, name: str
+) -> None:
     sizes = [0, 1, 100, 1_000_000, 3_000_000, 0, 5]
     frame = spark.createDataFrame(
         [(bytes([n]) * size,) for n, size in enumerate(sizes)], "value binary"
@@ -146,7 +148,7 @@ def test_values_of_all_sizes(spark: SparkSession, read: Read, save: Save, name: 
     assert multiset(read(dataset=name).load()) == multiset(frame)
 
 
-def test_append_and_overwrite(
+def test_datasets_are_appended_to_and_overwritten(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
     datasets: Datasets, name: str,
 ) -> None:  # fmt: skip
@@ -171,7 +173,7 @@ def test_a_dataset_can_be_overwritten_from_itself(
     assert multiset(read(dataset=name).load()) == expected
 
 
-def test_a_query_that_an_overwrite_overtakes_says_so(
+def test_a_query_overtaken_by_an_overwrite_reports_it(
     spark: SparkSession, read: Read, save: Save, name: str
 ) -> None:
     save(frame_of(spark, 300, 2))
@@ -199,7 +201,7 @@ def test_a_query_that_an_overwrite_overtakes_says_so(
 def test_one_clear_message(
     cluster: LocalCluster, name: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark, ask for the writer, and check the error."""
+    """The test asks for the writer without Spark, and checks the error."""
     given = {"metadata": cluster.uri, "dataset": name, **options}
     with pytest.raises(QuireError) as caught:
         data_source(given).writer(StructType().add("value", "string"), overwrite=False)
@@ -291,7 +293,7 @@ def assert_nothing_is_left(client: blocking.Client, datasets: Datasets, name: st
 # -- failures of tasks ------------------------------------------------------------------------
 
 
-def test_the_input_of_a_task_fails_once(
+def test_a_task_whose_input_fails_once_publishes_its_rows_once(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
     datasets: Datasets, name: str,
 ) -> None:  # fmt: skip
@@ -310,7 +312,7 @@ def test_the_input_of_a_task_fails_once(
 
 
 @pytest.mark.parametrize("fault", ["task raises", "worker dies"])
-def test_a_task_fails_once(
+def test_a_retried_task_writes_its_rows_once(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
     datasets: Datasets, name: str, fault: str,
 ) -> None:  # fmt: skip
@@ -334,7 +336,7 @@ def test_a_job_that_fails_publishes_nothing(
     sweep(client, name, set())
 
 
-def test_a_failed_job_does_not_touch_what_is_there(
+def test_a_failed_job_does_not_change_the_dataset(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
     datasets: Datasets, name: str,
 ) -> None:  # fmt: skip
@@ -350,7 +352,7 @@ def test_a_failed_job_does_not_touch_what_is_there(
 # -- failures of the commit -------------------------------------------------------------------
 
 
-def test_the_commit_fails_before_it_publishes(
+def test_a_commit_that_fails_before_publication_leaves_nothing(
     spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     with pytest.raises(PySparkException, match="injected: before publication"):
@@ -359,7 +361,7 @@ def test_the_commit_fails_before_it_publishes(
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_the_commit_fails_after_it_published(
+def test_a_commit_that_fails_after_publication_keeps_the_rows(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
     datasets: Datasets, name: str, mode: str,
 ) -> None:  # fmt: skip
@@ -376,7 +378,7 @@ def test_the_commit_fails_after_it_published(
     assert owned(client, name) == held(datasets, name)
 
 
-def test_the_answer_of_the_publication_is_lost(
+def test_a_publication_with_a_lost_reply_counts_once(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
     datasets: Datasets, name: str,
 ) -> None:  # fmt: skip
@@ -390,7 +392,7 @@ def test_the_answer_of_the_publication_is_lost(
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_transaction_is_written_once(
+def test_a_dataset_transaction_is_written_once(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
     datasets: Datasets, name: str, mode: str,
 ) -> None:  # fmt: skip
@@ -404,7 +406,7 @@ def test_a_transaction_is_written_once(
     assert multiset(read(dataset=name).load()) == expected
 
 
-def test_without_an_id_each_write_is_its_own(
+def test_writes_without_a_transaction_id_are_independent(
     spark: SparkSession, read: Read, save: Save, name: str
 ) -> None:
     frame = frame_of(spark, 500, 2)

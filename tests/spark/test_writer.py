@@ -90,7 +90,7 @@ def test_partitions_are_published_in_order(start: Start, values: Values) -> None
     assert values() == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
 
 
-def test_messages_say_what_was_written(start: Start) -> None:
+def test_task_messages_describe_the_written_entries(start: Start) -> None:
     (message,) = start().task([b"abc", b"", b"de"], 4, 1).messages
     assert message is not None
     assert (message.partition, message.attempt) == (4, 1)
@@ -99,7 +99,7 @@ def test_messages_say_what_was_written(start: Start) -> None:
     assert message == LedgerMessage(0, 0)
 
 
-def test_nothing_is_seen_before_the_commit(
+def test_no_row_is_visible_before_the_commit(
     start: Start, values: Values, client: blocking.Client
 ) -> None:
     driver = start().task([b"a"])
@@ -110,7 +110,7 @@ def test_nothing_is_seen_before_the_commit(
     assert values() == [b"a"]
 
 
-def test_abort_deletes_what_is_not_published(
+def test_abort_deletes_unpublished_ledgers(
     start: Start, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     driver = start().task([b"a"]).task([b"b"], 1)
@@ -121,14 +121,16 @@ def test_abort_deletes_what_is_not_published(
     driver.abort()  # again does no harm
 
 
-def test_abort_after_commit_keeps_what_is_published(start: Start, values: Values) -> None:
+def test_abort_after_commit_keeps_published_ledgers(start: Start, values: Values) -> None:
     driver = start().task([b"a"])
     driver.commit()
     driver.abort()
     assert values() == [b"a"]
 
 
-def test_commit_after_abort_publishes_no_holes(start: Start, datasets: Datasets, name: str) -> None:
+def test_commit_after_abort_publishes_no_deleted_ledger(
+    start: Start, datasets: Datasets, name: str
+) -> None:
     driver = start().task([b"a"])
     driver.abort()
     with pytest.raises(Exception, match="it was never created, or it was deleted"):
@@ -136,14 +138,14 @@ def test_commit_after_abort_publishes_no_holes(start: Start, datasets: Datasets,
     assert name not in datasets.list_datasets()
 
 
-def test_a_commit_that_is_repeated_publishes_once(start: Start, values: Values) -> None:
+def test_a_repeated_commit_publishes_once(start: Start, values: Values) -> None:
     driver = start().task([b"a"])
     driver.commit()
     driver.commit()
     assert values() == [b"a"]
 
 
-def test_a_zombie_with_the_same_transaction(
+def test_a_replaced_driver_with_the_same_transaction_publishes_nothing(
     start: Start, values: Values, client: blocking.Client
 ) -> None:
     """The first driver sleeps before its commit; the second is started in its place."""
@@ -158,7 +160,9 @@ def test_a_zombie_with_the_same_transaction(
     assert exists(client, driver.ledgers[0])
 
 
-def test_a_zombie_that_overwrites(start: Start, values: Values, client: blocking.Client) -> None:
+def test_a_replaced_driver_does_not_overwrite_a_later_job(
+    start: Start, values: Values, client: blocking.Client
+) -> None:
     zombie = start(txnId="t1", overwrite=True).task([b"zombie"])
     start(txnId="t1", overwrite=True).task([b"first"]).commit()
     later = start(txnId="t2", overwrite=True).task([b"later"])
@@ -168,7 +172,7 @@ def test_a_zombie_that_overwrites(start: Start, values: Values, client: blocking
     assert not exists(client, zombie.ledgers[0])
 
 
-def test_a_restarted_driver_does_not_write_what_is_published(
+def test_a_restarted_driver_does_not_write_published_rows_again(
     start: Start, values: Values, client: blocking.Client
 ) -> None:
     start(txnId="t").task([b"a"]).commit()
@@ -179,7 +183,7 @@ def test_a_restarted_driver_does_not_write_what_is_published(
     assert values() == [b"a"]
 
 
-def test_the_commit_cannot_reach_the_store(
+def test_a_commit_with_lost_replies_survives_the_abort(
     start: Start, values: Values, client: blocking.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publication is made, no answer comes, the driver gives up; nothing is lost by the abort
@@ -199,7 +203,7 @@ def test_the_commit_cannot_reach_the_store(
     assert values() == [b"a"]
 
 
-def test_the_cleaning_up_fails(
+def test_a_failed_cleanup_does_not_fail_the_job(
     start: Start, values: Values, client: blocking.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The dataset is published: the job succeeded. The sweep finds what is left."""
@@ -232,7 +236,7 @@ def test_the_sweep_spares_young_and_foreign_ledgers(
     assert exists(client, foreign.ledger_id)
 
 
-def test_replaced_ledgers_of_others_are_kept(
+def test_replaced_ledgers_of_other_writers_are_kept(
     start: Start, values: Values, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     """A ledger that was published by hand was not written for the dataset."""

@@ -23,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_write_read_overwrite(
+def test_datasets_work_with_zookeeper(
     spark: SparkSession, read: Callable[..., DataFrameReader], save: Callable[..., None],
     client: blocking.Client, name: str,
 ) -> None:  # fmt: skip
@@ -38,7 +38,7 @@ def test_write_read_overwrite(
     assert not before & set(client.list_ledgers())
 
 
-def test_large_datasets_fit(client: blocking.Client, datasets: Datasets) -> None:
+def test_large_datasets_fit_into_zookeeper(client: blocking.Client, datasets: Datasets) -> None:
     """More than ZooKeeper takes in one value: 1 MB."""
     ids = []
     for _ in range(3):

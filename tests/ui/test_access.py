@@ -67,9 +67,7 @@ def enabled(dashboard: Dashboard) -> bool:
     return not dashboard.recovery_is_off()
 
 
-def test_the_address_with_the_token_opens_the_page_logged_in(
-    dashboard: Dashboard, page: Page
-) -> None:
+def test_an_address_with_the_token_opens_a_logged_in_page(dashboard: Dashboard, page: Page) -> None:
     asked: list[str] = []
     page.on("request", lambda one: asked.append(one.url))
     page.goto(address_with_token(dashboard.url, TOKEN))
@@ -90,7 +88,7 @@ def test_the_address_with_the_token_opens_the_page_logged_in(
     assert other.url == f"{dashboard.url}/#/work"
 
 
-def test_the_page_that_is_opened_leads_there(
+def test_the_page_opened_in_the_browser_redirects_to_the_dashboard(
     dashboard: Dashboard, page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
@@ -102,7 +100,7 @@ def test_the_page_that_is_opened_leads_there(
     assert kept(page) == TOKEN
 
 
-def test_without_the_token_nothing_can_be_pressed(dashboard: Dashboard, page: Page) -> None:
+def test_buttons_are_disabled_without_the_token(dashboard: Dashboard, page: Page) -> None:
     """The page says why, and takes the token, with the keyboard alone."""
     page.goto(f"{dashboard.url}/#/work")
     expect(pause(page)).to_be_disabled()
@@ -131,7 +129,7 @@ def test_without_the_token_nothing_can_be_pressed(dashboard: Dashboard, page: Pa
     ("option", "why"),
     [((), "This server was started without a token"), (("--http-read-only",), "is read-only")],
 )
-def test_a_server_that_changes_nothing_says_so(
+def test_a_read_only_server_is_marked_as_read_only(
     start: Callable[..., str], page: Page, option: tuple[str, ...], why: str
 ) -> None:
     page.goto(f"{start(*option)}/#/work")
@@ -160,7 +158,7 @@ def test_a_server_that_protects_everything_asks_for_the_token(
 
 
 @pytest.mark.parametrize("answer", ["Escape", "Enter", "Cancel"])
-def test_a_question_that_is_not_confirmed_changes_nothing(
+def test_an_unconfirmed_question_changes_nothing(
     dashboard: Dashboard, tab: Tab, answer: str
 ) -> None:
     """The button that does nothing has the focus, so pressing Enter at once does nothing."""
@@ -202,7 +200,7 @@ def test_a_question_is_confirmed_with_the_keyboard(dashboard: Dashboard, tab: Ta
     assert enabled(dashboard)
 
 
-def test_a_rebalance_is_asked_for(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_rebalance_is_started_after_a_question(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open("work")
     page.get_by_role("button", name="Rebalance the cluster").click()

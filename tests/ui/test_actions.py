@@ -238,7 +238,7 @@ PAGES: dict[str, tuple[str, str, Callable[..., Values], str, str]] = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_pages_of_a_list(tab: Tab, name: str) -> None:
+def test_a_list_has_pages(tab: Tab, name: str) -> None:
     page = tab.page
     path, url, answer, back, on = PAGES[name]
 
@@ -262,7 +262,7 @@ def test_the_pages_of_a_list(tab: Tab, name: str) -> None:
     expect(head).to_have_text("1")
 
 
-def test_a_filter_that_is_not_done_looks_further(tab: Tab) -> None:
+def test_an_unfinished_filter_can_be_continued(tab: Tab) -> None:
     """Each request looks at ledgers for a short time only, so a page may end before its last."""
     page, asked = tab.page, []
 
@@ -283,7 +283,7 @@ def test_a_filter_that_is_not_done_looks_further(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
-def test_what_is_not_known_is_left_out_on_a_phone_and_meanings_have_code(tab: Tab) -> None:
+def test_unknown_values_are_omitted_on_a_phone(tab: Tab) -> None:
     page = tab.page
     rows = [bookie({"id": "away", "state": "gone", "location": None, "free_bytes": None})]
     answers = {
@@ -308,7 +308,7 @@ def test_what_is_not_known_is_left_out_on_a_phone_and_meanings_have_code(tab: Ta
     expect(page.locator(".keys .meaning code").first).to_have_text("--metadata")
 
 
-def test_why_a_directory_is_full_has_sizes_in_words(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_reason_for_a_full_directory_has_readable_sizes(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("")
     said = tab.page.evaluate(
         """async () => {
@@ -327,7 +327,7 @@ def test_why_a_directory_is_full_has_sizes_in_words(dashboard: Dashboard, tab: T
 # -- filters and fields -----------------------------------------------------------------------
 
 
-def test_the_states_that_bookies_are_filtered_by(dashboard: Dashboard, tab: Tab) -> None:
+def test_bookies_are_filtered_by_state(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     rows: list[Values] = [
         {"id": "well", "state": "writable", "free_bytes": 900},
@@ -369,7 +369,7 @@ def test_ledgers_are_filtered_by_their_replicas(dashboard: Dashboard, tab: Tab) 
             expect(page.get_by_text("No such ledgers were found")).to_be_visible()
 
 
-def test_all_keys_after_the_changed_ones(dashboard: Dashboard, tab: Tab) -> None:
+def test_all_keys_are_shown_after_the_changed_ones(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open("configuration")
     keys = page.locator(".keys")
@@ -379,7 +379,7 @@ def test_all_keys_after_the_changed_ones(dashboard: Dashboard, tab: Tab) -> None
     expect(keys).to_contain_text("client.long_poll_s")
 
 
-def test_the_size_of_a_page_of_entries(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_size_of_a_page_of_entries_can_be_chosen(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open(f"ledger/{dashboard.ledger}/entries")
     items = page.locator(".item")
@@ -398,7 +398,7 @@ def test_the_size_of_a_page_of_entries(dashboard: Dashboard, tab: Tab) -> None:
     expect(line(page, "Entry 0")).to_be_visible()
 
 
-def test_the_parts_of_an_entry_backwards(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_parts_of_an_entry_can_be_paged_backward(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
 
     def fulfill(route: Route) -> None:
@@ -421,7 +421,7 @@ def test_the_parts_of_an_entry_backwards(dashboard: Dashboard, tab: Tab) -> None
     expect(page.get_by_role("link", name="Previous part")).to_have_count(0)
 
 
-def test_the_oldest_and_the_newest_records(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_oldest_and_the_newest_records_can_be_selected(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open(f"stream/%2Fteam/{STREAM}")
     page.locator(".timeline li a").first.click()
@@ -448,7 +448,7 @@ def test_the_oldest_and_the_newest_records(dashboard: Dashboard, tab: Tab) -> No
 # -- the same on all pages --------------------------------------------------------------------
 
 
-def test_each_entry_of_the_menu_and_the_brand(dashboard: Dashboard, tab: Tab) -> None:
+def test_each_menu_entry_and_the_brand_lead_to_their_page(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open("")
     menu = page.get_by_role("navigation", name="Pages")
@@ -475,7 +475,7 @@ def test_the_menu_of_a_phone_is_closed_by_its_button(dashboard: Dashboard, tab: 
     expect(tab.page.get_by_role("navigation", name="Pages")).to_be_hidden()
 
 
-def test_links_lead_to_what_is_above(dashboard: Dashboard, tab: Tab) -> None:
+def test_breadcrumb_links_lead_to_the_parent_pages(dashboard: Dashboard, tab: Tab) -> None:
     page, one = tab.page, dashboard.cluster.bookies[0].id
     for path, above in (
         (f"bookie/{one}", ["Bookies"]),
@@ -499,7 +499,7 @@ def test_links_lead_to_what_is_above(dashboard: Dashboard, tab: Tab) -> None:
     tab.seen.errors.clear()  # there is no such object, dataset or state machine
 
 
-def test_links_between_pages(dashboard: Dashboard, tab: Tab) -> None:
+def test_pages_link_to_each_other(dashboard: Dashboard, tab: Tab) -> None:
     page, one = tab.page, dashboard.cluster.bookies[0].id
     for path, where, name, expected in (
         ("", ".disks", one, f"Bookie {one}"),
@@ -515,7 +515,7 @@ def test_links_between_pages(dashboard: Dashboard, tab: Tab) -> None:
         heading(page, expected)
 
 
-def test_the_colours_return_to_those_of_the_system(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_colours_can_be_reset_to_the_system(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open("")
     button = page.get_by_role("button", name="Colours")
@@ -536,7 +536,7 @@ def test_a_command_on_a_page_is_copied_with_the_keyboard(dashboard: Dashboard, t
     assert page.evaluate("navigator.clipboard.readText()") == "quire autorecovery start"
 
 
-def test_selected_text_and_scrolled_tables_stay(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_refresh_keeps_selected_text_and_scroll_positions(dashboard: Dashboard, tab: Tab) -> None:
     """A page does not replace what somebody is about to copy, or has scrolled to."""
     page, adds = tab.page, [1.0]
 
@@ -566,7 +566,7 @@ def test_selected_text_and_scrolled_tables_stay(dashboard: Dashboard, tab: Tab) 
     page.set_viewport_size({"width": 1280, "height": 720})
 
 
-def test_a_hidden_tab_asks_nothing_and_is_refreshed_when_it_is_shown(
+def test_a_hidden_tab_sends_no_requests_and_refreshes_when_shown(
     dashboard: Dashboard, lone_tab: Tab
 ) -> None:
     page, asked = lone_tab.page, []
@@ -600,7 +600,7 @@ def answer_series(page: Page, newest: Callable[[], float]) -> None:
     page.route("**/quire/series?**", fulfill)
 
 
-def test_the_cursor_of_a_chart_with_all_its_keys(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_cursor_of_a_chart_moves_with_every_key(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     answer_series(page, lambda: 3.0)
     tab.open("")

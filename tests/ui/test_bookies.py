@@ -71,7 +71,7 @@ def roomy_tab(roomy: Dashboard, windows: Windows) -> Iterator[Tab]:
 # -- the list ---------------------------------------------------------------------------------
 
 
-def test_the_list_is_filtered(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_list_of_bookies_is_filtered(dashboard: Dashboard, tab: Tab) -> None:
     page, one = tab.page, dashboard.cluster.bookies[1]
     tab.open("bookies")
     everything = page.locator("tbody tr")
@@ -113,8 +113,8 @@ def test_the_list_is_sorted_with_the_keyboard(dashboard: Dashboard, tab: Tab) ->
     expect(heads.first).to_have_text(before[0])
 
 
-def test_the_list_asks_for_what_the_server_keeps(dashboard: Dashboard, tab: Tab) -> None:
-    """With another query, there would be no last known state of it."""
+def test_the_list_sends_the_query_that_the_server_caches(dashboard: Dashboard, tab: Tab) -> None:
+    """The server has a last known state only for this query."""
     with tab.page.expect_request("**/quire/bookies?**") as asked:
         tab.open("bookies")
     query = {name: json.loads(value) for name, value in parse_qsl(urlsplit(asked.value.url).query)}
@@ -123,7 +123,9 @@ def test_the_list_asks_for_what_the_server_keeps(dashboard: Dashboard, tab: Tab)
 
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
 @pytest.mark.parametrize("path", ["bookies", "topology", "configuration", "work", "bookie"])
-def test_nothing_is_cut_on_a_phone(dashboard: Dashboard, tab: Tab, path: str, bookie: str) -> None:
+def test_no_content_is_cut_off_on_a_phone(
+    dashboard: Dashboard, tab: Tab, path: str, bookie: str
+) -> None:
     page = tab.page
     tab.open(f"bookie/{bookie}" if path == "bookie" else path)
     cut = page.evaluate(
@@ -159,7 +161,7 @@ def test_a_bookie_is_reached_from_the_list(dashboard: Dashboard, tab: Tab, booki
     expect(page.get_by_text("Python 3.")).to_be_visible()
 
 
-def test_its_ledgers_are_listed(dashboard: Dashboard, tab: Tab, bookie: str) -> None:
+def test_the_ledgers_of_a_bookie_are_listed(dashboard: Dashboard, tab: Tab, bookie: str) -> None:
     page = tab.page
     tab.open(f"bookie/{bookie}")
     listed = page.get_by_role("region", name=re.compile(r"^Newest first"))
@@ -172,7 +174,7 @@ def test_its_ledgers_are_listed(dashboard: Dashboard, tab: Tab, bookie: str) -> 
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {dashboard.ledger}")
 
 
-def test_a_ledger_without_entries_has_none_here(
+def test_a_ledger_without_entries_is_shown_as_empty(
     dashboard: Dashboard, tab: Tab, bookie: str
 ) -> None:
     def without_entries(route: Route) -> None:
@@ -188,7 +190,7 @@ def test_a_ledger_without_entries_has_none_here(
     expect(listed.get_by_role("row").nth(1)).to_contain_text("none")
 
 
-def test_its_ledgers_have_pages(dashboard: Dashboard, tab: Tab, bookie: str) -> None:
+def test_the_ledgers_of_a_bookie_are_paged(dashboard: Dashboard, tab: Tab, bookie: str) -> None:
     page = tab.page
     count = said(dashboard, bookie)["ledgers"]["count"]
     assert count >= 3
@@ -200,7 +202,9 @@ def test_its_ledgers_have_pages(dashboard: Dashboard, tab: Tab, bookie: str) -> 
     expect(listed.get_by_role("link", name=str(dashboard.ledger + 1), exact=True)).to_be_visible()
 
 
-def test_it_is_made_read_only_and_writable(dashboard: Dashboard, tab: Tab, bookie: str) -> None:
+def test_a_bookie_is_made_read_only_and_writable(
+    dashboard: Dashboard, tab: Tab, bookie: str
+) -> None:
     page = tab.page
     tab.open(f"bookie/{bookie}")
     expect(page.get_by_role("button", name=f"Make writable {bookie}", exact=True)).to_be_disabled()
@@ -220,7 +224,7 @@ def test_it_is_made_read_only_and_writable(dashboard: Dashboard, tab: Tab, booki
     expect(page.get_by_role("alert")).to_be_empty()
 
 
-def test_it_is_decommissioned_with_the_keyboard_and_taken_back(
+def test_a_bookie_is_decommissioned_with_the_keyboard_and_taken_back(
     roomy: Dashboard, roomy_tab: Tab
 ) -> None:
     tab, bookie = roomy_tab, roomy.cluster.bookies[2].id
@@ -280,7 +284,7 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
     expect(tile(page, "State")).to_contain_text("writable")
 
 
-def test_a_bookie_that_nobody_knows(dashboard: Dashboard, tab: Tab) -> None:
+def test_an_unknown_bookie_is_reported(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("bookie/10.0.0.1%3A3181")
     expect(tab.page.get_by_role("alert")).to_contain_text("The cluster knows no bookie")
     tab.go("bookie/a%20b")
@@ -298,7 +302,7 @@ def silent() -> Iterator[Dashboard]:
         yield Dashboard(cluster, server, server.line())
 
 
-def test_a_bookie_without_an_http_server_says_what_is_missing(
+def test_the_page_of_a_bookie_without_http_names_the_missing_option(
     silent: Dashboard, browser: Browser
 ) -> None:
     (one,) = silent.cluster.bookies
@@ -313,7 +317,7 @@ def test_a_bookie_without_an_http_server_says_what_is_missing(
 # -- topology and configuration ---------------------------------------------------------------
 
 
-def test_the_topology(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_topology_page_shows_racks_and_warnings(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open("topology")
     for at in range(2):
@@ -349,7 +353,7 @@ def test_the_configuration_is_searched(dashboard: Dashboard, tab: Tab, bookie: s
     expect(row).to_contain_text("changed")
 
 
-def test_the_settings_of_the_cluster(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_settings_of_the_cluster_are_shown(dashboard: Dashboard, tab: Tab) -> None:
     run, page = Quire(dashboard.cluster.uri), tab.page
     run("autorecovery", "delay", "15m").ok()
     try:

@@ -71,7 +71,7 @@ def test_the_overview_has_charts_of_the_server(dashboard: Dashboard, tab: Tab) -
     )
 
 
-def test_another_range(dashboard: Dashboard, tab: Tab) -> None:
+def test_another_range_can_be_selected(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     asked = answering(page, lambda range_s: answer(range_s, lambda name, at: float(at)))
     tab.open("")
@@ -88,7 +88,7 @@ def test_another_range(dashboard: Dashboard, tab: Tab) -> None:
     assert asked[-1] == 3600
 
 
-def test_a_range_that_only_prometheus_has(dashboard: Dashboard, tab: Tab) -> None:
+def test_long_ranges_need_prometheus(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     answering(
         page, lambda range_s: answer(range_s, lambda name, at: 1.0, source="prometheus", step_s=360)
@@ -128,14 +128,14 @@ def test_a_bookie_that_was_away_leaves_a_gap(dashboard: Dashboard, tab: Tab) -> 
     expect(figure.get_by_role("cell", name="–")).to_have_count(20)
 
 
-def test_nothing_was_measured(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_chart_without_values_explains_it(dashboard: Dashboard, tab: Tab) -> None:
     answering(tab.page, lambda range_s: answer(range_s, lambda name, at: None))
     tab.open("")
     figure = tab.page.get_by_role("group", name="Adds and reads per second")
     expect(figure.get_by_text("No bookie with HTTP")).to_be_visible()
 
 
-def test_the_rest_of_the_page_is_shown_without_charts(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_page_is_shown_even_if_its_charts_fail(dashboard: Dashboard, tab: Tab) -> None:
     error = {"what": "Prometheus cannot be read", "remedy": "Check that it runs"}
     tab.page.route(
         "**/api/v1/quire/series**",
@@ -170,7 +170,7 @@ def test_lines_have_the_colours_of_the_page(dashboard: Dashboard, tab: Tab) -> N
     assert ",".join(re.findall(r"\d+", swatch)) in drawn
 
 
-def test_the_old_state_stays_and_is_marked(dashboard: Dashboard, lone_tab: Tab) -> None:
+def test_an_outdated_state_is_kept_and_marked(dashboard: Dashboard, lone_tab: Tab) -> None:
     """A page whose server loses the metadata store shows what it knows, with its age."""
     tab, page = lone_tab, lone_tab.page
     what = "the metadata store has not answered for 5 s"
@@ -202,7 +202,7 @@ def test_the_old_state_stays_and_is_marked(dashboard: Dashboard, lone_tab: Tab) 
     tab.seen.errors.clear()  # the browser names the refused requests
 
 
-def test_the_last_known_state_of_the_server(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_last_known_state_of_the_server_is_shown(dashboard: Dashboard, tab: Tab) -> None:
     """The problem that the store is away is current, and everything else is grey."""
     page = tab.page
 
@@ -244,19 +244,19 @@ def test_a_ledger_is_found_from_the_overview(dashboard: Dashboard, tab: Tab) -> 
 
 
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
-def test_the_field_does_not_push_down_what_is_wrong(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_search_field_is_beside_the_heading(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("")
     title = tab.page.get_by_role("heading", level=1).bounding_box()
     field = tab.page.get_by_label("Ledger id").bounding_box()
     assert title
     assert field
-    assert field["x"] > title["x"] + title["width"], "the field stands below the heading"
+    assert field["x"] > title["x"] + title["width"], "the field is below the heading"
     button = tab.page.get_by_role("button", name="Open", exact=True).bounding_box()
     assert button
-    assert button["height"] <= field["height"] + 1, "its word is broken"
+    assert button["height"] <= field["height"] + 1, "the word on the button is broken"
 
 
-def test_the_fullest_disks(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_fullest_disks_are_shown(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("")
     tile = tab.page.locator(".tile").filter(has_text="Fullest bookie")
     expect(tile.locator(".figure")).to_have_text(re.compile(r"\d\s%\sused$"))

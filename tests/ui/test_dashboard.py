@@ -68,7 +68,9 @@ def pages(dashboard: Dashboard) -> dict[str, str]:
     indirect=["tab"],
     ids=list(WINDOWS),
 )
-def test_every_page(dashboard: Dashboard, tab: Tab, window: str) -> None:
+def test_every_dashboard_page_passes_the_checks(
+    dashboard: Dashboard, tab: Tab, window: str
+) -> None:
     for name, path in pages(dashboard).items():
         tab.go(path)
         tab.check(name)
@@ -82,7 +84,7 @@ REQUESTS = {"overview": 2, "explain": 2, "bookie": 3, "configuration": 3}
 """The requests of each page that needs more than one, such as another one for charts."""
 
 
-def test_few_requests_for_each_view(dashboard: Dashboard, tab: Tab) -> None:
+def test_each_view_sends_few_requests(dashboard: Dashboard, tab: Tab) -> None:
     for name, path in pages(dashboard).items():
         asked = len(tab.seen.answers)
         tab.open(path)
@@ -97,7 +99,7 @@ def test_few_requests_for_each_view(dashboard: Dashboard, tab: Tab) -> None:
     tab.seen.errors.clear()  # the browser tells of that
 
 
-def test_what_the_pages_say(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_pages_show_the_state_of_the_cluster(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open("bookies")
     for at, bookie in enumerate(dashboard.cluster.bookies):
@@ -135,21 +137,21 @@ def test_nouns_follow_their_count(dashboard: Dashboard, tab: Tab) -> None:
     assert said == ["1 entry", "0 entries", "2,000 ledgers", "1 ledger", "3 copies", "– records"]
 
 
-def test_rates_are_of_now(dashboard: Dashboard, tab: Tab) -> None:
+def test_rates_are_current(dashboard: Dashboard, tab: Tab) -> None:
     """Rates need two reads, so the page reloads by itself."""
     tab.open("")
     added = tab.page.locator("dl div").filter(has_text="Entries added").locator("dd").first
     expect(added).to_have_text(re.compile(r"^[\d,.]+/s$"))
 
 
-def test_a_large_id_stays_what_it_is(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_large_ledger_id_is_not_rounded(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("ledgers")
     tab.page.get_by_role("link", name=str(dashboard.large)).click()
     expect(tab.page.get_by_role("heading", level=1)).to_have_text(f"Ledger {dashboard.large}")
     expect(tab.page.locator(".alert.good")).to_be_visible()
 
 
-def test_with_the_keyboard_alone(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_dashboard_can_be_used_with_the_keyboard_alone(dashboard: Dashboard, tab: Tab) -> None:
     page, press = tab.page, tab.page.keyboard.press
     tab.open("")
     press("Tab")
@@ -163,13 +165,13 @@ def test_with_the_keyboard_alone(dashboard: Dashboard, tab: Tab) -> None:
     press("Tab")
     expect(page.get_by_label("Ledger id")).to_be_focused()
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid", "the focus is not seen"
+    assert outline == "solid", "the focus is not visible"
     page.keyboard.type(str(dashboard.ledger))
     press("Enter")
     expect(page.get_by_role("heading", name=f"Ledger {dashboard.ledger}")).to_be_visible()
 
 
-def test_a_ledger_that_does_not_exist(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_missing_ledger_is_reported(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("ledger/999999")
     expect(tab.page.get_by_role("alert")).to_contain_text("Ledger 999999 does not exist")
     tab.go("ledger/nonsense")
@@ -196,7 +198,7 @@ def test_autorecovery_is_switched_off_and_on(dashboard: Dashboard, tab: Tab) -> 
     expect(page.get_by_role("alert")).to_be_empty()
 
 
-def test_a_pipeline_is_told_of(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_running_pipeline_is_listed(dashboard: Dashboard, tab: Tab) -> None:
     """A pipeline runs in another process, has its own counters, and cannot be paused."""
     far = JobStatus("records written: 1,000 of 5,000")
     with told(
@@ -210,7 +212,7 @@ def test_a_pipeline_is_told_of(dashboard: Dashboard, tab: Tab) -> None:
     expect(row).to_have_count(0)
 
 
-def test_no_auditor_means_no_promise(dashboard: Dashboard, tab: Tab) -> None:
+def test_no_health_is_claimed_without_an_auditor(dashboard: Dashboard, tab: Tab) -> None:
     """Nobody looks for lost bookies here, so the page does not say that no replica lacks."""
     tab.open("work")
     expect(tab.page.get_by_role("main")).to_contain_text("ledgers may lack replicas without a mark")
@@ -218,7 +220,7 @@ def test_no_auditor_means_no_promise(dashboard: Dashboard, tab: Tab) -> None:
     expect(tab.page.locator(".tile.warn").filter(has_text="no auditor")).to_be_visible()
 
 
-def test_a_job_is_paused(dashboard: Dashboard, tab: Tab) -> None:
+def test_jobs_of_any_process_can_be_paused(dashboard: Dashboard, tab: Tab) -> None:
     """One of this server; and what is paused for whichever process comes to it."""
     run, leaving = Quire(dashboard.cluster.uri), dashboard.cluster.bookies[3].id
     page, name = tab.page, f"decommission {leaving}"
@@ -246,7 +248,7 @@ def test_a_job_is_paused(dashboard: Dashboard, tab: Tab) -> None:
     )
 
 
-def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_loss_and_return_of_a_bookie_are_shown(dashboard: Dashboard, tab: Tab) -> None:
     """An open page shows the loss within ten seconds, and also the return."""
     page, bookie = tab.page, dashboard.cluster.bookies[1]
     tab.open("")
@@ -274,8 +276,8 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     expect(page.locator("td.bad")).to_have_count(0)
 
 
-def test_a_server_that_ends(dashboard: Dashboard, browser: Browser) -> None:
-    """The page says so, keeps its data, and asks less often."""
+def test_the_page_reports_a_stopped_server(dashboard: Dashboard, browser: Browser) -> None:
+    """The page reports it, keeps its data, and sends fewer requests."""
     with Quire(dashboard.cluster.uri).start("ui", "--http", "127.0.0.1:0") as server:
         page = browser.new_page()
         page.clock.install(time=BEGIN)
@@ -294,7 +296,7 @@ def test_a_server_that_ends(dashboard: Dashboard, browser: Browser) -> None:
         expect(alert).to_contain_text("The data below is older")
         expect(page.get_by_role("heading", name="Key figures")).to_be_visible()
         page.clock.run_for(INTERVAL_MS)
-        assert len(asked) == 1, "it asked again as soon as before"
+        assert len(asked) == 1, "the page retried as often as before"
         with page.expect_request("**/api/**"):
             page.clock.run_for(INTERVAL_MS)
         page.close()

@@ -103,7 +103,7 @@ def test_a_row_becomes_a_block_on_a_phone(dashboard: Dashboard, tab: Tab) -> Non
     expect(page.get_by_role("rowheader").first).to_have_text("b1")
 
 
-def test_a_disk_is_amber_only_if_the_server_says_so(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_colour_of_a_disk_follows_the_server(dashboard: Dashboard, tab: Tab) -> None:
     page = show(tab, BOOKIES)
     said, colours = [], []
     for name in ("b10", "b9", "b1"):
@@ -126,7 +126,7 @@ def test_a_command_is_copied(dashboard: Dashboard, tab: Tab) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == "quire bookie recover b1"
 
 
-def test_a_command_is_selected_if_there_is_no_clipboard(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Tab) -> None:
     """A page without TLS from another machine has none."""
     page = show(tab, 'const drawn = command("quire bookie recover b1");')
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
@@ -186,7 +186,7 @@ PROBLEMS = [
 ]  # fmt: skip
 
 
-def test_a_problem_has_a_cause_and_then_what_to_do(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_problem_shows_its_cause_before_its_remedy(dashboard: Dashboard, tab: Tab) -> None:
     page = show(
         tab,
         f"""const {{ problemList }} = await import("/ui/pages/overview.js");
@@ -215,7 +215,7 @@ def test_a_problem_has_a_cause_and_then_what_to_do(dashboard: Dashboard, tab: Ta
     tab.picture("problems")
 
 
-def test_a_note_alone_is_open(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_single_note_is_expanded(dashboard: Dashboard, tab: Tab) -> None:
     page = show(
         tab,
         f"""const {{ problemList }} = await import("/ui/pages/overview.js");
@@ -225,7 +225,7 @@ def test_a_note_alone_is_open(dashboard: Dashboard, tab: Tab) -> None:
     expect(page.locator(".problems .cause a")).to_have_text("10.0.0.1:31")
 
 
-def test_tabs_with_the_keyboard(dashboard: Dashboard, tab: Tab) -> None:
+def test_tabs_are_operated_with_the_keyboard(dashboard: Dashboard, tab: Tab) -> None:
     page = show(
         tab,
         """const drawn = tabs("test", "Views", ["text", "hex"].map((id) =>
@@ -268,8 +268,10 @@ def test_a_chart_shows_the_values_under_the_cursor(dashboard: Dashboard, tab: Ta
     expect(second.locator(".legend .value")).to_have_text(["159/s", "318/s"])
 
 
-def test_a_chart_whose_newest_value_is_missing(dashboard: Dashboard, tab: Tab) -> None:
-    """It said that there was no value now, beside a line that had one."""
+def test_a_chart_without_its_newest_value_shows_the_last_one(
+    dashboard: Dashboard, tab: Tab
+) -> None:
+    """The legend once said that there was no value, beside a line that had one."""
     page = show(
         tab,
         f"""{TIMES}
@@ -296,7 +298,9 @@ def test_a_chart_whose_newest_value_is_missing(dashboard: Dashboard, tab: Tab) -
     assert shaded[1] < 255
 
 
-def test_a_chart_without_eyes_and_mouse(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_chart_is_accessible_to_screen_readers_and_keyboards(
+    dashboard: Dashboard, tab: Tab
+) -> None:
     page = show_charts(tab)
     plot = page.get_by_role("img", name="Entries 1")
     words = plot.get_attribute("aria-label") or ""
@@ -349,7 +353,7 @@ def test_a_gap_is_drawn_as_a_gap(dashboard: Dashboard, tab: Tab) -> None:
     assert not middle, "a line was drawn through the gap"
 
 
-def test_a_chart_follows_the_colours(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_chart_follows_the_chosen_colours(dashboard: Dashboard, tab: Tab) -> None:
     """The button goes from the colours of the system over light to dark, and keeps the choice."""
     page = show_charts(tab)
     image = "document.querySelector('.chart canvas').toDataURL()"
@@ -363,7 +367,7 @@ def test_a_chart_follows_the_colours(dashboard: Dashboard, tab: Tab) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_a_refresh_keeps_the_chart(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_refresh_does_not_replace_the_chart(dashboard: Dashboard, tab: Tab) -> None:
     page = show_charts(tab)
     same = page.evaluate(
         f"""async () => {{ {IMPORTS} {TIMES}
@@ -379,14 +383,14 @@ def test_a_refresh_keeps_the_chart(dashboard: Dashboard, tab: Tab) -> None:
     assert same == "7.0/s"
 
 
-def test_an_empty_list_says_what_to_type(dashboard: Dashboard, tab: Tab) -> None:
+def test_an_empty_list_shows_the_command_to_use(dashboard: Dashboard, tab: Tab) -> None:
     page = show(tab, 'const drawn = empty("No ledgers", "Write one.", "quire ledger write");')
     expect(page.get_by_text("No ledgers")).to_be_visible()
     expect(page.get_by_role("button", name="Copy the command quire ledger write")).to_be_visible()
 
 
 @pytest.mark.parametrize("tab", [PHONE], indirect=True)
-def test_the_menu_of_a_phone(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_menu_opens_and_closes_on_a_phone(dashboard: Dashboard, tab: Tab) -> None:
     tab.open("")
     page = tab.page
     menu = page.get_by_role("button", name="Pages")
@@ -398,7 +402,7 @@ def test_the_menu_of_a_phone(dashboard: Dashboard, tab: Tab) -> None:
     expect(menu).to_have_attribute("aria-expanded", "false")
 
 
-def test_the_charts_are_of_a_named_version() -> None:
+def test_the_chart_library_has_a_named_version() -> None:
     """The file names its version, and its licence is beside it."""
     vendor = files("quire.http").joinpath("static", "vendor")
     first = vendor.joinpath("uPlot.iife.min.js").read_text(encoding="utf-8").splitlines()[0]

@@ -32,8 +32,8 @@ def without_autorecovery(dashboard: Dashboard) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_autorecovery")
-def test_every_page_says_how_many_problems_there_are(dashboard: Dashboard, tab: Tab) -> None:
-    """As many as the overview lists, to which it leads, also with the keyboard."""
+def test_every_page_shows_the_number_of_problems(dashboard: Dashboard, tab: Tab) -> None:
+    """The number equals that of the overview, to which it links with the mouse and the keyboard."""
     page = tab.page
     _, found = dashboard.get("/api/v1/quire/overview")
     wrong = [one for one in found["problems"] if one["severity"] != "note"]
@@ -60,7 +60,9 @@ def test_every_page_says_how_many_problems_there_are(dashboard: Dashboard, tab: 
     expect(badge).to_have_text(said)
 
 
-def test_the_number_is_asked_for_now_and_then(dashboard: Dashboard, lone_tab: Tab) -> None:
+def test_the_number_of_problems_is_requested_at_most_every_30_seconds(
+    dashboard: Dashboard, lone_tab: Tab
+) -> None:
     """One request in 30 s, however often the page refreshes, and none from the overview."""
     page, asked = lone_tab.page, 0
     answer: dict[str, Any] = {"bad": 0, "warn": 0, "note": 0, "age_s": 0.0, "old_since_ms": None}
@@ -97,7 +99,7 @@ def test_the_number_is_asked_for_now_and_then(dashboard: Dashboard, lone_tab: Ta
     expect(badge).to_be_empty()
 
 
-def test_old_numbers_are_marked_as_old(dashboard: Dashboard, lone_tab: Tab) -> None:
+def test_outdated_numbers_are_marked(dashboard: Dashboard, lone_tab: Tab) -> None:
     page = lone_tab.page
     answer: dict[str, Any] = {"bad": 1, "warn": 0, "note": 0, "age_s": 0.0, "old_since_ms": None}
     broken = False
@@ -135,7 +137,7 @@ def test_old_numbers_are_marked_as_old(dashboard: Dashboard, lone_tab: Tab) -> N
     lone_tab.seen.errors.clear()  # the browser names the failed requests
 
 
-def test_a_page_that_may_not_be_read_asks_for_no_number(
+def test_a_page_that_may_not_be_read_requests_no_number(
     dashboard: Dashboard, windows: Windows
 ) -> None:
     with windows.tab(dashboard.url) as opened:

@@ -63,7 +63,7 @@ def test_a_bookie_without_an_answer_is_not_counted_as_writable(
         changed(page, "**/quire/bookies?**", of_list)
 
 
-def test_repair_and_jobs_names_the_bookies_that_are_away(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_page_of_repairs_and_jobs_names_absent_bookies(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     first, second = (one.id for one in dashboard.cluster.bookies[:2])
     tab.open("work")
@@ -85,10 +85,10 @@ def test_repair_and_jobs_names_the_bookies_that_are_away(dashboard: Dashboard, t
 
 
 @pytest.mark.parametrize(("severity", "shown"), [("note", "gone"), ("bad", "✗ gone")])
-def test_a_bookie_that_is_gone_has_the_colour_of_its_problem(
+def test_a_lost_bookie_has_the_colour_of_its_problem(
     dashboard: Dashboard, tab: Tab, severity: str, shown: str
 ) -> None:
-    """It was grey, amber and red at the same time."""
+    """The bookie was once grey, amber and red at the same time."""
     page, lost = tab.page, dashboard.cluster.bookies[1].id
     gone = {"state": "gone", "severity": severity, "answers": None}
 
@@ -133,9 +133,7 @@ def _bookies(found: Any) -> list[Any]:
     return [found["bookie"]] if "bookie" in found else list(found["bookies"])
 
 
-def test_namespaces_are_paths_with_the_number_of_their_streams(
-    dashboard: Dashboard, tab: Tab
-) -> None:
+def test_namespaces_are_listed_with_their_number_of_streams(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open("streams")
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=TEAM, exact=True))
@@ -146,7 +144,9 @@ def test_namespaces_are_paths_with_the_number_of_their_streams(
 
 
 @pytest.mark.parametrize("tab", [{}, PHONE], indirect=True, ids=["desktop", "phone"])
-def test_the_hint_about_headings_is_where_headings_are(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_hint_about_headings_is_shown_only_with_headings(
+    dashboard: Dashboard, tab: Tab
+) -> None:
     tab.open("ledgers")
     narrow = tab.page.evaluate("innerWidth") < 500
     hint = tab.page.get_by_text("The headings sort this page.")
@@ -163,7 +163,9 @@ AWAY = {
 }  # fmt: skip
 
 
-def test_a_page_of_data_has_the_command_of_the_overview(dashboard: Dashboard, tab: Tab) -> None:
+def test_a_page_of_data_shows_the_same_command_as_the_overview(
+    dashboard: Dashboard, tab: Tab
+) -> None:
     page = tab.page
     at = datetime(2026, 1, 1, 1, 16).astimezone()
     counts = {"bad": 2, "warn": 0, "note": 0, "age_s": 9, "old_since_ms": at.timestamp() * 1000}
@@ -182,7 +184,7 @@ def test_a_page_of_data_has_the_command_of_the_overview(dashboard: Dashboard, ta
     tab.seen.errors.clear()  # the browser names the failed requests
 
 
-def test_only_one_instant_is_counted_from(dashboard: Dashboard, tab: Tab) -> None:
+def test_all_ages_on_a_page_are_counted_from_one_instant(dashboard: Dashboard, tab: Tab) -> None:
     """The store has not answered for some seconds; the state is older, and has only its time."""
     page = tab.page
     now_ms = round(1000 * time.time())

@@ -134,7 +134,7 @@ def test_a_topic_is_one_row_and_opens_its_partitions(site: str, tab: Tab) -> Non
     expect(line(page, "Position 1:0:0")).to_contain_text("0123456789")
 
 
-def test_the_subscriptions_of_a_topic(site: str, tab: Tab) -> None:
+def test_the_subscriptions_of_a_topic_are_summed(site: str, tab: Tab) -> None:
     """Their lag is summed, and that of each partition is behind a line that opens."""
     page = tab.page
     tab.open("topic/%2Fsite/visits")
@@ -169,7 +169,7 @@ def values(page: Page) -> list[str]:
     return [text.removeprefix(", Value ") for text in shown.all_text_contents()]
 
 
-def test_the_records_of_all_partitions(site: str, tab: Tab) -> None:
+def test_the_records_of_all_partitions_are_shown_together(site: str, tab: Tab) -> None:
     page = tab.page
     tab.open("topic/%2Fsite/clicks")
     page.get_by_role("link", name="Records", exact=True).click()
@@ -205,7 +205,7 @@ def test_the_records_of_all_partitions(site: str, tab: Tab) -> None:
     expect(page.locator(".line .line-value").first).to_contain_text("click 0")
 
 
-def test_records_of_a_topic_by_partition_and_time(site: str, tab: Tab) -> None:
+def test_records_of_a_topic_are_filtered_by_partition_and_time(site: str, tab: Tab) -> None:
     page = tab.page
     tab.open("topic/%2Fsite/clicks/records")
     page.get_by_label("Partition", exact=True).fill("2")
@@ -275,7 +275,7 @@ def test_a_search_finds_a_topic_by_its_partition(site: str, tab: Tab) -> None:
     expect(page.get_by_text("1 topic by name")).to_be_visible()
 
 
-def test_a_topic_whose_deletion_was_interrupted_says_what_to_type(site: str, tab: Tab) -> None:
+def test_a_partly_deleted_topic_shows_the_command_to_complete_it(site: str, tab: Tab) -> None:
     page = tab.page
     tab.open("streams/%2Fsite")
     expect(row(page, INTERRUPTED)).to_contain_text("! deletion not complete")
@@ -298,7 +298,7 @@ def test_a_topic_that_cannot_be_read_is_named(site: str, tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
-def test_a_topic_on_a_phone(site: str, tab: Tab) -> None:
+def test_a_topic_fits_on_a_phone(site: str, tab: Tab) -> None:
     for name, path in (("streams-topics", "streams/%2Fsite"), ("topic", "topic/%2Fsite/visits"),
                        ("topic-records", "topic/%2Fsite/clicks/records")):  # fmt: skip
         tab.open(path)

@@ -138,7 +138,7 @@ def pages(stored: Stored) -> dict[str, str]:
     indirect=["tab"],
     ids=list(WINDOWS),
 )
-def test_every_page(stored: Stored, tab: Tab, window: str) -> None:
+def test_every_viewer_page_passes_the_checks(stored: Stored, tab: Tab, window: str) -> None:
     """In one window each page is opened by its address, in the others by a move from another."""
     for name, path in pages(stored).items():
         asked = len(tab.seen.answers)
@@ -158,7 +158,7 @@ def payload(page: Page, name: str) -> Any:
     return page.get_by_role("region", name=f"Payload of {name}", exact=True)
 
 
-def test_entries_as_text_json_and_hex(stored: Stored, tab: Tab) -> None:
+def test_entries_are_shown_as_text_json_and_hex(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open(f"ledger/{stored.payloads}/entries")
     open_lines(page)
@@ -191,7 +191,7 @@ def test_entries_as_text_json_and_hex(stored: Stored, tab: Tab) -> None:
     page.get_by_role("radio", name="Auto").check()
 
 
-def test_a_line_opens_to_the_whole_payload_with_the_keyboard(stored: Stored, tab: Tab) -> None:
+def test_a_payload_is_expanded_with_the_keyboard(stored: Stored, tab: Tab) -> None:
     page, press = tab.page, tab.page.keyboard.press
     tab.open(f"ledger/{stored.payloads}/entries")
     lines = page.get_by_role("list", name="Entries of ledger").get_by_role("listitem")
@@ -221,7 +221,7 @@ def test_a_line_opens_to_the_whole_payload_with_the_keyboard(stored: Stored, tab
     assert "hacked" not in page.title()
 
 
-def test_json_is_only_laid_out_anew(dashboard: Dashboard, tab: Tab) -> None:
+def test_json_is_reformatted_without_changing_its_values(dashboard: Dashboard, tab: Tab) -> None:
     """Numbers, escapes and the order of keys stay as they are, and depth costs little."""
     tab.open("")
     texts = [
@@ -241,7 +241,7 @@ def test_json_is_only_laid_out_anew(dashboard: Dashboard, tab: Tab) -> None:
     assert found[4][0] < 100 * len(texts[4])
 
 
-def test_pages_of_entries_with_the_keyboard(stored: Stored, tab: Tab) -> None:
+def test_entries_are_paged_with_the_keyboard(stored: Stored, tab: Tab) -> None:
     page, press = tab.page, tab.page.keyboard.press
     tab.open(f"ledger/{stored.many}")
     page.get_by_role("link", name="Entries", exact=True).focus()
@@ -269,7 +269,7 @@ def test_pages_of_entries_with_the_keyboard(stored: Stored, tab: Tab) -> None:
     expect(page.get_by_role("main")).to_contain_text("The last entry is 49")
 
 
-def test_an_open_ledger_is_read_to_its_lac_and_stays_open(
+def test_viewing_an_open_ledger_does_not_close_it(
     dashboard: Dashboard, stored: Stored, tab: Tab
 ) -> None:
     tab.open(f"ledger/{stored.unfinished}/entries")
@@ -281,7 +281,7 @@ def test_an_open_ledger_is_read_to_its_lac_and_stays_open(
     assert (status, found["state"]) == (200, "OPEN")
 
 
-def test_the_copies_of_an_entry_when_a_bookie_is_lost(
+def test_the_copies_of_an_entry_are_shown_when_a_bookie_is_lost(
     dashboard: Dashboard, stored: Stored, tab: Tab
 ) -> None:
     page = tab.page
@@ -315,7 +315,7 @@ DAMAGED = {
 }  # fmt: skip
 
 
-def test_what_is_damaged_says_where(stored: Stored, tab: Tab) -> None:
+def test_a_damaged_entry_names_its_location(stored: Stored, tab: Tab) -> None:
     """Real damage is tested without a browser. This is how it looks."""
     page = tab.page
     good = {"bytes": 2, "offset": 0, "shown_bytes": 2, "payload": "b2s="}
@@ -353,7 +353,7 @@ def test_what_is_damaged_says_where(stored: Stored, tab: Tab) -> None:
     expect(payload(page, "entry 1")).to_have_text("ok")
 
 
-def test_the_parts_of_a_long_entry(stored: Stored, tab: Tab) -> None:
+def test_a_long_entry_is_shown_in_parts(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open(f"ledger/{stored.payloads}/entries/6")
     expect(page.get_by_role("main")).to_contain_text("bytes 0 to 65,535 of 100,000")
@@ -367,7 +367,7 @@ def test_the_parts_of_a_long_entry(stored: Stored, tab: Tab) -> None:
 # -- permission -------------------------------------------------------------------------------
 
 
-def test_a_ledger_with_a_password(stored: Stored, tab: Tab) -> None:
+def test_a_ledger_with_a_password_asks_for_it(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open(f"ledger/{stored.locked}/entries")
     field = page.get_by_label("Password of the ledger")
@@ -398,7 +398,9 @@ def stranger(dashboard: Dashboard, windows: Windows) -> Iterator[Page]:
         opened.seen.errors.clear()  # The browser names the refused requests.
 
 
-def test_payloads_need_the_token(dashboard: Dashboard, stored: Stored, stranger: Page) -> None:
+def test_payloads_are_shown_only_with_the_token(
+    dashboard: Dashboard, stored: Stored, stranger: Page
+) -> None:
     """Although the other pages are shown without it."""
     stranger.goto(f"{dashboard.url}/#/ledger/{stored.many}")
     expect(stranger.get_by_role("region", name="Ensemble over time")).to_be_visible()
@@ -410,7 +412,7 @@ def test_payloads_need_the_token(dashboard: Dashboard, stored: Stored, stranger:
     expect(line(stranger, "Entry 3")).to_contain_text("entry 3")
 
 
-def test_a_server_that_shows_no_payloads(
+def test_a_server_without_payloads_is_marked(
     dashboard: Dashboard, stored: Stored, stranger: Page
 ) -> None:
     arguments = (*dashboard.cluster.token_arguments, "--http-no-payloads")
@@ -499,13 +501,13 @@ def ledger_ids(page: Page) -> list[str]:
     return page.locator("tbody th").all_inner_texts()
 
 
-def test_ledgers_newest_first_with_owner_and_replicas(
+def test_ledgers_are_listed_newest_first_with_owner_and_replicas(
     dashboard: Dashboard, stored: Stored, tab: Tab
 ) -> None:
     page = tab.page
     tab.open("ledgers")
     wide = page.locator("main .scroll").evaluate("one => one.scrollWidth - one.clientWidth")
-    assert wide <= 0, "the last column is out of sight"
+    assert wide <= 0, "the last column is not visible"
     ids = [int(text) for text in ledger_ids(page)]
     assert ids == sorted(ids, reverse=True)
     assert ids[0] == dashboard.large
@@ -541,7 +543,7 @@ def test_ledgers_newest_first_with_owner_and_replicas(
     expect(page.get_by_role("main")).to_contain_text("No such ledgers were found")
 
 
-def test_pages_of_ledgers(dashboard: Dashboard, stored: Stored, tab: Tab) -> None:
+def test_ledgers_are_paged(dashboard: Dashboard, stored: Stored, tab: Tab) -> None:
     page = tab.page
     page.add_init_script("")
     tab.open(f"ledgers?after={stored.many + 1}")
@@ -550,7 +552,7 @@ def test_pages_of_ledgers(dashboard: Dashboard, stored: Stored, tab: Tab) -> Non
     expect(page.get_by_role("link", name=str(dashboard.large), exact=True)).to_be_visible()
 
 
-def test_streams_with_size_lag_and_last_write(stored: Stored, tab: Tab) -> None:
+def test_streams_are_listed_with_size_lag_and_last_write(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open("streams/%2Fshop")
     row = page.get_by_role("row").filter(has_text="orders")
@@ -567,7 +569,7 @@ def test_streams_with_size_lag_and_last_write(stored: Stored, tab: Tab) -> None:
     expect(page.get_by_role("link", name="quiet", exact=True)).to_be_visible()
 
 
-def test_a_stream_on_a_line_of_time(stored: Stored, tab: Tab) -> None:
+def test_the_segments_of_a_stream_are_shown_on_a_timeline(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open("stream/%2Fshop/orders")
     drawn = page.locator(".timeline li a")
@@ -585,7 +587,7 @@ def test_a_stream_on_a_line_of_time(stored: Stored, tab: Tab) -> None:
     expect(line(page, "Position 2:0:0")).to_contain_text('{"order": 30}')
 
 
-def test_objects(stored: Stored, tab: Tab) -> None:
+def test_objects_are_listed_and_shown(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open("objects")
     page.get_by_role("link", name="default", exact=True).click()
@@ -603,7 +605,7 @@ def test_objects(stored: Stored, tab: Tab) -> None:
     tab.seen.errors.clear()
 
 
-def test_datasets(stored: Stored, tab: Tab) -> None:
+def test_datasets_are_listed_and_shown(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open("datasets")
     page.get_by_label("Part of a dataset's name").fill("fli")
@@ -614,7 +616,7 @@ def test_datasets(stored: Stored, tab: Tab) -> None:
     expect(line(page, "Entry 0")).to_contain_text("entry 0")
 
 
-def test_state_machines(stored: Stored, tab: Tab) -> None:
+def test_state_machines_are_listed_and_shown(stored: Stored, tab: Tab) -> None:
     page = tab.page
     tab.open("machines")
     page.get_by_role("link", name="accounts", exact=True).click()

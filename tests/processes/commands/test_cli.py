@@ -55,7 +55,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("data", INPUTS.values(), ids=INPUTS.keys())
-def test_lines_come_back_as_they_were(quire: Quire, data: bytes) -> None:
+def test_written_lines_are_read_back(quire: Quire, data: bytes) -> None:
     ledger_id = quire.write(data)
     whole = data if data.endswith(b"\n") or not data else data + b"\n"
     assert quire("ledger", "read", ledger_id).ok() == whole
@@ -69,7 +69,9 @@ def test_lines_come_back_as_they_were(quire: Quire, data: bytes) -> None:
     ("data", "held"),
     [(b"", "0 entries, 0 bytes"), (b"a\n", "1 entry, 1 byte"), (b"a\nbc\n", "2 entries, 3 bytes")],
 )
-def test_the_last_line_counts_entries_and_bytes(quire: Quire, data: bytes, held: str) -> None:
+def test_write_reports_the_number_of_entries_and_bytes(
+    quire: Quire, data: bytes, held: str
+) -> None:
     done = quire("ledger", "write", stdin=data)
     assert done.err == f"ledger {done.out.decode().strip()} closed: {held}\n"
 
@@ -112,7 +114,7 @@ def state(quire: Quire, ledger_id: str) -> str:
     return found
 
 
-def test_the_id_comes_first_and_a_line_is_not_held_back(quire: Quire) -> None:
+def test_write_prints_the_id_first_and_appends_each_line_at_once(quire: Quire) -> None:
     """Both are seen while standard input is open."""
     with quire.start("ledger", "write") as writer:
         ledger_id = writer.line()
@@ -181,7 +183,7 @@ def test_the_former_names_of_the_bounds_work_with_a_warning(quire: Quire) -> Non
     ]
 
 
-def test_what_was_written_as_json(quire: Quire) -> None:
+def test_write_prints_its_result_as_json(quire: Quire) -> None:
     """`ledger write` was the only writing command without --json."""
     found = json.loads(quire("ledger", "write", "--json", stdin=b"one\ntwo\n").ok())
     ledger_id = found.pop("ledger_id")
@@ -225,7 +227,7 @@ def test_completion_without_a_cluster_is_silent(quire: Quire) -> None:
         assert completed(quire, "quire ledger read ", QUIRE_METADATA=uri) == []
 
 
-def test_bounds_that_cannot_be_read(quire: Quire) -> None:
+def test_invalid_bounds_are_refused(quire: Quire) -> None:
     ledger_id = quire.write(b"one\ntwo\n")
     read = ("ledger", "read", ledger_id)
     quire(*read, "--last-entry", "2").fails(1, f"ledger {ledger_id}", "entry 1")
@@ -233,7 +235,7 @@ def test_bounds_that_cannot_be_read(quire: Quire) -> None:
     quire(*read, "--first-entry", "1", "--last-entry", "0").fails(2, "--first-entry 1")
 
 
-def test_entries_as_json(quire: Quire) -> None:
+def test_entries_are_printed_as_json(quire: Quire) -> None:
     ledger_id = quire.write(b"one\n\xff\n\n")
     lines = quire("ledger", "read", ledger_id, "--json").ok().splitlines()
     found = [json.loads(line) for line in lines]
@@ -252,7 +254,7 @@ def test_reading_does_not_fence(quire: Quire) -> None:
 
 
 @pytest.mark.parametrize("command", [("read", "--recover"), ("recover",)], ids=" ".join)
-def test_recovering_fences(quire: Quire, command: tuple[str, ...]) -> None:
+def test_recovery_fences_the_writer(quire: Quire, command: tuple[str, ...]) -> None:
     with quire.start("ledger", "write") as writer:
         ledger_id = writer.line()
         type_until_seen(quire, writer, ledger_id, b"one\n")
@@ -266,7 +268,7 @@ def test_recovering_fences(quire: Quire, command: tuple[str, ...]) -> None:
     assert quire("ledger", "read", ledger_id).ok() == closed
 
 
-def test_so_many_bookies_may_lie(quire: Quire) -> None:
+def test_the_option_for_byzantine_bookies_applies_to_read_and_recover(quire: Quire) -> None:
     """Copies are compared. No bookie lies here, so everything is as without the option."""
     with quire.start("ledger", "write") as writer:
         ledger_id = writer.line()
@@ -304,7 +306,7 @@ def test_a_killed_writer_is_recovered(quire: Quire) -> None:
     assert (again.ok(), quire("ledger", "read", ledger_id).ok()) == (b"", found)
 
 
-def test_a_wrong_password(quire: Quire) -> None:
+def test_a_wrong_password_is_refused(quire: Quire) -> None:
     ledger_id = quire.write(b"one\n", "--password", "right")
     for password in ("wrong", ""):
         done = quire("ledger", "read", ledger_id, QUIRE_PASSWORD=password)
@@ -313,7 +315,9 @@ def test_a_wrong_password(quire: Quire) -> None:
     assert quire("ledger", "read", ledger_id, "--password", "right").ok() == b"one\n"
 
 
-def test_where_a_password_comes_from(quire: Quire, tmp_path: Path) -> None:
+def test_a_password_comes_from_the_option_the_file_or_the_environment(
+    quire: Quire, tmp_path: Path
+) -> None:
     """The option comes first, then the file, then the environment."""
     file = tmp_path / "password"
     file.write_bytes(b"right\n")
@@ -339,13 +343,13 @@ def test_where_a_password_comes_from(quire: Quire, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["read", "show", "delete", "recover"])
-def test_a_ledger_that_does_not_exist(quire: Quire, verb: str) -> None:
+def test_a_missing_ledger_is_an_error(quire: Quire, verb: str) -> None:
     done = quire("ledger", verb, "123456789")
     done.fails(1, "ledger 123456789")
     assert done.out == b""
 
 
-def test_whoever_has_enough_of_the_output(quire: Quire) -> None:
+def test_a_closed_output_pipe_ends_read_without_an_error(quire: Quire) -> None:
     """`quire ledger read ID | head -2`: nothing is said about it."""
     ledger_id = quire.write(b"".join(b"%d\n" % number for number in range(500_000)))
     with quire.start("ledger", "read", ledger_id) as reader:
@@ -357,14 +361,14 @@ def test_whoever_has_enough_of_the_output(quire: Quire) -> None:
         assert reader.process.stderr.read() == b""
 
 
-def test_a_line_that_is_too_long_for_an_entry(quire: Quire) -> None:
+def test_a_line_too_long_for_an_entry_closes_the_ledger(quire: Quire) -> None:
     done = quire("ledger", "write", stdin=b"one\ntwo\n" + b"x" * 6_000_000 + b"\nfour\n")
     ledger_id = done.out.decode().strip()
     done.fails(1, "line 3", f"ledger {ledger_id} closed: 2 entries")
     assert quire("ledger", "read", ledger_id).ok() == b"one\ntwo\n"
 
 
-def test_too_few_bookies_for_the_ensemble(quire: Quire) -> None:
+def test_too_few_bookies_for_the_ensemble_are_reported(quire: Quire) -> None:
     done = quire("ledger", "write", "--ensemble", "4", stdin=b"one\n")
     done.fails(1, "4", "3")
     assert done.out == b""
@@ -380,7 +384,7 @@ def test_show_names_segments_and_bookies(quire: Quire, cluster: LocalCluster) ->
         assert part in text
 
 
-def test_list_and_delete(quire: Quire, cluster: LocalCluster) -> None:
+def test_ledgers_are_listed_and_deleted(quire: Quire, cluster: LocalCluster) -> None:
     ids = [quire.write(b"%d\n" % number) for number in range(3)]
     listed = quire("ledger", "list").ok().decode().splitlines()
     assert listed == sorted(listed, key=int)
@@ -413,7 +417,7 @@ def test_list_and_delete(quire: Quire, cluster: LocalCluster) -> None:
     assert not set(ids) & set(quire("ledger", "list").ok().decode().splitlines())
 
 
-def test_the_bookies_of_the_cluster(quire: Quire, cluster: LocalCluster) -> None:
+def test_the_bookies_of_the_cluster_are_listed(quire: Quire, cluster: LocalCluster) -> None:
     lines = quire("cluster", "bookies").ok().decode().splitlines()
     assert lines == sorted(f"{b.id} writable 127.0.0.1:{b.port}" for b in cluster.bookies)
     found = [json.loads(line) for line in quire("cluster", "bookies", "--json").ok().splitlines()]
@@ -422,13 +426,13 @@ def test_the_bookies_of_the_cluster(quire: Quire, cluster: LocalCluster) -> None
     }
 
 
-def test_a_metadata_option_goes_before_the_environment(cluster: LocalCluster) -> None:
+def test_the_metadata_option_overrides_the_environment(cluster: LocalCluster) -> None:
     elsewhere = Quire("sqlite:////nowhere/at/all.db")
     elsewhere("ledger", "list").fails(1, "/nowhere/at")
     assert elsewhere("ledger", "list", "--metadata", cluster.uri).status == 0
 
 
-def test_the_script_is_installed(cluster: LocalCluster) -> None:
+def test_the_quire_script_is_installed(cluster: LocalCluster) -> None:
     """`quire` and `python -m quire` are the same program."""
     done = subprocess.run(
         [
@@ -469,7 +473,9 @@ SMALL = ("--size", "100", "--warm-up", "50", "--outstanding", "40")
                   "--explicit-lac", "1")),
     ],
 )  # fmt: skip
-def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
+def test_bench_prints_one_result_for_each_round(
+    quire: Quire, verb: str, arguments: tuple[str, ...]
+) -> None:
     before = quire("ledger", "list").ok()
     done = quire("bench", verb, *arguments, "--rounds", "2")
     lines = done.ok().decode().splitlines()
@@ -502,7 +508,7 @@ def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
         ("tail", ()), ("stream", ("write",)), ("stream", ("read",)), ("stream", ("tail",)),
     ],
 )  # fmt: skip
-def test_a_benchmark_that_the_cluster_is_too_small_for_says_so_first(
+def test_a_benchmark_checks_the_size_of_the_cluster_first(
     quire: Quire, verb: str, arguments: tuple[str, ...]
 ) -> None:
     """`bench stream write` once tried for a minute."""
@@ -521,7 +527,7 @@ def test_bench_stream_tail_ends_soon_by_default(quire: Quire) -> None:
     assert found["p50_ms"] > 0
 
 
-def test_bench_keeps_its_ledgers_if_asked(quire: Quire) -> None:
+def test_bench_keeps_its_ledgers_on_request(quire: Quire) -> None:
     before = set(quire("ledger", "list").ok().decode().split())
     arguments = ("--entries", "100", "--size", "10", "--rounds", "1", "--warm-up", "0", "--keep")
     quire("bench", "add", *arguments).ok()

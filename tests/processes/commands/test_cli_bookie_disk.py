@@ -19,9 +19,9 @@ LIMITS = (
 )  # fmt: skip
 
 
-def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
-    """Made, started, moved to another port, looked at while segments come and go, killed, checked,
-    emptied, made anew."""
+def test_a_bookie_directory_can_be_managed_by_commands(tmp_path: Path) -> None:
+    """The bookie is created, started, moved to another port, inspected, killed, checked, erased
+    and created again."""
     quire = Quire(f"sqlite:///{tmp_path / 'metadata.db'}").initialised()
     place = str(tmp_path / "data")
     first, second = map(str, free_ports(2))

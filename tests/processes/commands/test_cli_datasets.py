@@ -48,7 +48,7 @@ def stored(client: blocking.Client) -> set[int]:
     return set(client.list_ledgers())
 
 
-def test_list_and_show(quire: Quire, client: blocking.Client) -> None:
+def test_datasets_are_listed_and_shown(quire: Quire, client: blocking.Client) -> None:
     first, second = written(client, "shop.orders", 3), written(client, "shop.orders", 5)
     client.datasets.publish("shop.orders", [first], txn="monday")
     client.datasets.publish("shop.orders", [second], txn="tuesday")
@@ -103,7 +103,9 @@ def test_show_has_the_columns(quire: Quire, client: blocking.Client) -> None:
     assert "3 rows, 9 bytes, day=2026-11-03\n" in text
 
 
-def test_the_listing_goes_on_past_a_damaged_dataset(quire: Quire, client: blocking.Client) -> None:
+def test_the_listing_continues_after_a_damaged_dataset(
+    quire: Quire, client: blocking.Client
+) -> None:
     for name in ("torn.a", "torn.b"):
         client.datasets.publish(name, [])
     damage(client, "torn.a")
@@ -130,7 +132,7 @@ def damage(client: blocking.Client, name: str) -> None:
     call(overwrite())
 
 
-def test_delete(quire: Quire, client: blocking.Client) -> None:
+def test_a_dataset_is_deleted_with_its_own_ledgers(quire: Quire, client: blocking.Client) -> None:
     own, foreign = written(client, "gone"), written(client, None)
     client.datasets.publish("gone", [own, foreign])
     planned = quire("dataset", "delete", "gone", "--dry-run")
@@ -149,7 +151,7 @@ def test_delete(quire: Quire, client: blocking.Client) -> None:
         assert (done.ok(), done.err) == (b"", "dataset gone does not exist\n")
 
 
-def test_sweep(quire: Quire, client: blocking.Client) -> None:
+def test_a_sweep_deletes_the_orphans_of_a_dataset(quire: Quire, client: blocking.Client) -> None:
     held, orphan = written(client, "swept"), written(client, "swept")
     other, foreign = written(client, "swept.other"), written(client, None)
     client.datasets.publish("swept", [held])

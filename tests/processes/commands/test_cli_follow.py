@@ -29,7 +29,7 @@ def quire(cluster: LocalCluster, tmp_path: Path) -> Quire:
 
 
 @pytest.mark.parametrize("deferred", [False, True])
-def test_what_is_typed_here_is_seen_there(quire: Quire, deferred: bool) -> None:
+def test_a_follower_sees_each_typed_line(quire: Quire, deferred: bool) -> None:
     """Line by line, the last one too, until the writer ends; with deferred sync only then."""
     options = ["--deferred-sync"] if deferred else []
     with quire.start("ledger", "write", "--explicit-lac", "20", *options) as writer:
@@ -48,7 +48,7 @@ def test_what_is_typed_here_is_seen_there(quire: Quire, deferred: bool) -> None:
         assert writer.process.wait(60) == 0
 
 
-def test_a_part_is_followed(quire: Quire) -> None:
+def test_a_range_of_a_ledger_can_be_followed(quire: Quire) -> None:
     ledger_id = quire.write(b"".join(b"%d\n" % number for number in range(1_000)))
     follow = ("ledger", "read", ledger_id, "--follow")
     assert quire(*follow).ok() == quire("ledger", "read", ledger_id).ok()
@@ -78,7 +78,7 @@ def test_following_ends_with_ctrl_c_or_a_deletion(quire: Quire) -> None:
             assert b"was deleted while it was being followed" in reader.process.stderr.read()
 
 
-def test_the_space_of_bookies(quire: Quire, cluster: LocalCluster) -> None:
+def test_the_space_of_bookies_is_printed(quire: Quire, cluster: LocalCluster) -> None:
     for line in quire("cluster", "bookies", "--space").ok().decode().splitlines():
         assert re.search(r" [0-9.]+ [kMGT]?B free of [0-9.]+ [kMGT]?B$", line), line
     cluster.bookies[0].pause()

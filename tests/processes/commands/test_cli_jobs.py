@@ -95,7 +95,7 @@ def test_a_lost_bookie_is_recovered(cluster: LocalCluster) -> None:
         assert again.startswith(f"0 of 0 ledgers no longer use {lost.id}"), again
 
 
-def test_a_living_bookie_is_decommissioned_and_a_new_one_filled(
+def test_a_running_bookie_is_decommissioned_and_a_new_one_filled(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     quire = Quire(cluster.uri)
@@ -165,7 +165,7 @@ def test_a_job_that_cannot_succeed_is_refused_before_it_begins(tmp_path: Path) -
         quire("cluster", "rebalance").fails(1, "1 bookie is writable, and a move needs two")
 
 
-def test_a_recovery_of_some_ledgers_begins(tmp_path: Path) -> None:
+def test_a_recovery_of_chosen_ledgers_starts(tmp_path: Path) -> None:
     with LocalCluster(3, tmp_path) as local, watched(local) as seen:
         quire = Quire(local.uri)
         (stuck,) = seen.write(1)

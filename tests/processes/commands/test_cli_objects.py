@@ -45,7 +45,7 @@ def ledgers(quire: Quire) -> list[str]:
     return quire("ledger", "list").ok().decode().split()
 
 
-def test_a_file_comes_back(quire: Quire, tmp_path: Path) -> None:
+def test_a_file_round_trips_through_an_object(quire: Quire, tmp_path: Path) -> None:
     (tmp_path / "state.bin").write_bytes(DATA)
     done = quire(
         "object", "put", "state.bin", "jobs/42/c", "--meta", "step=7", "--meta", "a=b=c", "--json"
@@ -64,7 +64,7 @@ def test_a_file_comes_back(quire: Quire, tmp_path: Path) -> None:
     assert "metadata  a=b=c\n" in text
 
 
-def test_standard_input(quire: Quire) -> None:
+def test_an_object_is_read_from_standard_input(quire: Quire) -> None:
     done = quire("object", "put", "-", "piped", "--chunk-bytes", "100000", stdin=DATA)
     assert done.ok() == b""
     assert done.err.startswith(f"object piped put: {len(DATA):,} bytes in ledger ")
@@ -78,14 +78,14 @@ def test_standard_input(quire: Quire) -> None:
     ("wanted", "first", "end"),
     [("0-0", 0, 1), ("999-1000", 999, 1_001), ("2400-", 2_400, 2_500), ("17-99999", 17, 2_500)],
 )
-def test_ranges(quire: Quire, wanted: str, first: int, end: int) -> None:
+def test_a_range_of_an_object_is_printed(quire: Quire, wanted: str, first: int, end: int) -> None:
     data = DATA[:2_500]
     quire("object", "put", "-", "ranged", "--replace", "--chunk-bytes", "1000", stdin=data).ok()
     assert quire("object", "get", "ranged", "--range", wanted).ok() == data[first:end]
     quire("object", "get", "ranged", "--range", "2501-").fails(2, "2,500 bytes")
 
 
-def test_list_replace_and_delete(quire: Quire, tmp_path: Path) -> None:
+def test_objects_are_listed_replaced_and_deleted(quire: Quire, tmp_path: Path) -> None:
     def names(*arguments: str) -> list[str]:
         return quire("object", "list", "--bucket", "own", *arguments).ok().decode().splitlines()
 
@@ -121,7 +121,7 @@ def test_list_replace_and_delete(quire: Quire, tmp_path: Path) -> None:
     assert names() == ["a/1", "a/2", "file"]
 
 
-def test_a_failed_get_leaves_the_file_as_it_was(quire: Quire, tmp_path: Path) -> None:
+def test_a_failed_get_does_not_change_the_file(quire: Quire, tmp_path: Path) -> None:
     quire("object", "put", "-", "damaged", stdin=b"some").ok()
     quire("ledger", "delete", str(show(quire, "damaged")["ledger_id"]), "--force").ok()
     (tmp_path / "there").write_bytes(b"before")
@@ -139,14 +139,14 @@ def test_a_failed_get_leaves_the_file_as_it_was(quire: Quire, tmp_path: Path) ->
     quire("object", "get", "good", "-o", "none/there").fails(2, "does not exist")
 
 
-def test_files_that_cannot_be_read(quire: Quire, tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(quire: Quire, tmp_path: Path) -> None:
     before = ledgers(quire)
     quire("object", "put", "missing").fails(1, "missing: No such file or directory")
     quire("object", "put", str(tmp_path), "name").fails(1, "Is a directory")
     assert ledgers(quire) == before
 
 
-def test_ctrl_c_takes_back_what_was_put(quire: Quire) -> None:
+def test_ctrl_c_deletes_the_ledger_of_an_unfinished_put(quire: Quire) -> None:
     before = ledgers(quire)
     with quire.start("object", "put", "-", "interrupted") as put:
         put.type(DATA)
@@ -157,7 +157,7 @@ def test_ctrl_c_takes_back_what_was_put(quire: Quire) -> None:
     assert b"interrupted" not in quire("object", "list").ok()
 
 
-def test_what_a_killed_put_leaves_is_swept(quire: Quire, cluster: LocalCluster) -> None:
+def test_the_ledger_of_a_killed_put_is_swept(quire: Quire, cluster: LocalCluster) -> None:
     before = ledgers(quire)
     with quire.start("object", "put", "-", "killed") as put:
         put.type(DATA)
@@ -174,7 +174,9 @@ def test_what_a_killed_put_leaves_is_swept(quire: Quire, cluster: LocalCluster) 
     assert ledgers(quire) == before
 
 
-def test_the_blocking_twin(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_objects_are_accessible_through_the_blocking_client(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_bytes(DATA)
     with blocking.connect(cluster.uri) as client:
         objects = client.objects("blocking")
@@ -221,7 +223,7 @@ def test_an_object_survives_a_bookie(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.zookeeper
-def test_objects_in_zookeeper() -> None:
+def test_objects_work_with_zookeeper() -> None:
     one = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
     with LocalCluster(bookies=1, zookeeper=True) as local, blocking.connect(local.uri) as client:
         objects = client.objects("Überall")

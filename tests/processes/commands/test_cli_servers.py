@@ -62,7 +62,7 @@ def start_error(running: Running, *named: str) -> None:
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])
-def test_a_bookie_from_nothing(tmp_path: Path, made: bool) -> None:
+def test_a_bookie_formats_its_directory_and_restarts(tmp_path: Path, made: bool) -> None:
     """It formats its directory, exits with status 0 on SIGTERM, and starts again."""
     quire = Quire(sqlite(tmp_path)).initialised()
     directory = tmp_path / "data"
@@ -96,7 +96,7 @@ def test_the_advertised_host_is_the_id(tmp_path: Path) -> None:
         assert bookie.end(signal.SIGTERM).status == 0
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     quire = Quire(sqlite(tmp_path)).initialised()
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
@@ -107,7 +107,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert quire("cluster", "bookies").ok() == b""
 
 
-def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
+def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     """The directory is refused and left unchanged."""
     directory, (port,) = tmp_path / "data", free_ports(1)
     arguments = ("bookie", "--dir", str(directory), "--port", str(port))
@@ -124,7 +124,7 @@ def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
         assert bookie.line() == f"127.0.0.1:{port}"
 
 
-def test_a_directory_of_another_bookie(tmp_path: Path) -> None:
+def test_a_directory_of_another_bookie_is_refused(tmp_path: Path) -> None:
     quire = Quire(sqlite(tmp_path)).initialised()
     one, other = map(str, free_ports(2))
     arguments = ("bookie", "--dir", str(tmp_path / "data"), "--port")
@@ -144,7 +144,7 @@ def test_a_directory_of_another_bookie(tmp_path: Path) -> None:
     assert (kept["bookie"], kept["address"]) == (f"127.0.0.1:{one}", f"127.0.0.1:{other}")
 
 
-def test_a_directory_that_is_something_else(tmp_path: Path) -> None:
+def test_a_directory_with_foreign_files_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "documents"
     directory.mkdir()
     (directory / "letter.txt").write_text("Dear reader")
@@ -154,7 +154,7 @@ def test_a_directory_that_is_something_else(tmp_path: Path) -> None:
     assert snapshot(directory)["letter.txt"] == b"Dear reader"
 
 
-def test_metadata_that_leads_nowhere(tmp_path: Path) -> None:
+def test_an_unreachable_metadata_uri_is_reported(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'missing' / 'metadata.db'}"
     with Quire(uri).start("bookie", "--dir", str(tmp_path / "data"), "--port", "0") as bookie:
         start_error(bookie, str(tmp_path / "missing"))
@@ -164,7 +164,7 @@ def test_metadata_that_leads_nowhere(tmp_path: Path) -> None:
     Quire(uri)("ledger", "list").fails(1, "text.db")
 
 
-def test_a_bookie_whose_metadata_file_is_missing(tmp_path: Path) -> None:
+def test_a_missing_metadata_file_is_not_created_by_a_bookie(tmp_path: Path) -> None:
     """No empty file is created, because clients would be told that nothing was ever stored.
 
     The error says how to continue, and offers nothing destructive.
@@ -196,7 +196,7 @@ def test_a_bookie_whose_metadata_file_is_missing(tmp_path: Path) -> None:
         assert quire("ledger", "read", ledger_id).ok() == LINES
 
 
-def test_a_metadata_file_that_is_deleted_while_a_cluster_runs(tmp_path: Path) -> None:
+def test_a_cluster_whose_metadata_file_is_deleted_refuses_writes(tmp_path: Path) -> None:
     """Nothing is written into the nameless file, so no ledger disappears at the next start."""
     quire = Quire(sqlite(tmp_path)).initialised()
     file = tmp_path / "metadata.db"
@@ -227,13 +227,13 @@ def test_a_metadata_file_that_is_deleted_while_a_cluster_runs(tmp_path: Path) ->
             assert quire("ledger", "read", found).ok() == LINES
 
 
-def test_zookeeper_that_does_not_answer() -> None:
+def test_a_zookeeper_that_does_not_answer_is_reported() -> None:
     (port,) = free_ports(1)
     done = Quire(f"zk+hierarchical://127.0.0.1:{port}/ledgers")("ledger", "list")
     done.fails(1, f"127.0.0.1:{port}")
 
 
-def test_cluster_init(tmp_path: Path) -> None:
+def test_cluster_init_creates_a_cluster_once(tmp_path: Path) -> None:
     quire = Quire(sqlite(tmp_path))
     quire("ledger", "list").fails(1, "quire cluster init")
     out = quire("cluster", "init").ok().decode()
@@ -243,7 +243,7 @@ def test_cluster_init(tmp_path: Path) -> None:
     assert quire("cluster", "bookies").err == "no bookies are registered\n"
 
 
-def test_a_writer_whose_only_bookie_dies(tmp_path: Path) -> None:
+def test_a_writer_whose_only_bookie_dies_reports_the_error(tmp_path: Path) -> None:
     with LocalCluster(bookies=1, directory=tmp_path) as cluster:
         quire = Quire(cluster.uri)
         one = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
@@ -327,7 +327,7 @@ def test_a_local_cluster_is_small(tmp_path: Path) -> None:
         assert "Disk space in use now: " in one.end(signal.SIGINT).err
 
 
-def test_fewer_bookies_than_the_directory_has(tmp_path: Path) -> None:
+def test_fewer_bookies_than_the_directory_has_give_a_warning(tmp_path: Path) -> None:
     with running_local("--bookies", "3", "--dir", str(tmp_path)) as local:
         local.line()
         assert "warning" not in local.end(signal.SIGINT).err
@@ -341,14 +341,14 @@ def test_fewer_bookies_than_the_directory_has(tmp_path: Path) -> None:
     assert "quire ledger write --ensemble 1 --write-quorum 1 --ack-quorum 1;" in said
 
 
-def test_a_setting_of_a_local_cluster_that_does_not_exist() -> None:
+def test_an_unknown_setting_of_a_local_cluster_is_refused() -> None:
     with running_local("--set", "segmentbytes=1") as local:
         done = local.end()
     assert done.status == 2
     assert "did you mean segment_bytes?" in done.err
 
 
-def test_a_signal_while_the_cluster_starts(tmp_path: Path) -> None:
+def test_a_signal_during_the_start_stops_the_cluster(tmp_path: Path) -> None:
     with running_local("--bookies", "3", "--dir", str(tmp_path / "cluster")) as local:
         while not (below := descendants(local.pid)):
             assert local.process.poll() is None
@@ -367,7 +367,7 @@ def test_a_temporary_cluster_is_removed() -> None:
     assert not directory.exists()
 
 
-def test_a_bookie_that_dies_is_told_of(tmp_path: Path) -> None:
+def test_the_death_of_a_bookie_is_reported(tmp_path: Path) -> None:
     with running_local("--bookies", "3", "--dir", str(tmp_path)) as local:
         quire = Quire(local.line())
         victim = descendants(local.pid)[1]
@@ -381,7 +381,7 @@ def test_a_bookie_that_dies_is_told_of(tmp_path: Path) -> None:
         assert local.end(signal.SIGTERM).status == 0
 
 
-def test_a_bookie_that_is_decommissioned_ends_in_order(tmp_path: Path) -> None:
+def test_a_decommissioned_bookie_exits_normally(tmp_path: Path) -> None:
     """A decommissioned bookie exits normally. It once exited with status 1."""
     with running_local("--bookies", "2", "--dir", str(tmp_path)) as local:
         quire = Quire(local.line())
@@ -393,7 +393,7 @@ def test_a_bookie_that_is_decommissioned_ends_in_order(tmp_path: Path) -> None:
         assert local.end(signal.SIGTERM).status == 0
 
 
-def test_two_local_clusters_in_one_directory(tmp_path: Path) -> None:
+def test_two_local_clusters_in_one_directory_are_refused(tmp_path: Path) -> None:
     with running_local("--bookies", "1", "--dir", str(tmp_path)) as local:
         assert local.line()
         done = Quire()("local", "--dir", str(tmp_path))
@@ -401,7 +401,7 @@ def test_two_local_clusters_in_one_directory(tmp_path: Path) -> None:
         assert local.end(signal.SIGINT).status == 0
 
 
-def test_a_base_port_in_use(tmp_path: Path) -> None:
+def test_a_base_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -427,7 +427,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.zookeeper
-def test_an_uninitialised_zookeeper(zookeeper: str, tmp_path: Path) -> None:
+def test_an_uninitialised_zookeeper_is_reported(zookeeper: str, tmp_path: Path) -> None:
     quire = Quire(f"zk+hierarchical://{zookeeper}/unknown")
     for command in (("ledger", "list"), ("ledger", "write"), ("cluster", "bookies")):
         quire(*command).fails(1, "quire cluster init")
@@ -436,7 +436,7 @@ def test_an_uninitialised_zookeeper(zookeeper: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.zookeeper
-def test_a_cluster_in_zookeeper(zookeeper: str, tmp_path: Path) -> None:
+def test_a_cluster_is_created_in_zookeeper(zookeeper: str, tmp_path: Path) -> None:
     quire = Quire(f"zk+hierarchical://{zookeeper}/made/here")
     assert re.fullmatch(r"[0-9a-f-]{36}\n", quire("cluster", "init").ok().decode())
     quire("cluster", "init").fails(1)
@@ -451,7 +451,7 @@ def test_a_cluster_in_zookeeper(zookeeper: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.zookeeper
-def test_a_local_cluster_with_zookeeper(tmp_path: Path) -> None:
+def test_a_local_cluster_can_use_zookeeper(tmp_path: Path) -> None:
     arguments = ("--bookies", "2", "--dir", str(tmp_path), "--zookeeper")
     shape = ("--ensemble", "2", "--write-quorum", "2")
     with running_local(*arguments) as local:
@@ -473,7 +473,7 @@ def test_a_local_cluster_with_zookeeper(tmp_path: Path) -> None:
 
 
 @pytest.mark.zookeeper
-def test_a_zookeeper_port_in_use(tmp_path: Path) -> None:
+def test_a_zookeeper_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -504,7 +504,7 @@ async def test_asyncio(quire_client):
 """
 
 
-def test_the_fixtures_for_users(tmp_path: Path) -> None:
+def test_the_pytest_fixtures_work_in_a_separate_project(tmp_path: Path) -> None:
     """A separate project uses them with warnings as errors. Nothing keeps running."""
     (tmp_path / "test_theirs.py").write_text(USERS_TEST)
     (tmp_path / "pytest.ini").write_text(
@@ -523,7 +523,7 @@ def test_the_fixtures_for_users(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
-def test_the_plugin_costs_little_until_it_is_used() -> None:
+def test_the_plugin_imports_little_until_it_is_used() -> None:
     program = (
         "import sys\n"
         "import quire.testing.pytest_plugin\n"

@@ -55,7 +55,7 @@ def said(cluster: LocalCluster, *words: str) -> str:
     return result.stdout
 
 
-def test_bookies(cluster: LocalCluster) -> None:
+def test_listbookies_prints_the_bookies_like_apache(cluster: LocalCluster) -> None:
     ids = {bookie.id for bookie in cluster.bookies}
     for flag, title in (("-rw", "ReadWrite Bookies :"), ("--all", "All Bookies :")):
         first, *lines = said(cluster, "listbookies", flag).splitlines()
@@ -72,7 +72,9 @@ def test_bookies(cluster: LocalCluster) -> None:
     assert run(cluster, "endpointinfo", "-b", "nobody:1").exit_code == 1
 
 
-def test_ledgers(cluster: LocalCluster, client: quire.blocking.Client, ledger_id: int) -> None:
+def test_listledgers_prints_the_ledgers_like_apache(
+    cluster: LocalCluster, client: quire.blocking.Client, ledger_id: int
+) -> None:
     listed = said(cluster, "listledgers", "-bookieid", cluster.bookies[1].id).splitlines()
     assert f"ledgerID: {ledger_id}" in listed
     assert f"ledgerID: {ledger_id:x}" in said(cluster, "-ledgeridformat", "hex", "listledgers")
@@ -88,7 +90,7 @@ def test_ledgers(cluster: LocalCluster, client: quire.blocking.Client, ledger_id
     assert (result.exit_code, result.stdout) == (0, "")
 
 
-def test_metadata_kept_and_restored(
+def test_ledger_metadata_is_dumped_and_restored(
     cluster: LocalCluster, client: quire.blocking.Client, ledger_id: int, tmp_path: Path
 ) -> None:
     kept, name = str(tmp_path / "kept"), str(ledger_id)
@@ -112,7 +114,7 @@ def test_metadata_kept_and_restored(
     assert "is not the metadata of a ledger" in run(cluster, *restore, "-update").stderr
 
 
-def test_entries(cluster: LocalCluster, ledger_id: int) -> None:
+def test_readledger_prints_the_entries_like_apache(cluster: LocalCluster, ledger_id: int) -> None:
     """The ledger's password is that of its metadata."""
     name, length = str(ledger_id), len(SENT[0])
     assert said(cluster, "readledger", "-l", name, "-fe", "1", "-le", "2", "-msg") == (
@@ -124,7 +126,7 @@ def test_entries(cluster: LocalCluster, ledger_id: int) -> None:
         assert re.findall(r"entry-\d", found) == [one.decode() for one in SENT]
 
 
-def test_readledger_of_a_bookie_without_the_entries(
+def test_readledger_of_a_bookie_without_the_entries_is_an_error(
     cluster: LocalCluster, ledger_id: int, client: quire.blocking.Client
 ) -> None:
     """A mistyped or decommissioned bookie is an error, and not an empty ledger."""
@@ -151,7 +153,7 @@ def test_readledger_of_a_bookie_without_the_entries(
     )
 
 
-def test_readledger_of_a_bookie_ends_with_the_ledger(
+def test_readledger_of_a_bookie_ends_at_the_end_of_the_ledger(
     cluster: LocalCluster, ledger_id: int, client: quire.blocking.Client
 ) -> None:
     """It reported entries that never existed as missing, one after the other without end."""
@@ -180,13 +182,15 @@ def test_readledger_of_a_bookie_ends_with_the_ledger(
         assert read(writer.ledger_id, *forever) == (0, sent, "")
 
 
-def test_a_list_for_a_bookie_without_ledgers_says_so(cluster: LocalCluster) -> None:
+def test_listledgers_reports_a_bookie_without_ledgers(cluster: LocalCluster) -> None:
     result = run(cluster, "listledgers", "-bookieid", "127.0.0.1:1")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "no ledger has entries on bookie 127.0.0.1:1" in result.stderr
 
 
-def test_simpletest_and_sanity(cluster: LocalCluster, client: quire.blocking.Client) -> None:
+def test_simpletest_and_bookiesanity_succeed(
+    cluster: LocalCluster, client: quire.blocking.Client
+) -> None:
     before = client.list_ledgers()
     words = ("-ensemble", "3", "-writeQuorum", "3", "-ackQuorum", "2", "-numEntries", "20")
     assert re.search(r"^20 entries written to ledger \d+\. Last entry Id 19$",
@@ -204,7 +208,7 @@ def test_simpletest_reads_everything_back(
     cluster: LocalCluster, client: quire.blocking.Client, monkeypatch: pytest.MonkeyPatch,
     method: str, when: str,
 ) -> None:  # fmt: skip
-    """As in Apache 4.17, all entries are compared before and after the ledger is closed."""
+    """All entries are compared before and after the ledger is closed, as in Apache 4.17."""
     before, read = client.list_ledgers(), getattr(LedgerReader, method)
     seen = []
 
@@ -221,7 +225,9 @@ def test_simpletest_reads_everything_back(
     assert client.list_ledgers() == before
 
 
-def test_files(cluster: LocalCluster, ledger_id: int) -> None:
+def test_listfilesondisc_and_readlog_print_the_files_of_a_bookie(
+    cluster: LocalCluster, ledger_id: int
+) -> None:
     name, bookie = str(ledger_id), cluster.bookies[0]
     listed = said(cluster, "listfilesondisc", "-log").splitlines()
     assert listed[0] == "--------- Printing the list of EntryLog/Ledger Files ---------"
@@ -264,7 +270,9 @@ def created_on(client: quire.blocking.Client, pair: tuple[str, ...]) -> int:
         client.delete_ledger(writer.ledger_id)
 
 
-def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> None:
+def test_a_lost_bookie_is_recovered_with_the_shell(
+    cluster: LocalCluster, client: quire.blocking.Client
+) -> None:
     """Asked for, planned, renamed in vain; at the end of the module, for it ends a bookie."""
     with client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as writer:
         writer.append_many(SENT)

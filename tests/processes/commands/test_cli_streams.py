@@ -67,7 +67,7 @@ def numbers(first: int, end: int) -> bytes:
 # -- writing and reading ----------------------------------------------------------------------
 
 
-def test_a_topic_is_one_stream_for_list_show_and_delete(quire: Quire) -> None:
+def test_list_show_and_delete_treat_a_topic_as_one_stream(quire: Quire) -> None:
     created = quire("stream", "create", "eu/clicks", "--partitions", "3", "--set", "retention_s=7d")
     assert "topic eu/clicks created with 3 partitions" in created.err
     write(quire, "other", b"x\n")
@@ -113,7 +113,7 @@ def test_no_stream_is_written_beside_the_partitions_of_a_topic(quire: Quire) -> 
     assert len(quire("stream", "list", "clicks/").ok().splitlines()) == 4
 
 
-def test_a_topic_whose_deletion_was_interrupted_is_listed_with_the_command_that_completes_it(
+def test_a_partly_deleted_topic_is_listed_with_the_command_to_complete_it(
     quire: Quire,
 ) -> None:
     quire("stream", "create", "clicks", "--partitions", "2").ok()
@@ -145,7 +145,7 @@ def test_a_topic_whose_deletion_was_interrupted_is_listed_with_the_command_that_
     assert (done.ok(), done.err) == (b"", "")
 
 
-def test_streams_that_exist_are_made_a_topic(quire: Quire) -> None:
+def test_existing_streams_become_a_topic(quire: Quire) -> None:
     for number in range(2):
         write(quire, f"clicks/{number}", b"%d\n" % number)
     adopt = ("stream", "create", "clicks", "--adopt")
@@ -157,7 +157,7 @@ def test_streams_that_exist_are_made_a_topic(quire: Quire) -> None:
     assert sorted(read(quire, "clicks")) == [b"0", b"1"]
 
 
-def test_a_topic_is_written_and_read_as_one(quire: Quire) -> None:
+def test_a_topic_is_written_and_read_as_one_stream(quire: Quire) -> None:
     quire("stream", "create", "clicks", "--partitions", "3").ok()
     lines = [b"k%d:%d" % (number % 7, number) for number in range(30)]
     data = b"".join(line + b"\n" for line in lines)
@@ -187,7 +187,7 @@ def test_a_topic_is_written_and_read_as_one(quire: Quire) -> None:
     quire("stream", "write", "clicks", "--token", "t").fails(2, "--token cannot be used")
 
 
-def test_keys_and_headers(quire: Quire) -> None:
+def test_keys_and_headers_are_written_and_copied(quire: Quire) -> None:
     """Write keys and headers as the guide shows, and copy them through JSON without a loss."""
     lines = b"visitor-8:first\nvisitor-9:sec:ond\nplain\n"
     more = ("--key-separator", ":", "--header", "source=shell")
@@ -213,7 +213,7 @@ def test_keys_and_headers(quire: Quire) -> None:
     [b"", b"\n", b"\n\n", b"one\ntwo", b"one\ntwo\n", b"a\r\n\r\n", bytes(range(256)) * 3],
     ids=["nothing", "empty", "two empty", "no newline", "newline", "carriage returns", "any bytes"],
 )
-def test_lines_come_back_as_they_were(quire: Quire, data: bytes) -> None:
+def test_written_lines_are_read_back(quire: Quire, data: bytes) -> None:
     whole = data if data.endswith(b"\n") or not data else data + b"\n"
     quire("stream", "delete", "lines")
     said = write(quire, "lines", data)
@@ -222,7 +222,7 @@ def test_lines_come_back_as_they_were(quire: Quire, data: bytes) -> None:
     assert quire("stream", "read", "lines").ok() == whole
 
 
-def test_what_write_prints(quire: Quire) -> None:
+def test_stream_write_reports_the_acknowledged_records(quire: Quire) -> None:
     quire("stream", "create", "a").ok()
     done = quire("stream", "write", "a", stdin=b"one\ntwo\n")
     assert done.ok() == b"stream a: 2 records acknowledged, the last at 1:0:1\n"
@@ -232,7 +232,7 @@ def test_what_write_prints(quire: Quire) -> None:
     assert quire("stream", "write", "a").ok() == b"stream a: 0 records acknowledged\n"
 
 
-def test_a_stream_must_be_there(quire: Quire) -> None:
+def test_a_missing_stream_is_an_error_for_every_command(quire: Quire) -> None:
     for verb in ("write", "read", "tail", "show", "delete", "end", "retain", "set"):
         more = ["roll_bytes=5"] if verb == "set" else []
         done = quire("stream", verb, "missing", *more)
@@ -243,7 +243,7 @@ def test_a_stream_must_be_there(quire: Quire) -> None:
     quire("stream", "list", "-n", "/tests/nowhere").fails(1, "/tests/nowhere", "namespace create")
 
 
-def test_delimiters_and_base64(quire: Quire) -> None:
+def test_records_can_be_delimited_or_base64(quire: Quire) -> None:
     write(quire, "a", b"one\0two\nlines\0", "--delimiter", r"\0")
     assert quire("stream", "read", "a", "--delimiter", r"\0").ok() == b"one\0two\nlines\0"
     write(quire, "b", b64encode(b"\n\0") + b"\n" + b64encode(b"x") + b"\n", "--base64")
@@ -252,7 +252,7 @@ def test_delimiters_and_base64(quire: Quire) -> None:
     assert read(quire, "b", "--format", "hex") == [b"0a00", b"78"]
 
 
-def test_a_line_that_can_be_no_record(quire: Quire) -> None:
+def test_an_invalid_line_is_refused_after_the_lines_before_it(quire: Quire) -> None:
     """The lines before it are in the stream, and the stream is left in order."""
     data = b"one\n" + b"x" * 1_045_000 + b"\ntwo\n"
     done = quire("stream", "write", "long", "--create", stdin=data)
@@ -264,13 +264,13 @@ def test_a_line_that_can_be_no_record(quire: Quire) -> None:
     assert read(quire, "base") == [b"one"]
 
 
-def test_the_longest_record(quire: Quire) -> None:
+def test_the_longest_record_is_written_and_read(quire: Quire) -> None:
     data = b"x" * 1_040_364
     write(quire, "longest", data + b"\n" + b"short\n" + data)
     assert read(quire, "longest") == [data, b"short", data]
 
 
-def test_records_as_json(quire: Quire) -> None:
+def test_records_are_printed_as_json(quire: Quire) -> None:
     write(quire, "a", b"one\n\xff\n")
     found = described(quire, "read", "a")
     assert [one["position"] for one in found] == ["1:0:0", "1:0:1"]
@@ -279,7 +279,7 @@ def test_records_as_json(quire: Quire) -> None:
     assert found[0]["txid"] == found[1]["txid"]
 
 
-def test_places(quire: Quire) -> None:
+def test_reads_start_and_stop_at_the_requested_positions(quire: Quire) -> None:
     """Ways to say where to begin and to stop, in a stream of four segments."""
     write(quire, "a", numbers(0, 1_000), "--roll-every", "300")
     records = described(quire, "read", "a")
@@ -304,7 +304,7 @@ def test_places(quire: Quire) -> None:
         assert read(quire, "a", *arguments) == [b"%d" % n for n in wanted], arguments
 
 
-def test_a_place_beyond_the_end_is_reported(quire: Quire) -> None:
+def test_a_position_beyond_the_end_is_reported(quire: Quire) -> None:
     """An empty output with status 0 once looked like an empty stream."""
     write(quire, "short", numbers(0, 100), "--create", "--roll-every", "40")
     for place in ("seq:100", "9:0:0", "time:2099-01-01T00:00:00+00:00", f"txid:{2**62}"):
@@ -340,7 +340,7 @@ def test_reading_does_not_fence(quire: Quire) -> None:
     assert read(quire, "a") == [b"one", b"two"]
 
 
-def test_a_lone_line_is_seen_at_once_by_who_follows(quire: Quire) -> None:
+def test_a_lone_line_reaches_a_follower_at_once(quire: Quire) -> None:
     """Line by line, each while standard input is open; the end of the stream ends the reader."""
     quire("stream", "create", "a").ok()
     with (
@@ -355,7 +355,7 @@ def test_a_lone_line_is_seen_at_once_by_who_follows(quire: Quire) -> None:
         assert reader.process.wait(TIMEOUT_S) == 0
 
 
-def test_tail(quire: Quire) -> None:
+def test_tail_prints_the_last_records(quire: Quire) -> None:
     write(quire, "a", numbers(0, 100), "--roll-every", "30")
     tail = ("stream", "tail", "a")
     assert quire(*tail).ok() == numbers(90, 100)
@@ -390,7 +390,7 @@ def test_a_signal_ends_a_writer(quire: Quire, number: signal.Signals, status: in
     assert [one["state"] for one in show(quire, name)["segments"]] == ["completed"]  # type: ignore[attr-defined]
 
 
-def test_a_writer_that_was_replaced_says_what_was_acknowledged(quire: Quire) -> None:
+def test_a_fenced_writer_reports_what_was_acknowledged(quire: Quire) -> None:
     with quire.start("stream", "write", "a", "--create") as old:
         old.type(b"one\n")
         wait_for(lambda: quire("stream", "read", "a").out == b"one\n", "reading what was typed")
@@ -401,7 +401,7 @@ def test_a_writer_that_was_replaced_says_what_was_acknowledged(quire: Quire) -> 
     assert read(quire, "a") == [b"one", b"two"]
 
 
-def test_a_fencing_token(quire: Quire, cluster: LocalCluster) -> None:
+def test_a_fencing_token_refuses_other_writers(quire: Quire, cluster: LocalCluster) -> None:
     with (
         blocking.connect(cluster.uri) as client,
         client.namespace(quire.environment["QUIRE_NAMESPACE"]) as streams,
@@ -425,7 +425,7 @@ def test_a_killed_writer_is_followed_by_another(quire: Quire) -> None:
     assert [one["sequence"] for one in described(quire, "read", "a")] == [0, 1]
 
 
-def test_whoever_has_enough_of_the_output(quire: Quire) -> None:
+def test_a_closed_output_pipe_ends_a_read_without_an_error(quire: Quire) -> None:
     """`quire stream read NAME | head -2`: nothing is said about it."""
     write(quire, "a", numbers(0, 300_000))
     with quire.start("stream", "read", "a") as reader:
@@ -440,7 +440,7 @@ def test_whoever_has_enough_of_the_output(quire: Quire) -> None:
 # -- subscriptions ----------------------------------------------------------------------------
 
 
-def test_a_subscription_goes_on_where_it_was(quire: Quire) -> None:
+def test_a_subscription_continues_at_its_position(quire: Quire) -> None:
     write(quire, "a", numbers(0, 100), "--roll-every", "40")
     subscribed = ("--subscription", "s")
     assert read(quire, "a", *subscribed, "--limit", "50") == [b"%d" % n for n in range(50)]
@@ -460,7 +460,9 @@ def test_a_subscription_goes_on_where_it_was(quire: Quire) -> None:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
 )
-def test_a_signal_keeps_a_subscription(quire: Quire, number: signal.Signals, status: int) -> None:
+def test_a_signal_stores_the_position_of_a_subscription(
+    quire: Quire, number: signal.Signals, status: int
+) -> None:
     name = number.name
     write(quire, name, numbers(0, 10))
     command = ("stream", "read", name, "--subscription", "s", "--follow")
@@ -485,7 +487,7 @@ def test_a_signal_keeps_a_subscription(quire: Quire, number: signal.Signals, sta
 # -- truncation and retention -----------------------------------------------------------------
 
 
-def test_truncation_is_told(quire: Quire) -> None:
+def test_a_truncation_is_reported(quire: Quire) -> None:
     write(quire, "a", numbers(0, 100), "--roll-every", "40")
     position = described(quire, "read", "a", "--from", "seq:50", "--limit", "1")[0]["position"]
     truncate = ("stream", "truncate", "a", "--before", "seq:50", "--json")
@@ -509,7 +511,7 @@ def test_truncation_is_told(quire: Quire) -> None:
     assert quire("stream", "tail", "a", "-n", "1000").ok() == numbers(50, 100)
 
 
-def test_retention(quire: Quire) -> None:
+def test_retain_deletes_records_by_the_settings(quire: Quire) -> None:
     for name in ("a", "b"):
         write(quire, name, numbers(0, 100), "--roll-every", "40")
     quire("stream", "set", "a", "retention_bytes=1").ok()
@@ -527,7 +529,7 @@ def test_retention(quire: Quire) -> None:
 # -- streams and namespaces -------------------------------------------------------------------
 
 
-def test_streams_are_made_listed_renamed_deleted(quire: Quire) -> None:
+def test_streams_are_created_listed_renamed_and_deleted(quire: Quire) -> None:
     for name in ("b", "a/x", "a/y"):
         quire("stream", "create", name).ok()
     quire("stream", "create", "b").fails(1, "stream b already exists")
@@ -545,7 +547,7 @@ def test_streams_are_made_listed_renamed_deleted(quire: Quire) -> None:
         quire("ledger", "show", str(ledger_id)).fails(1, "ledger")
 
 
-def test_a_list_in_columns(quire: Quire) -> None:
+def test_a_list_is_printed_in_columns(quire: Quire) -> None:
     write(quire, "a", b"one\ntwo\n")
     quire("stream", "create", "empty").ok()
     head, a, empty = quire("stream", "list", "-l").ok().decode().splitlines()
@@ -555,7 +557,7 @@ def test_a_list_in_columns(quire: Quire) -> None:
     assert empty.split() == ["empty", "0", "0", "0", "-", "-", "-", "-"]
 
 
-def test_settings_and_where_they_come_from(quire: Quire) -> None:
+def test_settings_are_shown_with_their_origin(quire: Quire) -> None:
     def settings(*command: str) -> dict[str, tuple[object, str]]:
         found = json.loads(quire(*command, "--json").ok())["settings"]
         return {one["name"]: (one["value"], one["from"]) for one in found}
@@ -583,7 +585,7 @@ def test_settings_and_where_they_come_from(quire: Quire) -> None:
     assert "  compression          lz4        stream\n" in text
 
 
-def test_create_says_whether_the_namespace_existed(quire: Quire) -> None:
+def test_namespace_create_reports_an_existing_namespace(quire: Quire) -> None:
     path = quire.environment["QUIRE_NAMESPACE"] + "/new"
     said = [
         quire("namespace", "create", path, *settings).err
@@ -596,7 +598,7 @@ def test_create_says_whether_the_namespace_existed(quire: Quire) -> None:
     ]
 
 
-def test_a_namespace_takes_settings_from_those_above(quire: Quire) -> None:
+def test_a_namespace_inherits_settings(quire: Quire) -> None:
     path = quire.environment["QUIRE_NAMESPACE"]
     quire("namespace", "create", path, "--set", "ensemble_size=1", "--set", "write_quorum=1",
           "--set", "ack_quorum=1").ok()  # fmt: skip
@@ -612,7 +614,7 @@ def test_a_namespace_takes_settings_from_those_above(quire: Quire) -> None:
     assert listed == sorted(listed)
 
 
-def test_the_default_namespace_makes_itself(quire: Quire) -> None:
+def test_the_default_namespace_is_created_on_demand(quire: Quire) -> None:
     del quire.environment["QUIRE_NAMESPACE"]
     write(quire, "first", b"one\n")
     assert "/streams" in quire("namespace", "list").ok().decode().splitlines()
@@ -621,7 +623,7 @@ def test_the_default_namespace_makes_itself(quire: Quire) -> None:
     assert "/other" not in quire("namespace", "list").ok().decode().splitlines()
 
 
-def test_the_end_of_a_stream(quire: Quire) -> None:
+def test_an_ended_stream_refuses_writes(quire: Quire) -> None:
     write(quire, "a", b"one\n")
     for verb, what in (("end", "ended"), ("delete", "deleted")):
         planned = quire("stream", verb, "a", "--dry-run")
@@ -639,7 +641,7 @@ def test_the_end_of_a_stream(quire: Quire) -> None:
 # -- ledgers that nobody names ----------------------------------------------------------------
 
 
-def test_an_audit_finds_what_no_stream_names(quire: Quire, cluster: LocalCluster) -> None:
+def test_an_audit_finds_ledgers_that_no_stream_names(quire: Quire, cluster: LocalCluster) -> None:
     """Ledgers of streams that were renamed, of other applications, and young ones are left. Writers
     that other tests killed may have left some, too."""
     write(quire, "a", numbers(0, 10))
@@ -669,7 +671,7 @@ def test_an_audit_finds_what_no_stream_names(quire: Quire, cluster: LocalCluster
     assert len(read(quire, "renamed")) == 10
 
 
-def test_a_stream_that_cannot_be_read_stops_no_listing(quire: Quire, cluster: LocalCluster) -> None:
+def test_an_unreadable_stream_does_not_stop_a_listing(quire: Quire, cluster: LocalCluster) -> None:
     path = quire.environment["QUIRE_NAMESPACE"]
     for name in ("apple", "melon", "pear"):
         write(quire, name, numbers(0, 10))

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-def test_what_it_says_and_how_it_ends(tmp_path: Path) -> None:
+def test_the_command_server_returns_output_and_exit_status(tmp_path: Path) -> None:
     """Options, the environment, the working directory, all three streams and the status."""
     (tmp_path / "quire.toml").write_text("[client]\nread_timeout_s = 7\n[nonsense]\n")
     environment = {**Quire(f"sqlite:///{tmp_path}/none.db").environment, "COLUMNS": "60"}
@@ -62,7 +62,7 @@ def test_what_it_says_and_how_it_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sent", [b"", b"\0" * 3, (1_000).to_bytes(8, "big"), (2).to_bytes(8, "big") + b"{"]
 )
-def test_who_is_killed_while_it_asks_keeps_nobody_busy(sent: bytes) -> None:
+def test_a_truncated_request_ends_the_connection(sent: bytes) -> None:
     """A request of a killed process was once read forever, at the cost of a core."""
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
@@ -72,7 +72,7 @@ def test_who_is_killed_while_it_asks_keeps_nobody_busy(sent: bytes) -> None:
             receive(there)
 
 
-def test_it_does_not_outlive_what_stands_for_it(tmp_path: Path) -> None:
+def test_a_forked_command_ends_with_its_process(tmp_path: Path) -> None:
     bookie = ("bookie", "--port", "0", "--dir", str(tmp_path / "bookie"))
     uri = f"sqlite:///{tmp_path / 'metadata.db'}"
     Quire(uri).initialised()

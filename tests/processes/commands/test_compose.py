@@ -46,7 +46,7 @@ def port_of(server: Running) -> int:
     raise AssertionError("HTTP is not served")
 
 
-def test_the_processes_of_the_containers(tmp_path: Path) -> None:
+def test_the_processes_of_the_compose_file_form_a_cluster(tmp_path: Path) -> None:
     secrets, prometheus = tmp_path / "secrets", tmp_path / "prometheus"
     secrets.mkdir()
     prometheus.mkdir()

@@ -55,7 +55,7 @@ def test_a_bookie_is_configured_by_a_file_the_environment_and_options(tmp_path: 
     assert 1 << 19 < max(files) <= 1 << 20  # 64 MiB, unless the file counts
 
 
-def test_a_bookie_takes_the_configuration_of_apache(tmp_path: Path) -> None:
+def test_a_bookie_accepts_bookkeepers_configuration(tmp_path: Path) -> None:
     (tmp_path / "bk_server.conf").write_text(
         f"bookiePort=0\nadvertisedAddress=127.0.0.1\nledgerDirectories={tmp_path}/data\n"
         "journalDirectories=/mnt/journal\njournalSyncData=true\ngcWaitTime=900000\n"
@@ -77,7 +77,7 @@ def test_a_bookie_takes_the_configuration_of_apache(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
 @pytest.mark.parametrize("batch", [True, False])
-def test_the_threads_of_a_bookie_let_others_finish_unless_told_not_to(
+def test_bookie_threads_use_batch_scheduling_unless_disabled(
     tmp_path: Path, *, batch: bool
 ) -> None:
     quire = Quire(f"sqlite:///{tmp_path}/metadata.db", tmp_path).initialised()

@@ -53,7 +53,7 @@ def run(cluster: LocalCluster, *words: str) -> Result:
     return CliRunner().invoke(cli, list(words), env={"QUIRE_METADATA": cluster.uri})
 
 
-def test_the_command_line(
+def test_ledger_delete_refuses_an_owned_ledger(
     cluster: LocalCluster, client: quire.blocking.Client, segment: int
 ) -> None:
     plain = client.create_ledger()
@@ -62,31 +62,52 @@ def test_the_command_line(
     for more in ((), ("--dry-run",)):
         refused = run(cluster, "ledger", "delete", *both, *more)
         assert refused.exit_code == 1
-        assert f"ledger {segment} belongs to stream test_the_command_line" in refused.stderr
+        assert (
+            f"ledger {segment} belongs to stream test_ledger_delete_refuses_an_owned_ledger"
+            in refused.stderr
+        )
         assert "force" in refused.stderr
     for ledger_id in (plain.ledger_id, segment):
         client.ledger_metadata(ledger_id)  # none of them was deleted
     forced = run(cluster, "ledger", "delete", *both, "--force")
     assert forced.exit_code == 0, forced.output
     assert f"warning: ledger {segment} belongs to stream" in forced.stderr
-    shown = run(cluster, "stream", "show", "test_the_command_line", "--namespace", NAMESPACE)
+    shown = run(
+        cluster,
+        "stream",
+        "show",
+        "test_ledger_delete_refuses_an_owned_ledger",
+        "--namespace",
+        NAMESPACE,
+    )
     assert "lost       segment 1, 1 record from position" in shown.stdout
     assert f"ledger {segment} no longer exists" in shown.stdout
     explained = run(cluster, "explain")
-    assert "Stream test_the_command_line in namespace /streams needs a ledger" in explained.stdout
+    assert (
+        "Stream test_ledger_delete_refuses_an_owned_ledger in namespace /streams needs a ledger"
+        in explained.stdout
+    )
     assert f"ledger {segment} (segment 1, 1 record" in explained.stdout
     alone = run(cluster, "explain", "ledger", str(segment))
     assert alone.exit_code == 1
-    assert f"ledger {segment} does not exist, and stream test_the_command_line" in alone.stderr
+    assert (
+        f"ledger {segment} does not exist, and stream test_ledger_delete_refuses_an_owned_ledger"
+        in alone.stderr
+    )
 
 
-def test_the_shell(cluster: LocalCluster, client: quire.blocking.Client, segment: int) -> None:
+def test_the_shell_refuses_to_delete_an_owned_ledger(
+    cluster: LocalCluster, client: quire.blocking.Client, segment: int
+) -> None:
     conf = cluster.bookies[0].directory.parent / "shell.conf"
     conf.write_text(f"metadataServiceUri={cluster.uri}\n")
     words = ("shell", "-conf", str(conf), "deleteledger", "-ledgerid", str(segment))
     refused = run(cluster, *words)
     assert refused.exit_code == 1
-    assert "belongs to stream test_the_shell in namespace /streams" in refused.stderr
+    assert (
+        "belongs to stream test_the_shell_refuses_to_delete_an_owned_ledger in namespace /streams"
+        in refused.stderr
+    )
     client.ledger_metadata(segment)
     assert run(cluster, *words, "-force").exit_code == 0
     with pytest.raises(NoSuchLedgerError):
@@ -147,14 +168,19 @@ def test_http_names_the_owners_in_lists(http: Http, segment: int) -> None:
         assert owner == expected
 
 
-def test_http(http: Http, client: quire.blocking.Client, segment: int) -> None:
+def test_http_refuses_to_delete_an_owned_ledger(
+    http: Http, client: quire.blocking.Client, segment: int
+) -> None:
     path = f"/api/v1/ledger/delete?ledger_id={segment}"
     status, body = http("DELETE", path)
     assert status == 409
     error: dict[str, Any] = body["error"]
     assert (error["kind"], error["outcome_known"]) == ("LedgerOwnedError", True)
     [owner] = error["owners"][str(segment)]
-    assert owner.startswith("stream test_http in namespace /streams (segment 1, 1 record")
+    assert owner.startswith(
+        "stream test_http_refuses_to_delete_an_owned_ledger in namespace /streams "
+        "(segment 1, 1 record"
+    )
     assert http("DELETE", f"{path}&force=false")[0] == 409
     client.ledger_metadata(segment)
     assert http("DELETE", f"{path}&force=true") == (200, f"Deleted ledger: {segment}")
@@ -162,12 +188,17 @@ def test_http(http: Http, client: quire.blocking.Client, segment: int) -> None:
         client.ledger_metadata(segment)
     status, body = http("GET", f"/api/v1/quire/ledgers/{segment}/explain")
     assert status == 404
-    assert "stream test_http in namespace /streams" in body["error"]["what"]
-    stream = http.get("/api/v1/quire/stream?name=test_http")
+    assert (
+        "stream test_http_refuses_to_delete_an_owned_ledger in namespace /streams"
+        in body["error"]["what"]
+    )
+    stream = http.get("/api/v1/quire/stream?name=test_http_refuses_to_delete_an_owned_ledger")
     assert [one["ledger_id"] for one in stream["lost"]] == [segment]
 
 
-def test_an_object(cluster: LocalCluster, client: quire.blocking.Client, tmp_path: Path) -> None:
+def test_the_ledger_of_an_object_is_protected_and_its_loss_reported(
+    cluster: LocalCluster, client: quire.blocking.Client, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     data.write_bytes(b"x" * 100)
     assert run(cluster, "object", "put", str(data), "jobs/1").exit_code == 0

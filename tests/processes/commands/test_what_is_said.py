@@ -135,7 +135,7 @@ async def fill(cluster: LocalCluster) -> tuple[int, dict[str, int]]:
         return ledgers[0], named
 
 
-def test_a_bookie_then_its_rack(tmp_path: Path) -> None:
+def test_the_loss_of_a_bookie_and_then_of_its_rack_is_reported(tmp_path: Path) -> None:
     with (
         LocalCluster(4, tmp_path / "cluster", bookie_args=BOOKIE) as cluster,
         watching(cluster.uri) as watched,
@@ -207,7 +207,7 @@ def _rack_is_gone(watched: Watched, lost: list[BookieProcess]) -> None:
 
 
 @pytest.mark.small_disk
-def test_a_disk_fills(tmp_path: Path) -> None:
+def test_a_filling_disk_is_reported(tmp_path: Path) -> None:
     run = Quire(f"sqlite:///{tmp_path}/metadata.db")
     run("cluster", "init").ok()
     with SmallDisk(tmp_path / "disk", 64) as disk:
@@ -264,7 +264,7 @@ def test_a_disk_fills(tmp_path: Path) -> None:
 
 
 @pytest.mark.zookeeper
-def test_zookeeper_is_silent_then_gone(tmp_path: Path) -> None:
+def test_a_silent_and_then_stopped_zookeeper_is_reported(tmp_path: Path) -> None:
     with (
         LocalCluster(1, tmp_path / "cluster", zookeeper=True, bookie_args=BOOKIE) as cluster,
         watching(cluster.uri) as watched,
@@ -320,7 +320,7 @@ def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> 
     assert lost["severity"] == "bad"
     assert re.search(r"since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", lost["what"])
     known = watched.overview()
-    assert known["bookies"]["writable"] == 1, "the last known state"
+    assert known["bookies"]["writable"] == 1, "the page shows the last known state"
     for old in (known, watched.get("/api/v1/quire/work")[1]):
         assert begun_s - 60 < old["old_since_ms"] / 1000 <= time.time()
     for page in ("ledgers", "streams"):

@@ -88,7 +88,7 @@ def stopped(process: Running) -> dict[str, Any]:
     return counted
 
 
-async def test_what_a_killed_bookie_held_is_replicated_without_a_command(
+async def test_the_ledgers_of_a_killed_bookie_are_replicated_automatically(
     cluster: LocalCluster,
 ) -> None:
     """An open ledger whose writer died is among it. Copied is what was lost, and no more."""
@@ -132,7 +132,7 @@ async def test_what_a_killed_bookie_held_is_replicated_without_a_command(
             assert read == [payload(ledger_id, n) for n in range(ENTRIES)]
 
 
-async def test_a_bookie_that_comes_back_within_the_delay_costs_nothing(
+async def test_a_bookie_that_returns_within_the_delay_causes_no_copies(
     cluster: LocalCluster,
 ) -> None:
     command = Quire(cluster.uri)
@@ -169,8 +169,8 @@ async def restarted(bookie: BookieProcess, gone: Callable[[], Any]) -> None:
     await asyncio.to_thread(bookie.start)
 
 
-async def test_bookies_do_it_themselves(tmp_path: Path) -> None:
-    """With --autorecovery, a bookie is the auditor, and another takes over when it is killed."""
+async def test_bookies_with_the_autorecovery_option_repair_ledgers(tmp_path: Path) -> None:
+    """One bookie is the auditor. When it is killed, another bookie takes over."""
     arguments = (
         *BOOKIE, "--autorecovery", "--set-autorecovery", "backoff_s=0.2",
         "--set-autorecovery", "poll_s=0.2",

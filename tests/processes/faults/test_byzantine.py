@@ -77,14 +77,14 @@ def place(whole_place: Place) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize(("row", "digest"), CASES)
-async def test_what_readers_and_an_audit_see_of_a_liar_and_what_a_repair_does(
+async def test_readers_audits_and_repairs_detect_a_byzantine_bookie(
     place: Place, row: Row, digest: DigestType
 ) -> None:
     await check_readers_audit_and_repair(place, row, digest)
 
 
 @pytest.mark.parametrize(("row", "digest"), CASES)
-async def test_what_a_second_opener_recovers_beside_a_liar(
+async def test_a_second_recovery_beside_a_byzantine_bookie(
     place: Place, row: Row, digest: DigestType
 ) -> None:
     await check_second_opener(place, row, digest)
@@ -114,7 +114,7 @@ async def test_with_assume_liars_no_wrong_byte_is_read_or_written_back(
 
 
 @pytest.mark.parametrize(("row", "digest"), CASES)
-async def test_batch_reads_and_recovery_where_every_bookie_has_every_entry(
+async def test_batch_reads_and_recovery_work_beside_a_byzantine_bookie(
     place: Place, row: Row, digest: DigestType
 ) -> None:
     liar = place.liar
@@ -130,7 +130,7 @@ async def test_batch_reads_and_recovery_where_every_bookie_has_every_entry(
     assert wrong_ones(await read_all(place, ledger_id, assume_liars=1)) == [] or row.sees_lies
 
 
-async def test_a_stale_lac_hides_nothing(place: Place) -> None:
+async def test_a_stale_lac_hides_no_entry(place: Place) -> None:
     """Two honest members are asked too, and one of them knows."""
     async with connected(place) as client, connected(place) as other:
         writer = await client.create_ledger(ensemble_size=4, write_quorum=3, ack_quorum=2)
@@ -144,8 +144,9 @@ async def test_a_stale_lac_hides_nothing(place: Place) -> None:
         await writer.close()
 
 
-async def test_hmac_keeps_out_a_liar_that_knows_how_entries_are_made(place: Place) -> None:
-    """With the password a bookie could forge anything. Without it, no forged bytes are accepted."""
+async def test_hmac_rejects_entries_forged_without_the_password(place: Place) -> None:
+    """A bookie with the password could forge any entry. Without it, no forged bytes are
+    accepted."""
     liar = place.liar
     ledger_id, _ = await write(place, HMAC)
     liar.lie, liar.digest = Lie.FORGED, HMAC
@@ -157,7 +158,7 @@ async def test_hmac_keeps_out_a_liar_that_knows_how_entries_are_made(place: Plac
 
 
 @pytest.mark.parametrize("lie", [Lie.DROPPED, Lie.DENIED])
-async def test_a_bookie_that_lies_no_more_is_written_back_to(place: Place, lie: Lie) -> None:
+async def test_a_bookie_that_answers_honestly_again_is_repaired(place: Place, lie: Lie) -> None:
     place.liar.lie = lie
     ledger_id, _ = await write(place, CRC32C)
     found = await audited(place, ledger_id)
@@ -172,7 +173,7 @@ async def test_a_bookie_that_lies_no_more_is_written_back_to(place: Place, lie: 
     assert await audited(place, ledger_id) == []
 
 
-async def test_one_that_drops_the_end_is_not_told_from_one_that_never_got_it(place: Place) -> None:
+async def test_a_dropped_end_of_a_ledger_is_reported_as_a_short_replica(place: Place) -> None:
     """An ack quorum has what is missing, and that is all that writers promise: SHORT, not MISSING.
     It is repaired all the same."""
     async with connected(place) as client:
@@ -195,7 +196,7 @@ async def test_one_that_drops_the_end_is_not_told_from_one_that_never_got_it(pla
     assert wrong_ones(await read_all(place, writer.ledger_id)) == []
 
 
-def test_the_document_has_the_rows() -> None:
+def test_the_document_has_a_row_for_each_case() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "byzantine-bookies.md"
     section = page.read_text().partition("## What is seen")[2]
     documented = {}

@@ -60,7 +60,7 @@ def records(directory: str) -> list[Path]:
     return list(Path(directory, "log").glob("*.damaged*"))
 
 
-async def test_rotten_pages_are_found_healed_and_gone(cluster: LocalCluster) -> None:
+async def test_damaged_pages_are_found_repaired_and_removed(cluster: LocalCluster) -> None:
     command = Quire(cluster.uri)
     victim = cluster.bookies[0]
     directory = str(victim.directory)

@@ -48,7 +48,7 @@ def uri(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     "words", [("ledger", "list"), ("bookie", "start", "--dir", "b"), ("http",), ("ui",)]
 )
-def test_too_low_a_limit_is_one_clear_line(
+def test_a_descriptor_limit_that_is_too_low_is_a_one_line_error(
     uri: str, tmp_path: Path, limit: int, words: tuple[str, ...]
 ) -> None:
     """It was a RuntimeError about the event loop, or advice about the permissions of a file."""

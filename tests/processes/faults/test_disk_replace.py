@@ -79,7 +79,7 @@ async def seen(condition: Callable[[], bool], what: str) -> None:
     await until(lambda: asyncio.to_thread(condition), what, limit_s=PATIENCE_S, poll_s=0.2)
 
 
-async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster) -> None:
+async def test_a_lost_directory_is_replaced_and_its_entries_restored(cluster: LocalCluster) -> None:
     command = Quire(cluster.uri)
     victim = cluster.bookies[0]
     async with quire.connect(cluster.uri) as client:
@@ -130,7 +130,7 @@ async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster
         assert await entries(client, ids) == whole
 
 
-def test_the_old_disk_that_is_mounted_again(tmp_path: Path) -> None:
+def test_a_replaced_disk_that_is_mounted_again_is_refused(tmp_path: Path) -> None:
     """Its cookie is right and its log is complete, but the bookie must not start with it."""
     command = Quire(f"sqlite:///{tmp_path / 'metadata.db'}").initialised()
     one, two, kept = (tmp_path / name for name in ("one", "two", "kept"))

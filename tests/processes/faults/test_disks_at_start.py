@@ -66,7 +66,7 @@ def mount_read_only(disk: Path) -> None:
 def test_a_bookie_names_its_directory_and_what_to_do(
     disk: Path, elsewhere: str, spoil: object, why: str, directory: str
 ) -> None:
-    """It said "No space left on device", without a path."""
+    """The error once said "No space left on device" without a path."""
     assert callable(spoil)
     spoil(disk)
     start = ("bookie", "start", "--dir", str(disk / directory), "--port", "0")
@@ -84,7 +84,7 @@ def test_a_bookie_names_its_directory_and_what_to_do(
 def test_a_local_cluster_names_its_directory_and_what_to_do(
     disk: Path, spoil: object, why: str
 ) -> None:
-    """It tried again for a minute if the disk was full."""
+    """The cluster once retried for a minute if the disk was full."""
     assert callable(spoil)
     spoil(disk)
     Quire()("local", "--dir", str(disk / "local"), "--no-ui").fails(1, str(disk / "local"), why)
@@ -100,14 +100,14 @@ def test_an_http_server_names_the_full_disk_of_the_metadata(disk: Path, command:
 
 @pytest.mark.parametrize("command", ["http", "ui"])
 def test_an_http_server_names_the_read_only_file_system(disk: Path, command: str) -> None:
-    """It told to check the permissions of the file."""
+    """The error once advised to check the permissions of the file."""
     mount_read_only(disk)
     Quire(meta(disk))(command, "--http", "127.0.0.1:0").fails(
         1, f"the metadata file {disk}/metadata.db cannot be opened for writing: {READ_ONLY}"
     )
 
 
-def test_a_new_metadata_file_on_a_read_only_file_system(disk: Path) -> None:
+def test_a_new_metadata_file_on_a_read_only_file_system_is_refused(disk: Path) -> None:
     mount_read_only(disk)
     new = f"sqlite:///{disk}/new.db"
     Quire()("cluster", "init", "--metadata", new).fails(1, f"{disk}/new.db", READ_ONLY)

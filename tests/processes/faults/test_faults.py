@@ -70,7 +70,7 @@ class Writer:
             reached = self._said.wait_for(
                 lambda: self.acked >= target or self.end, PROGRESS_TIMEOUT_S
             )
-            assert reached, f"no progress behind entry {self.acked}"
+            assert reached, f"no progress after entry {self.acked}"
             assert not self.end, self.end
             return self.acked
 
@@ -160,7 +160,7 @@ def revived(cluster: LocalCluster) -> LocalCluster:
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (4, 2, 2)], ids=["E3W3A2", "E4W2A2"])
-def test_any_bookie_killed(
+def test_a_ledger_survives_the_kill_of_any_bookie(
     five: LocalCluster, writers: list[Writer], shape: tuple[int, int, int]
 ) -> None:
     for victim in range(3):
@@ -174,7 +174,9 @@ def test_any_bookie_killed(
         five.bookies[victim].start()
 
 
-def test_one_of_three_killed_and_no_replacement(three: LocalCluster, writers: list[Writer]) -> None:
+def test_a_writer_continues_with_two_of_three_bookies(
+    three: LocalCluster, writers: list[Writer]
+) -> None:
     """Two bookies are an ack quorum, so the writer continues and uses the third again later."""
     writer = Writer(three.uri)
     writers.append(writer)
@@ -187,7 +189,9 @@ def test_one_of_three_killed_and_no_replacement(three: LocalCluster, writers: li
     check(three.uri, writer)
 
 
-def test_two_of_five_killed_in_turn(five: LocalCluster, writers: list[Writer]) -> None:
+def test_a_ledger_survives_two_killed_bookies_of_five(
+    five: LocalCluster, writers: list[Writer]
+) -> None:
     writer = Writer(five.uri)
     writers.append(writer)
     for victim in (0, 1, 2, 3, 4, 0):
@@ -245,7 +249,9 @@ def test_a_resumed_old_writer_is_fenced_out(three: LocalCluster, writers: list[W
     assert check(three.uri, writer) == last
 
 
-def test_everything_killed_at_once(three: LocalCluster, writers: list[Writer]) -> None:
+def test_acknowledged_entries_survive_the_kill_of_all_processes(
+    three: LocalCluster, writers: list[Writer]
+) -> None:
     for _ in range(2):
         writer = Writer(three.uri)
         writers.append(writer)

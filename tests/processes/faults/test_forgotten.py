@@ -95,7 +95,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("flags", [(), ("-W", "default")], ids=["usual", "all warnings"])
-def test_what_is_left_open_makes_no_noise(
+def test_handles_left_open_print_no_warning(
     cluster: LocalCluster, name: str, flags: tuple[str, ...], tmp_path: pytest.TempPathFactory
 ) -> None:
     file = str(tmp_path) + "/program.py"

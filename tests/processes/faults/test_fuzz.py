@@ -120,7 +120,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_mutated_frames(cluster: LocalCluster) -> None:
+def test_a_bookie_survives_mutated_frames(cluster: LocalCluster) -> None:
     bookie = cluster.bookies[0]
     honest = Honest(bookie.port)
     honest.append_and_read()

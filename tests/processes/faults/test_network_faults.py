@@ -244,7 +244,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.mark.parametrize("way", ["both", "answers", *(["requests"] if ALL else [])])
 @pytest.mark.parametrize("quorums", [PLAIN, STRIPED] if ALL else [PLAIN])
 @pytest.mark.parametrize("index", range(4) if ALL else [1])
-def test_a_member_that_the_writer_cannot_reach(
+def test_a_writer_continues_or_replaces_an_unreachable_member(
     place: Place, index: int, quorums: tuple[int, int, int], way: str
 ) -> None:
     """The reader cannot reach it either.
@@ -275,7 +275,7 @@ def test_a_member_that_the_writer_cannot_reach(
 
 
 @pytest.mark.namespaces
-def test_a_writer_that_is_cut_off_cannot_go_on_behind_a_fence(place: Place) -> None:
+def test_a_partitioned_writer_acknowledges_nothing_after_it_was_fenced(place: Place) -> None:
     """The writer has lost the metadata store and one member, and another client closes the ledger.
 
     Nothing is acknowledged after that, during or after the fault.
@@ -318,7 +318,7 @@ async def opened_by_another(uri: str, ledger_id: int) -> int:
 
 @pytest.mark.namespaces
 @pytest.mark.parametrize("index", range(3) if ALL else [1])
-def test_an_opener_that_does_not_reach_a_member_fences_the_others(place: Place, index: int) -> None:
+def test_a_recovery_without_one_member_fences_the_others(place: Place, index: int) -> None:
     """The writer reaches all of them, and still gets no ack quorum any more."""
 
     async def scenario() -> Work:
@@ -341,7 +341,7 @@ def test_an_opener_that_does_not_reach_a_member_fences_the_others(place: Place, 
 
 
 @pytest.mark.namespaces
-def test_a_bookie_that_loses_its_registration_comes_back(place: Place) -> None:
+def test_a_bookie_that_loses_its_registration_registers_again(place: Place) -> None:
     """Clients can reach it all the time, and it continues to store their entries."""
 
     async def scenario() -> Work:
@@ -364,7 +364,7 @@ if ALL:
 
     @pytest.mark.namespaces
     @pytest.mark.parametrize("quorums", [PLAIN, STRIPED])
-    def test_a_client_that_loses_the_metadata_store_goes_on(
+    def test_a_client_that_loses_the_metadata_store_continues(
         place: Place, quorums: tuple[int, int, int]
     ) -> None:
         async def scenario() -> Work:
@@ -381,7 +381,9 @@ if ALL:
 
     @pytest.mark.namespaces
     @pytest.mark.parametrize("with_client", [False, True])
-    def test_nobody_reaches_the_metadata_store(place: Place, with_client: bool) -> None:
+    def test_a_ledger_survives_a_long_outage_of_the_metadata_store(
+        place: Place, with_client: bool
+    ) -> None:
         """The store is unreachable until every registration has expired."""
 
         async def scenario() -> Work:
@@ -403,7 +405,7 @@ if ALL:
         place.run(scenario())
 
     @pytest.mark.namespaces
-    def test_a_writer_that_reaches_nobody_is_overtaken(place: Place) -> None:
+    def test_an_isolated_writer_is_fenced(place: Place) -> None:
         async def scenario() -> Work:
             async with working(place.uri, PLAIN, follow=False) as work:
                 await work.progress(read=False)
@@ -438,7 +440,7 @@ PROXY_HOST = "127.0.0.2"
 
 @pytest.mark.parametrize("quorums", [PLAIN, STRIPED] if ALL else [PLAIN])
 @pytest.mark.parametrize("name", FAULTS if ALL else ["all"])
-async def test_connections_that_stall_break_and_are_late(
+async def test_a_ledger_survives_stalling_breaking_and_slow_connections(
     tmp_path: Path, name: str, quorums: tuple[int, int, int]
 ) -> None:
     """Chunks between all clients and bookies are affected.

@@ -36,7 +36,7 @@ def mark(file: Path) -> int:
     return 0 if row is None else int(json.loads(row[0])["count"])
 
 
-def test_the_restore_of_an_older_backup_on_a_full_disk(tmp_path: Path) -> None:
+def test_restoring_an_older_backup_on_a_full_disk_loses_no_ledger(tmp_path: Path) -> None:
     """The guide said `gc_interval_s=24h`; below `min_free_bytes` it collected all the same, and
     dropped the ledgers that were newer than the backup."""
     file, backup = tmp_path / "metadata.db", tmp_path / "backup.db"

@@ -104,7 +104,7 @@ async def timed(actor: str, work: Awaitable[Any], limit_s: float = CONTINUE_S) -
         result = await work
     took_s = time.monotonic() - begun
     print(f"{actor}: {took_s:.2f} s")
-    assert took_s < limit_s, f"{actor} went on after {took_s:.1f} s"
+    assert took_s < limit_s, f"{actor} continued after {took_s:.1f} s"
     return result
 
 
@@ -133,7 +133,7 @@ async def segments(client: quire.Client, ledger_id: int) -> int:
 
 
 @pytest.mark.parametrize("idle_s", [0.0, IDLE_S], ids=["busy", "idle"])
-def test_writers_go_on_with_their_bookies(place: Place, idle_s: float) -> None:
+def test_writers_continue_with_the_same_bookies(place: Place, idle_s: float) -> None:
     async def scenario() -> None:
         async with quire.connect(place.uri) as client:
             await warmed(client)
@@ -154,7 +154,7 @@ def test_writers_go_on_with_their_bookies(place: Place, idle_s: float) -> None:
 
 
 @pytest.mark.parametrize("idle_s", [0.0, IDLE_S], ids=["busy", "idle"])
-def test_readers_and_recoveries_go_on(place: Place, idle_s: float) -> None:
+def test_readers_and_recoveries_continue_over_new_connections(place: Place, idle_s: float) -> None:
     async def scenario() -> None:
         async with (
             quire.connect(place.uri) as writing,
@@ -183,7 +183,7 @@ def test_readers_and_recoveries_go_on(place: Place, idle_s: float) -> None:
     place.run(scenario)
 
 
-def test_a_tailing_reader_goes_on(place: Place) -> None:
+def test_a_tailing_reader_continues_over_new_connections(place: Place) -> None:
     async def scenario() -> None:
         config = quire.ClientConfig(explicit_lac_interval_s=0.02)
         async with (
@@ -221,7 +221,7 @@ def test_a_tailing_reader_goes_on(place: Place) -> None:
     place.run(scenario)
 
 
-def test_autorecovery_goes_on_and_copies_only_what_is_lost(place: Place) -> None:
+def test_autorecovery_continues_and_copies_only_lost_entries(place: Place) -> None:
     """Nothing is copied at first. Then one bookie stops, and only its ledgers are copied.
 
     The connections to the other bookies die as well.
@@ -299,7 +299,7 @@ def test_autorecovery_goes_on_and_copies_only_what_is_lost(place: Place) -> None
         place.bookies[BOOKIES[0]].start()
 
 
-def test_no_bookie_keeps_a_dead_client(place: Place) -> None:
+def test_no_bookie_keeps_the_connection_of_a_dead_client(place: Place) -> None:
     """A client's machine loses its power: nothing comes from it any more, not even a reset."""
     gone = asyncio.Event()
 

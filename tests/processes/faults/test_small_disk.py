@@ -121,7 +121,9 @@ async def until_writable(client: quire.Client, writable: bool) -> None:
     )
 
 
-def test_a_disk_that_is_full_loses_nothing_and_comes_back(tmp_path: Path, disk: SmallDisk) -> None:
+def test_a_full_disk_loses_no_entry_and_becomes_writable_again(
+    tmp_path: Path, disk: SmallDisk
+) -> None:
     uri = f"sqlite:///{tmp_path}/metadata.db"
     command = Quire(uri).initialised()
 

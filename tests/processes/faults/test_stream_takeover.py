@@ -148,7 +148,7 @@ async def move(writers: Writers, moves: int, chance: random.Random) -> tuple[int
     return max(acked, writer.acked), killed + 1
 
 
-def test_a_writer_that_moves_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_takeovers_lose_and_repeat_no_record(tmp_path: Path) -> None:
     async def main(uri: str) -> None:
         chance = random.Random(f"moves {MOVES}")
         async with (

@@ -44,7 +44,7 @@ def records(*numbers: int, producer: str = "p") -> list[bytes]:
     return [record_payload(producer, number) for number in numbers]
 
 
-def test_a_ledger_that_keeps_its_promises() -> None:
+def test_a_correct_ledger_passes_the_check() -> None:
     assert not list(check_ledger(7, LedgerPromise(4, {9}), 9, payloads(10)))
     assert not list(check_ledger(7, LedgerPromise(), -1, []))
 
@@ -59,13 +59,13 @@ def test_a_ledger_that_keeps_its_promises() -> None:
         (LedgerPromise(-1), 1, [*reversed(payloads(2))], "not what was appended"),
     ],
 )
-def test_a_ledger_that_breaks_one(
+def test_a_ledger_that_lost_an_entry_fails_the_check(
     promise: LedgerPromise, end: int, found: list[bytes], what: str
 ) -> None:
     assert what in "; ".join(check_ledger(7, promise, end, found))
 
 
-def test_a_stream_that_keeps_its_promises() -> None:
+def test_a_correct_stream_passes_the_check() -> None:
     promises = {"p": ProducerPromise(3, truncated=2), "q": ProducerPromise(1, truncated=2)}
     assert not list(check_stream("s", promises, records(1, 2, 3, 4)))
 
@@ -82,7 +82,9 @@ def test_a_stream_that_keeps_its_promises() -> None:
         (ProducerPromise(3), [b"p:0;", b"p:1;"], "not what was appended"),
     ],
 )
-def test_a_stream_that_breaks_one(promise: ProducerPromise, found: list[bytes], what: str) -> None:
+def test_a_stream_that_lost_a_record_fails_the_check(
+    promise: ProducerPromise, found: list[bytes], what: str
+) -> None:
     assert what in "; ".join(check_stream("s", {"p": promise}, found))
 
 
@@ -92,7 +94,7 @@ def test_records_name_their_producer() -> None:
     assert record_of(b"nothing") is None
 
 
-def test_promises_are_read_as_they_are_written(tmp_path: Path) -> None:
+def test_promises_are_read_while_they_are_written(tmp_path: Path) -> None:
     one, other, promises = Journal(tmp_path / f"a{SUFFIX}"), tmp_path / f"b{SUFFIX}", Promises()
     one.add("created", 7)
     one.add("acked", 7, 9)
@@ -113,7 +115,7 @@ def test_promises_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "trouble"), [(0, False), (3, True)])
-def test_a_program_that_ends_is_noted_and_started_again(
+def test_a_program_that_exits_is_recorded_and_restarted(
     tmp_path: Path, status: int, trouble: bool
 ) -> None:
     """The end of a program with status 0 once raised IndexError, or logged an older text again."""
@@ -156,7 +158,7 @@ def _more_sent(promises: Promises, ledger: int) -> None:
 
 
 @pytest.mark.slow
-async def test_the_judge_compares_a_cluster_with_what_was_promised() -> None:
+async def test_the_judge_compares_a_cluster_with_the_promises() -> None:
     async with LocalCluster(bookies=BOOKIES) as cluster:
         async with quire.connect(cluster.uri) as client:
             await create_streams(client)
@@ -194,7 +196,9 @@ async def test_the_judge_compares_a_cluster_with_what_was_promised() -> None:
 
 @pytest.mark.slow
 @pytest.mark.zookeeper
-def test_a_short_torture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_torture_run_keeps_every_promise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert torture(tmp_path / "torture", MINUTES, seed=5, bookies=5), capsys.readouterr().out
     said = capsys.readouterr().out
     assert "torture: passed" in said

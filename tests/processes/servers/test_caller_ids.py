@@ -46,7 +46,7 @@ async def test_any_order_gives_the_same_ledger(
     assert reader.length == writer.length
 
 
-async def test_ledger_and_entry_ids_of_the_caller(quire_client: quire.Client) -> None:
+async def test_ledger_and_entry_ids_can_be_chosen_by_the_caller(quire_client: quire.Client) -> None:
     async with await quire_client.create_ledger(caller_ids=True, ledger_id=12_345_678) as writer:
         writer.submit_at(1, b"one")
         writer.submit_at(0, b"zero")
@@ -56,7 +56,7 @@ async def test_ledger_and_entry_ids_of_the_caller(quire_client: quire.Client) ->
     assert [entry.payload async for entry in reader.read()] == [b"zero", b"one"]
 
 
-async def test_what_cannot_be_appended(quire_cluster: LocalCluster) -> None:
+async def test_invalid_entry_ids_are_refused(quire_cluster: LocalCluster) -> None:
     config = quire.ClientConfig(max_held_bytes=2_000)
     async with quire.connect(quire_cluster.uri, config=config) as client:
         writer = await client.create_ledger(caller_ids=True)
@@ -82,7 +82,7 @@ async def test_what_cannot_be_appended(quire_cluster: LocalCluster) -> None:
             writer.submit_at(5, b"late")
 
 
-async def test_closing_with_a_gap(quire_client: quire.Client) -> None:
+async def test_closing_with_a_gap_ends_the_ledger_before_it(quire_client: quire.Client) -> None:
     """The ledger ends before the gap. Entries after it fail with a known outcome."""
     writer = await quire_client.create_ledger(caller_ids=True)
     for entry_id in (0, 1, 3, 4):
@@ -100,7 +100,7 @@ async def test_closing_with_a_gap(quire_client: quire.Client) -> None:
     assert [entry.payload async for entry in reader.read()] == [payload(0), payload(1)]
 
 
-async def test_a_fenced_writer_fails_what_it_holds(quire_client: quire.Client) -> None:
+async def test_a_fenced_writer_fails_its_held_entries(quire_client: quire.Client) -> None:
     writer = await quire_client.create_ledger(caller_ids=True)
     await writer.append_at(0, b"zero")
     held = asyncio.ensure_future(writer.append_at(2, b"two"))
@@ -113,7 +113,9 @@ async def test_a_fenced_writer_fails_what_it_holds(quire_client: quire.Client) -
     assert reader.last_add_confirmed == 0
 
 
-def test_blocking(quire_blocking_client: quire.blocking.Client) -> None:
+def test_a_blocking_append_waits_for_missing_ids(
+    quire_blocking_client: quire.blocking.Client,
+) -> None:
     """An append after a missing id waits for another thread."""
     with quire_blocking_client.create_ledger(caller_ids=True) as writer:
         threads = [

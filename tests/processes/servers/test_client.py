@@ -38,7 +38,7 @@ def payloads(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("digest", list(quire.DigestType))
-async def test_what_is_written_is_read(
+async def test_written_entries_are_read(
     quire_client: quire.Client, shape: tuple[int, int, int], digest: quire.DigestType
 ) -> None:
     sent = payloads(400)
@@ -69,7 +69,7 @@ async def test_what_is_written_is_read(
     assert (await reader.read_last()).payload == sent[-1]
 
 
-async def test_an_empty_ledger(quire_client: quire.Client) -> None:
+async def test_an_empty_ledger_is_read(quire_client: quire.Client) -> None:
     writer = await quire_client.create_ledger()
     assert await writer.append_many([]) == -1
     assert await writer.flush() == -1
@@ -96,7 +96,7 @@ async def test_the_last_entry_of_an_open_ledger_is_not_denied(quire_client: quir
     assert (await reader.read_last()).entry_id == 0
 
 
-async def test_a_ledger_that_is_still_written(quire_client: quire.Client) -> None:
+async def test_a_ledger_can_be_read_while_it_is_written(quire_client: quire.Client) -> None:
     """A reader without recovery sees what is acknowledged, and disturbs nothing."""
     writer = await quire_client.create_ledger()
     await writer.append_many(payloads(10))
@@ -128,7 +128,7 @@ async def test_opening_with_recovery_fences_the_writer(quire_client: quire.Clien
     assert [entry.payload async for entry in one.read()] == payloads(50)
 
 
-async def test_delete_list_and_ids(quire_client: quire.Client) -> None:
+async def test_ledgers_are_listed_and_deleted(quire_client: quire.Client) -> None:
     writer = await quire_client.create_ledger()
     await writer.close()
     chosen = writer.ledger_id + 1_000
@@ -146,7 +146,7 @@ async def test_delete_list_and_ids(quire_client: quire.Client) -> None:
         await quire_client.open_ledger(chosen)
 
 
-async def test_errors_name_the_thing(quire_client: quire.Client) -> None:
+async def test_errors_name_the_ledger_and_entry(quire_client: quire.Client) -> None:
     writer = await quire_client.create_ledger(password=b"right")
     await writer.append(b"x")
     with pytest.raises(
@@ -188,7 +188,9 @@ async def test_a_cancelled_append_disturbs_nobody(quire_client: quire.Client) ->
                isinstance(entry_id, int))  # fmt: skip
 
 
-async def test_appends_wait_at_the_bound(quire_cluster: LocalCluster) -> None:
+async def test_appends_wait_at_the_limit_of_unacknowledged_bytes(
+    quire_cluster: LocalCluster,
+) -> None:
     """A stopped bookie holds up at most the limit. Then it is replaced or left out."""
     config = quire.ClientConfig(add_timeout_s=1.0, max_unacked_bytes=256 * 1024)
     async with quire.connect(quire_cluster.uri, config=config) as client:
@@ -207,7 +209,7 @@ async def test_appends_wait_at_the_bound(quire_cluster: LocalCluster) -> None:
         assert len([entry async for entry in reader.read()]) == 101
 
 
-async def test_frames_of_other_libraries(quire_client: quire.Client) -> None:
+async def test_a_ledger_is_read_as_arrow_pandas_and_polars(quire_client: quire.Client) -> None:
     sent = payloads(1_000)
     writer = await quire_client.create_ledger()
     await writer.append_many(sent)
@@ -222,7 +224,7 @@ async def test_frames_of_other_libraries(quire_client: quire.Client) -> None:
     assert (await reader.to_polars(990)).height == 10
 
 
-async def test_wrong_uris(tmp_path: Path) -> None:
+async def test_invalid_metadata_uris_are_refused(tmp_path: Path) -> None:
     missing = tmp_path / "nothing.db"
     with pytest.raises(ClusterNotInitialisedError, match=r"nothing\.db"):
         await quire.connect(f"sqlite:///{missing}")
@@ -231,7 +233,7 @@ async def test_wrong_uris(tmp_path: Path) -> None:
         await quire.connect("bookkeeper://somewhere")
 
 
-async def test_a_closed_client(quire_cluster: LocalCluster) -> None:
+async def test_a_closed_client_raises_client_closed(quire_cluster: LocalCluster) -> None:
     client = await quire.connect(quire_cluster.uri)
     writer = await client.create_ledger()
     await client.close()
@@ -267,15 +269,15 @@ def test_blocking_has_the_same_names(quire_blocking_client: quire.blocking.Clien
         assert hasattr(quire.blocking.Client, name)
 
 
-async def test_blocking_works_inside_a_running_loop(
+async def test_the_blocking_client_works_inside_a_running_event_loop(
     quire_blocking_client: quire.blocking.Client,
 ) -> None:
-    """As in a notebook."""
+    """A notebook has a running event loop."""
     with quire_blocking_client.create_ledger() as writer:
         assert writer.append(b"from within a loop") == 0
 
 
-def test_blocking_from_many_threads(quire_blocking_client: quire.blocking.Client) -> None:
+def test_many_threads_share_a_blocking_client(quire_blocking_client: quire.blocking.Client) -> None:
     with quire_blocking_client.create_ledger() as writer:
         ids: list[int] = []
         threads = [
@@ -289,7 +291,9 @@ def test_blocking_from_many_threads(quire_blocking_client: quire.blocking.Client
         assert sorted(ids) == list(range(200))
 
 
-def test_blocking_after_fork(quire_blocking_client: quire.blocking.Client) -> None:
+def test_the_blocking_client_works_after_a_fork(
+    quire_blocking_client: quire.blocking.Client,
+) -> None:
     """The child has its own loop and connections. A writer stays with its process."""
     client = quire_blocking_client
     writer = client.create_ledger()

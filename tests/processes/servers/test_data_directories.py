@@ -45,7 +45,7 @@ async def check(client: quire.Client, ids: list[int]) -> None:
         assert found == [b"%d %d" % (number, entry) for entry in range(ENTRIES)]
 
 
-async def test_killed_and_with_a_directory_away(tmp_path: Path) -> None:
+async def test_a_killed_bookie_restarts_without_a_directory(tmp_path: Path) -> None:
     with local.LocalCluster(
         3, tmp_path / "cluster", bookie_args=ARGUMENTS, data_directories=2
     ) as cluster:
@@ -86,7 +86,7 @@ async def test_killed_and_with_a_directory_away(tmp_path: Path) -> None:
             await check(client, await write(client))
 
 
-def test_a_directory_that_is_not_named(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_longer_configured_is_refused(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'metadata.db'}"
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     command = ("bookie", "--port", "0", "--bookie-id", "b", "--dir", one)

@@ -48,7 +48,7 @@ async def contents(client: quire.Client, ledger_id: int) -> list[bytes]:
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 2, 1)])
 @pytest.mark.parametrize("digest", list(quire.DigestType))
-async def test_a_force_moves_the_lac(
+async def test_a_force_advances_the_lac(
     client: quire.Client, shape: tuple[int, int, int], digest: quire.DigestType
 ) -> None:
     writer = await client.create_ledger(
@@ -102,7 +102,7 @@ async def test_forced_entries_survive_the_death_of_all_bookies(
     assert found == [payload(k) for k in range(len(found))]
 
 
-async def test_a_bookie_dies_between_appends_and_force(
+async def test_a_bookie_that_dies_before_the_force_is_replaced_completely(
     cluster: LocalCluster, client: quire.Client
 ) -> None:
     """Its replacement gets everything that is not durable yet, acknowledged or not."""
@@ -128,7 +128,7 @@ async def test_a_bookie_dies_between_appends_and_force(
     ]
 
 
-async def test_a_force_fails_for_good_where_no_bookie_can_replace(cluster: LocalCluster) -> None:
+async def test_a_force_fails_if_no_bookie_can_replace_a_lost_one(cluster: LocalCluster) -> None:
     async with quire.connect(cluster.uri, config=CONFIG) as client:
         writer = await client.create_ledger(
             ensemble_size=4, write_quorum=4, ack_quorum=4, deferred_sync=True
@@ -146,7 +146,7 @@ async def test_a_force_fails_for_good_where_no_bookie_can_replace(cluster: Local
         assert not (await client.ledger_metadata(writer.ledger_id)).closed
 
 
-async def test_a_fenced_writer_learns_it(client: quire.Client) -> None:
+async def test_a_fenced_writer_is_refused(client: quire.Client) -> None:
     writer = await client.create_ledger(deferred_sync=True)
     await writer.append_many([payload(k) for k in range(50)])
     reader = await client.open_ledger(writer.ledger_id, recover=True)
@@ -157,7 +157,7 @@ async def test_a_fenced_writer_learns_it(client: quire.Client) -> None:
     assert [e.payload async for e in reader.read()] == [payload(k) for k in range(50)]
 
 
-async def test_what_is_not_durable_is_bounded(cluster: LocalCluster) -> None:
+async def test_the_bytes_that_are_not_durable_are_limited(cluster: LocalCluster) -> None:
     """The writer forces by itself at the bound, and appends wait for that."""
     config = quire.ClientConfig(max_unforced_bytes=100_000, max_turn_bytes=10_000)
     async with quire.connect(cluster.uri, config=config) as client:
@@ -172,7 +172,9 @@ async def test_what_is_not_durable_is_bounded(cluster: LocalCluster) -> None:
         assert await writer.close() == 199
 
 
-async def test_errors_and_the_end(client: quire.Client) -> None:
+async def test_a_deferred_writer_refuses_oversized_entries_and_a_force_after_close(
+    client: quire.Client,
+) -> None:
     writer = await client.create_ledger(deferred_sync=True)
     size = max_deferred_payload_bytes(quire.DigestType.CRC32C)
     assert await writer.append(bytes(size)) == 0
@@ -213,7 +215,7 @@ async def test_readers_follow_forces(cluster: LocalCluster) -> None:
         await writer.close()
 
 
-def test_blocking(cluster: LocalCluster) -> None:
+def test_the_blocking_client_forces_entries(cluster: LocalCluster) -> None:
     with quire.blocking.connect(cluster.uri) as client:
         with client.create_ledger(deferred_sync=True) as writer:
             assert writer.append(b"x") == 0

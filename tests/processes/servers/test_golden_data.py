@@ -71,14 +71,14 @@ async def read(
         return found, reader.last_add_confirmed
 
 
-def test_golden_data_is_there() -> None:
+def test_golden_data_exists() -> None:
     assert SETS
 
 
 # -- directories ----------------------------------------------------------------------------------
 
 
-def test_every_kind_of_file_is_there_and_checks(golden_set: Path, tmp_path: Path) -> None:
+def test_every_kind_of_file_exists_and_passes_its_check(golden_set: Path, tmp_path: Path) -> None:
     cluster = GoldenCluster(golden_set, tmp_path)
     cluster.move()
     kinds: set[str] = set()
@@ -127,7 +127,7 @@ def records_of(directory: str, number: str) -> set[str]:
 
 
 @pytest.mark.parametrize("golden_set", sets_with(lambda one: "torn" in one), ids=named)
-def test_a_torn_end(golden_set: Path, tmp_path: Path) -> None:
+def test_a_torn_end_of_the_log_is_cut_off(golden_set: Path, tmp_path: Path) -> None:
     """A group that was never acknowledged is cut off, and the log goes on after it."""
     cluster = GoldenCluster(golden_set, tmp_path)
     cluster.move()
@@ -182,7 +182,7 @@ def autorecovery(cluster: GoldenCluster) -> Iterator[None]:
         server.wait(golden.LIMIT_S)
 
 
-def test_a_directory_that_went_back_in_time(golden_set: Path, tmp_path: Path) -> None:
+def test_a_rolled_back_directory_is_noticed(golden_set: Path, tmp_path: Path) -> None:
     """The cluster knows how far the log of the directory had got."""
     cluster = GoldenCluster(golden_set, tmp_path)
     cluster.move()
@@ -196,7 +196,7 @@ def test_a_directory_that_went_back_in_time(golden_set: Path, tmp_path: Path) ->
     assert "back in time" in done.out.decode() + done.err
 
 
-async def test_bookies_stop_and_start_again(golden_set: Path, tmp_path: Path) -> None:
+async def test_bookies_restart_with_golden_data(golden_set: Path, tmp_path: Path) -> None:
     """Data that this version adds to the former data is sound, too."""
     with GoldenCluster(golden_set, tmp_path) as cluster:
         for name in cluster.bookies:
@@ -225,7 +225,7 @@ async def test_bookies_stop_and_start_again(golden_set: Path, tmp_path: Path) ->
         check_fences(cluster)
 
 
-async def test_a_start_without_index_caches(golden_set: Path, tmp_path: Path) -> None:
+async def test_bookies_start_without_index_caches(golden_set: Path, tmp_path: Path) -> None:
     """The footers of the segments say the same."""
     cluster = GoldenCluster(golden_set, tmp_path)
     remove_index_caches(cluster)
@@ -262,11 +262,11 @@ def master_key(password: bytes) -> bytes:
 # -- ledgers --------------------------------------------------------------------------------------
 
 
-async def test_closed_ledgers(cluster: GoldenCluster) -> None:
+async def test_closed_ledgers_are_read(cluster: GoldenCluster) -> None:
     await read_closed(cluster)
 
 
-def test_what_the_metadata_says(cluster: GoldenCluster) -> None:
+def test_ledger_metadata_is_read(cluster: GoldenCluster) -> None:
     listed = {one["ledger_id"]: one for one in cluster.lines("ledger", "list")}
     assert set(cluster.expected["ids"]) <= set(listed)
     for ledger in cluster.expected["ledgers"]:
@@ -286,7 +286,7 @@ def test_what_the_metadata_says(cluster: GoldenCluster) -> None:
     assert {name: at for name, at in located.items() if at} == cluster.expected["locations"]
 
 
-async def test_a_wrong_password(cluster: GoldenCluster) -> None:
+async def test_a_wrong_password_is_refused(cluster: GoldenCluster) -> None:
     for what in ("closed, with a password", "closed, crc32 and a password"):
         ledger = {**cluster.ledger(what), "password": "wrong"}
         with pytest.raises(QuireError, match="password"):
@@ -294,7 +294,7 @@ async def test_a_wrong_password(cluster: GoldenCluster) -> None:
 
 
 @pytest.mark.parametrize("what", ["open", "open, with a password", "open, explicit LAC"])
-async def test_ledgers_whose_writer_was_killed(cluster: GoldenCluster, what: str) -> None:
+async def test_ledgers_of_a_killed_writer_are_recovered(cluster: GoldenCluster, what: str) -> None:
     ledger = cluster.ledger(what)
     wanted, readable = entries(ledger), ledger["readable"]
     assert await read(cluster, ledger) == (wanted[: readable + 1], readable)
@@ -302,7 +302,7 @@ async def test_ledgers_whose_writer_was_killed(cluster: GoldenCluster, what: str
     assert await read(cluster, ledger) == (wanted, len(wanted) - 1)
 
 
-async def test_a_recovery_that_was_killed(cluster: GoldenCluster) -> None:
+async def test_a_killed_recovery_is_completed(cluster: GoldenCluster) -> None:
     ledger = cluster.ledger("in recovery")
     (shown,) = cluster.lines("ledger", "show", str(ledger["id"]))
     assert shown["state"] == "IN_RECOVERY"
@@ -310,7 +310,7 @@ async def test_a_recovery_that_was_killed(cluster: GoldenCluster) -> None:
     assert (await read(cluster, ledger))[0] == entries(ledger)
 
 
-async def test_fences(cluster: GoldenCluster) -> None:
+async def test_fences_are_kept(cluster: GoldenCluster) -> None:
     """A writer that missed that it was fenced is refused by each bookie."""
     check_fences(cluster)
     killed = cluster.port(cluster.expected["killed"])
@@ -325,7 +325,7 @@ async def test_fences(cluster: GoldenCluster) -> None:
     assert golden.add(killed, secret["id"], 99, master_key(b"wrong")) == golden.UNAUTHORIZED
 
 
-async def test_deleted_ledgers(cluster: GoldenCluster) -> None:
+async def test_deleted_ledgers_stay_deleted(cluster: GoldenCluster) -> None:
     """A deleted ledger does not exist, and bookies drop its remaining entries."""
     dropped, stored = (cluster.expected["deleted"][name] for name in ("dropped", "stored"))
     async with quire.connect(cluster.uri) as client:
@@ -361,7 +361,7 @@ async def records(streams: Namespace, name: str, **options: Any) -> list[list[An
 
 
 @pytest.mark.parametrize("path", [NAMESPACE, INNER, MIRROR])
-async def test_records_of_streams(cluster: GoldenCluster, path: str) -> None:
+async def test_records_of_streams_are_read(cluster: GoldenCluster, path: str) -> None:
     wanted = cluster.expected["streams"][path]
     async with namespace(cluster, path) as streams:
         listed = set(await streams.streams())
@@ -372,7 +372,7 @@ async def test_records_of_streams(cluster: GoldenCluster, path: str) -> None:
             assert found[: len(stream["records"])] == stream["records"], name
 
 
-def test_settings_of_streams(cluster: GoldenCluster) -> None:
+def test_settings_of_streams_are_read(cluster: GoldenCluster) -> None:
     def effective(*command: str) -> dict[str, tuple[Any, str]]:
         (shown,) = cluster.lines(*command)
         return {one["name"]: (one["value"], one["from"]) for one in shown["settings"]}
@@ -391,7 +391,7 @@ def test_settings_of_streams(cluster: GoldenCluster) -> None:
             assert found[key] == (value, "stream")
 
 
-async def test_a_subscription_goes_on(cluster: GoldenCluster) -> None:
+async def test_a_subscription_continues(cluster: GoldenCluster) -> None:
     wanted = cluster.expected["streams"][NAMESPACE]["orders"]
     async with namespace(cluster) as streams:
         subscription = streams.subscription("orders", "billing")
@@ -403,7 +403,7 @@ async def test_a_subscription_goes_on(cluster: GoldenCluster) -> None:
     assert cluster.quire(*command, "--limit", "5").decode().split("\n")[:-1] == rest[5:10]
 
 
-async def test_a_stream_whose_writer_was_killed(cluster: GoldenCluster) -> None:
+async def test_a_stream_of_a_killed_writer_is_continued(cluster: GoldenCluster) -> None:
     """The next writer completes the segment; the producer's records are not repeated."""
     wanted = cluster.expected["streams"][NAMESPACE]["orders"]["records"]
     last = cluster.expected["producer"]["till-7"]
@@ -422,7 +422,7 @@ async def test_a_stream_whose_writer_was_killed(cluster: GoldenCluster) -> None:
     assert later == found[-2:]
 
 
-async def test_a_stream_that_was_ended(cluster: GoldenCluster) -> None:
+async def test_an_ended_stream_stays_ended(cluster: GoldenCluster) -> None:
     wanted = cluster.expected["streams"][NAMESPACE]["given"]["records"]
     async with namespace(cluster) as streams:
         assert await records(streams, "given", follow=True) == wanted
@@ -430,7 +430,7 @@ async def test_a_stream_that_was_ended(cluster: GoldenCluster) -> None:
             await streams.open_writer("given")
 
 
-async def test_a_fencing_token(cluster: GoldenCluster) -> None:
+async def test_a_fencing_token_is_kept(cluster: GoldenCluster) -> None:
     async with namespace(cluster) as streams:
         async with await streams.open_writer("eu/berlin") as writer:
             with pytest.raises(StreamConditionError):
@@ -442,7 +442,7 @@ async def test_a_fencing_token(cluster: GoldenCluster) -> None:
 # -- objects, datasets, the state machine ---------------------------------------------------------
 
 
-def test_objects(cluster: GoldenCluster) -> None:
+def test_objects_are_read(cluster: GoldenCluster) -> None:
     for bucket, objects in cluster.expected["objects"].items():
         assert cluster.quire("object", "list", "--bucket", bucket).decode().split("\n")[:-1] == (
             sorted(objects)
@@ -455,7 +455,7 @@ def test_objects(cluster: GoldenCluster) -> None:
     assert cluster.run("object", "get", "gone").status == 1
 
 
-async def test_a_dataset(cluster: GoldenCluster) -> None:
+async def test_a_dataset_is_read(cluster: GoldenCluster) -> None:
     values: list[str] = []
     async with quire.connect(cluster.uri) as client:
         dataset = await client.datasets.read("rows")
@@ -466,7 +466,7 @@ async def test_a_dataset(cluster: GoldenCluster) -> None:
     assert sorted(values) == sorted(cluster.expected["dataset"]["rows"])
 
 
-async def test_a_state_machine(cluster: GoldenCluster) -> None:
+async def test_a_state_machine_is_restored(cluster: GoldenCluster) -> None:
     """Its snapshot, and the commands after it."""
     wanted = cluster.expected["state"]
     for more in ({}, {"more": 1}):
@@ -497,7 +497,7 @@ def on_zookeeper(
 
 
 @pytest.mark.zookeeper
-async def test_ledgers_in_zookeeper(on_zookeeper: GoldenCluster) -> None:
+async def test_ledgers_in_zookeeper_are_read(on_zookeeper: GoldenCluster) -> None:
     cluster = on_zookeeper
     listed = {one["ledger_id"] for one in cluster.lines("ledger", "list")}
     assert set(cluster.expected["ids"]) <= listed
@@ -529,7 +529,7 @@ async def test_ledgers_in_zookeeper(on_zookeeper: GoldenCluster) -> None:
 
 
 @pytest.mark.zookeeper
-def test_marks_in_zookeeper(on_zookeeper: GoldenCluster) -> None:
+def test_marks_in_zookeeper_are_read(on_zookeeper: GoldenCluster) -> None:
     """Ledgers that lack replicas, and how long lost bookies are waited for."""
     listed = on_zookeeper.lines("autorecovery", "list")
     found = {str(one["ledger"]): one["replicas"] for one in listed}
@@ -538,7 +538,7 @@ def test_marks_in_zookeeper(on_zookeeper: GoldenCluster) -> None:
 
 
 @pytest.mark.zookeeper
-async def test_streams_in_zookeeper(on_zookeeper: GoldenCluster) -> None:
+async def test_streams_in_zookeeper_are_read(on_zookeeper: GoldenCluster) -> None:
     cluster = on_zookeeper
     wanted = cluster.expected["streams"][NAMESPACE]["orders"]
     last = cluster.expected["producer"]["till-7"]

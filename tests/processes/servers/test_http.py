@@ -48,7 +48,7 @@ def ledger(cluster: LocalCluster) -> int:
         return ledger_id
 
 
-def test_the_bookie_tells_of_itself(http: Http, cluster: LocalCluster) -> None:
+def test_the_bookie_reports_its_state(http: Http, cluster: LocalCluster) -> None:
     own = cluster.bookies[0]
     assert http.get("/heartbeat") == "OK\n"
     assert http.get("/api/v1/bookie/is_ready") == "OK"
@@ -84,7 +84,7 @@ def test_the_bookie_tells_of_itself(http: Http, cluster: LocalCluster) -> None:
         assert answer["error"]["remedy"]
 
 
-def test_compaction_is_suspended_and_resumed_as_in_apaches_words(
+def test_compaction_is_suspended_and_resumed_with_apaches_routes(
     http: Http, cluster: LocalCluster
 ) -> None:
     own, path = cluster.bookies[0], "/api/v1/bookie/gc"
@@ -138,7 +138,9 @@ def test_a_forced_compaction_runs_and_reports_its_end(tmp_path: Path) -> None:
         assert http("PUT", gc, {"forceMajor": True})[0] == 200
 
 
-def test_the_cluster_in_apaches_words(http: Http, cluster: LocalCluster, ledger: int) -> None:
+def test_the_cluster_is_reported_by_apaches_routes(
+    http: Http, cluster: LocalCluster, ledger: int
+) -> None:
     ids = {bookie.id for bookie in cluster.bookies}
     assert http.get("/api/v1/bookie/list_bookies") == dict.fromkeys(ids)
     named = http.get("/api/v1/bookie/list_bookies/?type=rw&print_hostnames=true")
@@ -171,7 +173,7 @@ def test_the_cluster_in_apaches_words(http: Http, cluster: LocalCluster, ledger:
         assert answer["error"]["code"] == -25
 
 
-def test_autorecovery_in_apaches_words(http: Http) -> None:
+def test_autorecovery_is_controlled_by_apaches_routes(http: Http) -> None:
     prefix = "/api/v1/autorecovery"
     assert http("PUT", f"{prefix}/status?enabled=false") == (200, {"enabled": False})
     assert http.get(f"{prefix}/status") == {"enabled": False}
@@ -186,7 +188,9 @@ def test_autorecovery_in_apaches_words(http: Http) -> None:
     assert http("GET", f"{prefix}/list_under_replicated_ledger")[0] == 404
 
 
-def test_pages_of_ours(http: Http, cluster: LocalCluster, ledger: int) -> None:
+def test_quires_own_routes_return_their_pages(
+    http: Http, cluster: LocalCluster, ledger: int
+) -> None:
     prefix = "/api/v1/quire"
     assert http.get(f"{prefix}/cluster")["writable"] == 4
     seen: list[str] = []
@@ -231,7 +235,7 @@ def test_pages_of_ours(http: Http, cluster: LocalCluster, ledger: int) -> None:
     assert http("GET", f"{prefix}/ledgers/{more[0]}")[0] == 404
 
 
-def test_streams(http: Http, cluster: LocalCluster) -> None:
+def test_streams_are_listed_over_http(http: Http, cluster: LocalCluster) -> None:
     prefix = "/api/v1/quire"
     assert http("GET", f"{prefix}/streams")[0] == 404
     for command in (["namespace", "create", "/streams"], ["stream", "create", "orders"]):
@@ -250,7 +254,7 @@ def test_streams(http: Http, cluster: LocalCluster) -> None:
     assert http("GET", f"{prefix}/stream?name=none")[0] == 404
 
 
-def test_the_metrics_count_what_was_done(cluster: LocalCluster, ledger: int) -> None:
+def test_the_metrics_count_the_operations(cluster: LocalCluster, ledger: int) -> None:
     servers = [Http(url_in(bookie.log_path)) for bookie in cluster.bookies]
     before = [one.metrics() for one in servers]
     payloads = [bytes(100)] * 300
@@ -282,7 +286,7 @@ def test_the_metrics_count_what_was_done(cluster: LocalCluster, ledger: int) -> 
     assert reads > 0
 
 
-def test_held_read_only(http: Http, cluster: LocalCluster) -> None:
+def test_a_bookie_is_held_read_only_over_http(http: Http, cluster: LocalCluster) -> None:
     path = "/api/v1/bookie/state/readonly"
     assert http("PUT", path, {"readOnly": True}) == (200, {"readOnly": True})
     wait_for(lambda: cluster.bookies[0].id in http.get("/api/v1/bookie/list_bookies?type=ro"))
@@ -292,7 +296,7 @@ def test_held_read_only(http: Http, cluster: LocalCluster) -> None:
     assert http.get("/api/v1/bookie/state")["readOnly"] is False
 
 
-def test_the_document_lists_what_there_is(http: Http) -> None:
+def test_the_openapi_document_lists_every_route(http: Http) -> None:
     document = http.get("/api/v1/openapi.json")
     assert document["openapi"] == "3.1.0"
     for path, operations in document["paths"].items():
@@ -306,7 +310,7 @@ def test_the_document_lists_what_there_is(http: Http) -> None:
             assert status in ((400,) if needed else (200, 404)), path
 
 
-def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> None:
+def test_a_bookie_is_decommissioned_by_an_http_job(http: Http, cluster: LocalCluster) -> None:
     prefix = "/api/v1/quire/jobs"
     leaving = cluster.bookies[3].id
     with (
@@ -386,7 +390,7 @@ def ended(job: Any) -> Any:
 # -- the command line -------------------------------------------------------------------------
 
 
-def test_a_server_of_the_cluster_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_http_server_runs_without_a_bookie(cluster: LocalCluster, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123\n")
     token.chmod(0o600)

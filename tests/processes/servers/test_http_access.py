@@ -237,7 +237,7 @@ def test_without_the_token_no_route_changes_anything(place: Place, name: str) ->
     assert place.state() == before
 
 
-def test_routes_that_read_change_nothing(place: Place) -> None:
+def test_read_routes_change_nothing(place: Place) -> None:
     server = place.servers["bookie"]
     before = place.state()
     for method, path, operation in server.routes(changes=False):
@@ -273,7 +273,7 @@ def shows(rest: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["bookie", "no token", "read-only", "protected", "no payloads"])
-def test_payloads_need_the_token_always(place: Place, name: str) -> None:
+def test_payloads_always_need_the_token(place: Place, name: str) -> None:
     """Also where reading needs none, and nobody sees them where they are switched off."""
     server = place.servers[name]
     routes = server.payloads()
@@ -379,7 +379,7 @@ def test_a_local_cluster_has_one_token_for_all_of_its_servers(tmp_path: Path) ->
     assert not file.exists()
 
 
-def test_with_the_token_each_route_does_what_it_says(place: Place) -> None:
+def test_with_the_token_each_route_makes_its_change(place: Place) -> None:
     """So the requests of the other tests were refused for lack of the token, and nothing else.
 
     This test comes last, because it deletes and switches off.

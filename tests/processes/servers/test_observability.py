@@ -25,7 +25,7 @@ client.open_ledger(writer.ledger_id, recover=True)
 """
 
 
-def test_the_guide_as_a_program(tmp_path: Path) -> None:
+def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
     blocks = PYTHON.findall(GUIDE.read_text(encoding="utf-8"))
     assert len(blocks) == 4
     with LocalCluster(bookies=3, directory=tmp_path / "cluster") as cluster:

@@ -35,7 +35,7 @@ def alive(cluster: LocalCluster) -> bool:
         return peer.receive() == frames.read_response(1, 987_654, 0)
 
 
-def test_exchanges_of_apaches_bookie(cluster: LocalCluster) -> None:
+def test_recorded_exchanges_of_apaches_bookie_match(cluster: LocalCluster) -> None:
     """Every exchange recorded from a writable bookie with the default storage matches, byte for
     byte.
 
@@ -89,9 +89,7 @@ def test_exchanges_of_apaches_bookie(cluster: LocalCluster) -> None:
         "an unknown v3 operation",
     ],
 )  # fmt: skip
-def test_what_cannot_be_understood_ends_its_connection_only(
-    cluster: LocalCluster, data: bytes
-) -> None:
+def test_a_malformed_request_ends_only_its_connection(cluster: LocalCluster, data: bytes) -> None:
     with Peer(cluster) as honest, Peer(cluster) as liar:
         liar.send(data)
         while liar.receive():
@@ -101,7 +99,7 @@ def test_what_cannot_be_understood_ends_its_connection_only(
     assert "connection_refused" in cluster.bookies[0].log_path.read_text()
 
 
-def test_the_largest_entry_and_one_byte_more(cluster: LocalCluster) -> None:
+def test_the_largest_entry_is_accepted_and_one_byte_more_refused(cluster: LocalCluster) -> None:
     with quire.blocking.connect(cluster.uri) as client:
         writer = client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
         largest = frames.MAX_FRAME_BYTES - 64

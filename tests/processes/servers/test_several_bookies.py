@@ -173,7 +173,7 @@ def test_bookies_end_with_their_supervisor(tmp_path: Path) -> None:
         wait_for(lambda: all(map(gone, pids)), "the bookies to end", limit_s=60)
 
 
-def test_a_start_that_leaves_a_bookie_out_is_refused(tmp_path: Path) -> None:
+def test_a_start_that_omits_a_bookie_is_refused(tmp_path: Path) -> None:
     quire = Quire(f"sqlite:///{tmp_path}/metadata.db").initialised()
     with service(quire, tmp_path / "a", "127.0.0.1", "a") as one:
         assert one.stop() == 0, one.events[-8:]
@@ -184,7 +184,7 @@ def test_a_start_that_leaves_a_bookie_out_is_refused(tmp_path: Path) -> None:
     quire(*start, *more).fails(2, f"{tmp_path}/a/bookie-1")
 
 
-def test_a_mistake_of_one_bookie_is_one_line(tmp_path: Path) -> None:
+def test_a_shared_start_error_is_printed_in_one_line(tmp_path: Path) -> None:
     """Both bookies fail, because the cluster does not exist. Only one line says so."""
     quire = Quire(f"sqlite:///{tmp_path}/metadata.db")
     done = quire("bookie", "start", "--processes", "2", "--dir", str(tmp_path / "a"), "--port", "0")

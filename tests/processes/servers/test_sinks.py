@@ -102,7 +102,9 @@ def before_the_next_transaction(monkeypatch: pytest.MonkeyPatch, action: Any) ->
     monkeypatch.setattr(publishing, "_commit", delayed)
 
 
-async def test_a_driver_dies_between_its_plan_and_its_publication(cluster: LocalCluster) -> None:
+async def test_a_driver_killed_between_plan_and_publication_publishes_once(
+    cluster: LocalCluster,
+) -> None:
     path = "/dies"
     async with quire.connect(cluster.uri) as other, quire.connect(cluster.uri) as second:
         b, successor = await driver(other, path), await driver(second, path)
@@ -129,7 +131,7 @@ async def test_a_driver_dies_between_its_plan_and_its_publication(cluster: Local
 
 
 @pytest.mark.parametrize("key", [A, BatchKey.of_job("nightly")], ids=["query", "job"])
-async def test_both_publish_at_the_same_time(
+async def test_two_sinks_that_publish_concurrently_both_succeed(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, key: BatchKey
 ) -> None:
     """The transaction of the first one is refused, and tried again behind the second one."""
@@ -147,7 +149,7 @@ async def test_both_publish_at_the_same_time(
 
 
 @pytest.mark.parametrize("key", [A, BatchKey.of_job("nightly")], ids=["query", "job"])
-async def test_a_plan_ends_during_the_commit(
+async def test_a_commit_whose_plan_was_withdrawn_is_refused(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, key: BatchKey
 ) -> None:
     """The check of the plan refuses the transaction, and nothing else in it happens."""
@@ -171,7 +173,7 @@ async def test_a_plan_ends_during_the_commit(
 
 
 @pytest.mark.parametrize("fence_writers", [False, True])
-async def test_a_writer_opens_the_stream_during_the_commit(
+async def test_a_commit_is_refused_if_a_writer_opens_the_stream(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, fence_writers: bool
 ) -> None:
     path = f"/writer-{fence_writers}"
@@ -202,7 +204,7 @@ async def test_a_writer_opens_the_stream_during_the_commit(
             await check(a, b"w", b"still")
 
 
-async def test_sinks_that_never_wait_for_each_other(cluster: LocalCluster) -> None:
+async def test_sinks_do_not_wait_for_each_other(cluster: LocalCluster) -> None:
     path, batches = "/race", 10
     async with quire.connect(cluster.uri) as one, quire.connect(cluster.uri) as two:
         a, b = await driver(one, path), await driver(two, path)

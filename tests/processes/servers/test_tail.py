@@ -51,7 +51,7 @@ async def seen(found: list[bytes], count: int) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 2, 1)])
 @pytest.mark.parametrize("digest", list(quire.DigestType))
-async def test_readers_see_every_entry_while_it_is_written(
+async def test_tailing_readers_see_every_entry(
     client: quire.Client, shape: tuple[int, int, int], digest: quire.DigestType
 ) -> None:
     writer = await client.create_ledger(
@@ -81,7 +81,7 @@ async def test_readers_see_every_entry_while_it_is_written(
         assert entries == [payload(entry) for entry in range(1_001)]
 
 
-async def test_where_a_tail_begins(client: quire.Client) -> None:
+async def test_a_tail_starts_at_the_requested_entry(client: quire.Client) -> None:
     writer = await client.create_ledger()
     await writer.append_many([payload(entry) for entry in range(100)])
     await writer.append(payload(100))
@@ -108,7 +108,7 @@ async def test_where_a_tail_begins(client: quire.Client) -> None:
     assert ended == []
 
 
-async def test_bookies_die_and_are_replaced_under_a_tail(cluster: LocalCluster) -> None:
+async def test_a_tail_survives_the_replacement_of_every_bookie(cluster: LocalCluster) -> None:
     """Each bookie of the ensemble is killed in turn, including the one that is polled."""
     async with (
         quire.connect(cluster.uri, config=CONFIG) as writing,
@@ -158,7 +158,7 @@ async def test_a_bookie_that_stops_answering_delays_a_tail_but_does_not_end_it(
     assert found == [payload(entry) for entry in range(103)]
 
 
-async def test_a_tail_goes_on_through_a_recovery(client: quire.Client) -> None:
+async def test_a_tail_continues_through_a_recovery(client: quire.Client) -> None:
     writer = await client.create_ledger()
     reader = await client.open_ledger(writer.ledger_id)
     found: list[bytes] = []
@@ -184,7 +184,7 @@ async def test_a_deleted_ledger_ends_a_tail_with_an_error(client: quire.Client) 
     writer.abandon()
 
 
-async def test_a_tail_can_be_cancelled_and_begun_again(client: quire.Client) -> None:
+async def test_a_tail_can_be_cancelled_and_restarted(client: quire.Client) -> None:
     writer = await client.create_ledger()
     reader = await client.open_ledger(writer.ledger_id)
     found: list[bytes] = []
@@ -212,7 +212,7 @@ async def collect_more(reader: quire.LedgerReader, found: list[bytes]) -> None:
             found.extend(run.payloads())
 
 
-async def test_large_entries(client: quire.Client) -> None:
+async def test_a_tail_reads_entries_of_the_largest_size(client: quire.Client) -> None:
     """The largest that there are fit into an answer to READ_LAC and to a long poll."""
     from quire.codec.entry.entry import max_payload_bytes
 
@@ -233,7 +233,9 @@ async def test_large_entries(client: quire.Client) -> None:
     assert seen == [(k, b"%d" % k, size) for k in range(4)]
 
 
-async def test_what_bookies_say_of_themselves(cluster: LocalCluster, client: quire.Client) -> None:
+async def test_bookies_report_their_space_and_entries(
+    cluster: LocalCluster, client: quire.Client
+) -> None:
     writer = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
     await writer.append_many([b"x"] * 10)
     await writer.close()
@@ -254,7 +256,7 @@ async def test_what_bookies_say_of_themselves(cluster: LocalCluster, client: qui
 # -- the blocking twin ------------------------------------------------------------------------
 
 
-def test_a_blocking_tail(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_blocking_client_tails_a_ledger(cluster: LocalCluster, tmp_path: Path) -> None:
     with quire.blocking.connect(cluster.uri, config=CONFIG) as client:
         writer = client.create_ledger()
         reader = client.open_ledger(writer.ledger_id)

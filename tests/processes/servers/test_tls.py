@@ -90,7 +90,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-def test_write_read_and_recover(run: Run, secured: Secured) -> None:
+def test_ledgers_are_written_read_and_recovered_over_tls(run: Run, secured: Secured) -> None:
     sent = [b"%d;" % k * (k % 300) for k in range(3_000)]
 
     async def scenario() -> None:
@@ -108,7 +108,7 @@ def test_write_read_and_recover(run: Run, secured: Secured) -> None:
     run(scenario())
 
 
-def test_protocol_v3(run: Run, secured: Secured) -> None:
+def test_deferred_sync_works_over_tls(run: Run, secured: Secured) -> None:
     """Deferred sync and force need v3, which has its own connection with the same security."""
 
     async def scenario() -> None:
@@ -124,7 +124,7 @@ def test_protocol_v3(run: Run, secured: Secured) -> None:
     run(scenario())
 
 
-def test_the_largest_entries_and_a_bookie_that_stands_still(run: Run, secured: Secured) -> None:
+def test_large_entries_over_tls_survive_a_paused_bookie(run: Run, secured: Secured) -> None:
     """Write 60 MiB with at most two entries in flight while one bookie receives nothing for a
     while.
     """
@@ -163,7 +163,9 @@ async def failure(uri: str, tls: TlsClientConfig | None) -> str:
         return str(failed.value)
 
 
-async def test_who_is_not_served(secured: Secured, tmp_path: Path) -> None:
+async def test_clients_without_a_valid_certificate_are_refused(
+    secured: Secured, tmp_path: Path
+) -> None:
     stranger = Authority(tmp_path, "stranger")
     other_role = secured.authority.issue("other", unit="0:other")
     for tls, message in [
@@ -187,7 +189,7 @@ def events_of(secured: Secured) -> set[str]:
     return {json.loads(one)["event"] for one in lines if one.startswith("{") and one.endswith("\n")}
 
 
-async def test_clear_text_is_refused_before_and_tls_is_served_after(secured: Secured) -> None:
+async def test_clear_text_is_refused_and_tls_is_served(secured: Secured) -> None:
     with Peer(secured.cluster) as peer:
         peer.send(READ)
         assert peer.receive() == UNAUTHORIZED
@@ -196,7 +198,7 @@ async def test_clear_text_is_refused_before_and_tls_is_served_after(secured: Sec
         assert peer.receive() == GRANTED
 
 
-async def test_slow_and_lying_peers_do_not_disturb(secured: Secured) -> None:
+async def test_slow_and_malicious_peers_do_not_disturb_honest_clients(secured: Secured) -> None:
     """Fifty that never finish, some that send garbage, injected requests: honest clients work."""
     peers = [Peer(secured.cluster) for _ in range(50)]
     try:
@@ -218,7 +220,7 @@ async def test_slow_and_lying_peers_do_not_disturb(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wrong name", "expired"])
-async def test_certificates_that_do_not_verify(tmp_path: Path, kind: str) -> None:
+async def test_a_client_refuses_an_invalid_certificate(tmp_path: Path, kind: str) -> None:
     authority = Authority(tmp_path)
     names = ("elsewhere.example",) if kind == "wrong name" else ()
     own = authority.issue("bookie", *names, expired=kind == "expired")
@@ -247,12 +249,14 @@ async def test_certificates_that_do_not_verify(tmp_path: Path, kind: str) -> Non
             assert await writer.append(b"in clear text") == 0
 
 
-async def test_a_bookie_without_tls(quire_cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_a_bookie_without_tls_is_refused_by_a_tls_client(
+    quire_cluster: LocalCluster, tmp_path: Path
+) -> None:
     authority = Authority(tmp_path)
     assert "does not offer TLS" in await failure(quire_cluster.uri, TlsClientConfig(authority.ca))
 
 
-async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) -> None:
+async def test_a_running_bookie_loads_a_replaced_certificate(tmp_path: Path) -> None:
     """The new key first does not match (nothing changes), then does.
 
     Existing connections continue, and new ones see the new certificate. A dashboard that has an old
@@ -285,7 +289,7 @@ async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) 
             (name,) = (await client.bookies()).writable
             assert (await spaces.of(client, [name]))[name] is not None
             now_s += SPACE_INTERVAL_S
-            assert (await spaces.of(client, [name]))[name] is not None, "it connects for good"
+            assert (await spaces.of(client, [name]))[name] is not None, "the client stays connected"
             (ends_ms,) = {*spaces.certificates_ms.values()}
             assert ends_ms > client.clock.now_ms()
             fresh = new.issue("fresh")
@@ -354,7 +358,7 @@ async def findings(view: ClusterView, client: quire.Client) -> list[str]:
     return [f"{one.what}. {one.next}" for one in (await view.look(client)).problems]
 
 
-def test_commands(secured: Secured, tmp_path: Path) -> None:
+def test_commands_work_over_tls(secured: Secured, tmp_path: Path) -> None:
     run = Quire(secured.uri)
     options = [
         "--tls-ca", secured.authority.ca,

@@ -35,7 +35,7 @@ async def opened(client: quire.Client, path: str) -> Namespace:
     return await open_namespace(client, path, create=True, settings=SETTINGS)
 
 
-async def test_a_topic_from_its_creation_to_its_deletion(cluster: LocalCluster) -> None:
+async def test_a_topic_is_created_used_and_deleted(cluster: LocalCluster) -> None:
     async with await quire.connect(cluster.uri) as client, await opened(client, "/whole") as team:
         await team.create_topic("eu/clicks", 3, settings={"compression": "lz4"})
         topic = await team.topic("eu/clicks")
@@ -72,7 +72,7 @@ async def test_a_topic_from_its_creation_to_its_deletion(cluster: LocalCluster) 
             await topic.open_writer()
 
 
-async def test_the_largest_topic_with_a_long_name(cluster: LocalCluster) -> None:
+async def test_the_largest_topic_with_a_long_name_is_created(cluster: LocalCluster) -> None:
     async with await quire.connect(cluster.uri) as client, await opened(client, "/large") as team:
         await team.create_topic(LONG_NAME, PARTITIONS_MAX, settings=SETTINGS)
         topic = await team.topic(LONG_NAME)
@@ -116,7 +116,7 @@ async def test_a_deletion_that_was_interrupted_is_completed(
         assert (await team.topic("clicks")).partitions == 2
 
 
-async def test_streams_that_exist_become_a_topic(cluster: LocalCluster) -> None:
+async def test_existing_streams_become_a_topic(cluster: LocalCluster) -> None:
     async with await quire.connect(cluster.uri) as client, await opened(client, "/adopted") as team:
         for number in range(2):
             await team.create_stream(f"clicks/{number}")
@@ -131,7 +131,7 @@ async def test_streams_that_exist_become_a_topic(cluster: LocalCluster) -> None:
             await team.create_topic("clicks", 2, adopt=True)
 
 
-async def test_a_topic_and_a_stream_of_one_name_that_are_created_at_the_same_time(
+async def test_a_topic_and_a_stream_created_concurrently_never_share_a_name(
     cluster: LocalCluster,
 ) -> None:
     async with (

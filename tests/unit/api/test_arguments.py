@@ -144,7 +144,7 @@ async def test_a_wrong_type_is_refused(h: Handles, call: Callable[[Handles], Any
     assert not await h.streams.exists("m")
 
 
-async def test_what_looks_like_the_type_is_taken(h: Handles) -> None:
+async def test_compatible_types_are_accepted(h: Handles) -> None:
     numpy = pytest.importorskip("numpy")
     assert await h.writer.append_many((bytearray(b"two"), memoryview(b"three"))) == 2
     reader = await h.client.open_ledger(numpy.int64(h.writer.ledger_id), recover=True)
@@ -153,7 +153,7 @@ async def test_what_looks_like_the_type_is_taken(h: Handles) -> None:
     assert await h.streams.find("s", DLSN(1, 0, 0)) == DLSN(1, 0, 0)
 
 
-async def test_a_state_machine_is_checked_before_anything_is_made(client: quire.Client) -> None:
+async def test_a_state_machine_is_checked_before_anything_is_created(client: quire.Client) -> None:
     with pytest.raises(ArgumentTypeError, match=r"object is not a state machine.*'apply'"):
         await client.state_machine("/new", "m", object(), create=True)  # type: ignore[call-overload]
     with pytest.raises(quire.errors.NoSuchNamespaceError):

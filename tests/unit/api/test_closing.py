@@ -73,7 +73,7 @@ async def wait_for_a_lock(client: quire.Client, streams: Namespace) -> None:
         wait_for_a_lock,
     ],
 )
-async def test_whoever_waits_hears_at_once_that_the_client_is_closed(
+async def test_waiting_calls_fail_at_once_when_the_client_is_closed(
     client: quire.Client, waiting: Waiting, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with quire.connect(client.metadata.uri) as other:
@@ -110,7 +110,7 @@ async def test_calls_that_wait_for_a_leader_fail_when_the_client_is_closed(
             await settings.set("c", 1)
 
 
-async def test_a_stream_writer_says_that_the_client_is_closed(client: quire.Client) -> None:
+async def test_a_stream_writer_reports_that_the_client_is_closed(client: quire.Client) -> None:
     async with quire.connect(client.metadata.uri) as other:
         streams = await other.namespace("/a", create=True)
         writer = await streams.open_writer("s", create=True)
@@ -129,7 +129,7 @@ def is_of_a_bookie(task: asyncio.Task[Any]) -> bool:
     return any(file.is_relative_to(PACKAGE / part) for part in OF_BOOKIES)
 
 
-async def test_closing_a_client_leaves_no_task_of_it(client: quire.Client) -> None:
+async def test_closing_a_client_leaves_no_task(client: quire.Client) -> None:
     before = asyncio.all_tasks()
     other = await quire.connect(client.metadata.uri)
     streams = await other.namespace("/a", create=True)
@@ -146,7 +146,9 @@ async def test_closing_a_client_leaves_no_task_of_it(client: quire.Client) -> No
     del settings, leader, follower, writer, ledger
 
 
-async def test_every_call_on_a_handle_of_a_closed_client_says_so(client: quire.Client) -> None:
+async def test_every_call_on_a_handle_of_a_closed_client_raises_client_closed(
+    client: quire.Client,
+) -> None:
     """Some once advised to open the metadata store again, which programs cannot do."""
     async with quire.connect(client.metadata.uri) as other:
         writer = await other.create_ledger()
@@ -215,7 +217,7 @@ async def test_closing_a_stream_reader_between_records_ends_its_iteration(
                 break  # leaving the loop and the block is no error
 
 
-async def test_closing_a_follower_ends_who_waits_for_it(client: quire.Client) -> None:
+async def test_closing_a_follower_ends_the_calls_that_wait_for_it(client: quire.Client) -> None:
     async with client.state_machine("/a", "m", Dictionary(), create=True) as leader:
         follower = await client.state_machine("/a", "m", Dictionary(), follow=True)
         await follower.wait_applied(leader.applied)
@@ -227,7 +229,9 @@ async def test_closing_a_follower_ends_who_waits_for_it(client: quire.Client) ->
         assert follower.failure is None
 
 
-async def test_leaving_a_leader_by_an_error_ends_who_waits_for_it(client: quire.Client) -> None:
+async def test_leaving_a_leader_by_an_error_ends_the_calls_that_wait_for_it(
+    client: quire.Client,
+) -> None:
     tasks: list[asyncio.Future[Any]] = []
     with pytest.raises(RuntimeError, match="in the block"):  # noqa: PT012
         async with client.state_machine("/a", "m", Dictionary(), create=True) as leader:

@@ -42,7 +42,7 @@ def warned_here(part: str = "") -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES_OF_MODULES)
-def test_a_former_name_of_a_module(module: str, name: str) -> None:
+def test_a_former_module_name_works_and_warns(module: str, name: str) -> None:
     home = import_module(module)
     with warned_here("getattr(home, name)"):
         getattr(home, name)
@@ -61,19 +61,19 @@ def test_a_former_name_of_a_module(module: str, name: str) -> None:
         lambda: DEFAULTS.with_values({"retention_ms": 100}),
     ],
 )
-def test_a_former_name_of_a_setting(use: Callable[[], object]) -> None:
+def test_a_former_setting_name_works_and_warns(use: Callable[[], object]) -> None:
     with warned_here("lambda"):
         use()
 
 
-def test_a_former_key_of_the_configuration_file(tmp_path: Path) -> None:
+def test_a_former_configuration_key_works_and_warns(tmp_path: Path) -> None:
     path = tmp_path / "q.toml"
     path.write_text("[client]\nlong_poll_ms = 100\n")
     with warned_here("load_config"):
         quire.load_config(path)
 
 
-async def test_the_session_of_a_metadata_store(tmp_path: Path) -> None:
+async def test_the_former_session_of_a_metadata_store_works_and_warns(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/q.db"
     with warned_here("session_timeout_ms"):
         store = await open_metadata(uri, create=True, session_timeout_ms=4_000)
@@ -99,7 +99,7 @@ Use = Callable[[quire.Client, Namespace], Awaitable[Any]]
     ],
     ids=lambda use: inspect.getsource(use).split(":", 1)[1].strip(),
 )
-async def test_what_a_client_is_asked_for(client: quire.Client, use: Use) -> None:
+async def test_former_client_calls_work_and_warn(client: quire.Client, use: Use) -> None:
     async with client.namespace("/a", create=True) as streams:
         await streams.create_stream("a")
         with warned_here():
@@ -108,7 +108,7 @@ async def test_what_a_client_is_asked_for(client: quire.Client, use: Use) -> Non
             await made.close()
 
 
-def test_the_pool_of_a_client(client: quire.Client) -> None:
+def test_the_former_pool_of_a_client_works_and_warns(client: quire.Client) -> None:
     with warned_here("client.pool"):
         assert client.pool is not None
 

@@ -20,7 +20,9 @@ from quire.statemachine import Dictionary, DurableDict, follow, lead
 from quire.streams import Namespace
 
 
-async def test_a_ledger_is_created_and_opened_both_ways(client: quire.Client) -> None:
+async def test_a_ledger_is_created_and_opened_with_await_or_async_with(
+    client: quire.Client,
+) -> None:
     async with client.create_ledger() as ledger:
         await ledger.append(b"one")
     awaited = await client.create_ledger(caller_ids=True)
@@ -43,7 +45,7 @@ async def test_a_ledger_is_abandoned_by_an_error_in_its_block(client: quire.Clie
     assert not (await client.ledger_metadata(ledger.ledger_id)).closed
 
 
-async def test_a_namespace_is_created_only_when_asked(client: quire.Client) -> None:
+async def test_a_namespace_is_created_only_on_request(client: quire.Client) -> None:
     with pytest.raises(NoSuchNamespaceError, match="create=True"):
         await client.namespace("/team")
     with pytest.raises(UsageError, match="settings"):
@@ -56,7 +58,7 @@ async def test_a_namespace_is_created_only_when_asked(client: quire.Client) -> N
             await team.open_writer("orders")
 
 
-async def test_streams_are_written_and_read_both_ways(client: quire.Client) -> None:
+async def test_streams_are_written_and_read_with_await_or_async_with(client: quire.Client) -> None:
     async with client.namespace("/team", create=True) as team:
         async with team.open_writer("orders", create=True) as writer:
             await writer.append_many([b"one", b"two"])
@@ -73,7 +75,7 @@ async def test_streams_are_written_and_read_both_ways(client: quire.Client) -> N
             assert await same.position() == position
 
 
-async def test_objects_are_put_and_got_both_ways(client: quire.Client) -> None:
+async def test_objects_are_put_and_read_with_await_or_async_with(client: quire.Client) -> None:
     objects = client.objects("models")
     assert objects is await objects
     await objects.put("a", b"bytes")
@@ -110,7 +112,7 @@ async def test_a_state_machine_is_led_and_followed(client: quire.Client) -> None
         assert dict(settings) == {"colour": "blue"}
 
 
-async def test_a_namespace_that_was_opened_for_a_machine_is_closed_with_it(
+async def test_a_namespace_opened_for_a_machine_is_closed_with_it(
     client: quire.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[str] = []

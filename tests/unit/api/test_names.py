@@ -51,7 +51,7 @@ def test_ledgers_and_streams_append_alike(kind: type) -> None:
         assert list(inspect.signature(getattr(kind, name)).parameters)[1] == "payloads"
 
 
-def test_many_are_submitted_and_then_waited_for() -> None:
+def test_submitted_appends_can_be_awaited_later() -> None:
     world = World.make(7, 3)
 
     async def main() -> None:

@@ -79,7 +79,7 @@ async def test_no_representation_has_a_password(client: quire.Client) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(blocking.__all__))
-def test_every_handle_has_a_repr_of_its_own(name: str) -> None:
+def test_every_handle_defines_its_repr(name: str) -> None:
     found = getattr(quire, name, None) or getattr(quire.blocking, name)
     if isinstance(found, type):
         assert found.__repr__ is not object.__repr__

@@ -71,12 +71,14 @@ def same(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", MADE, ids=lambda value: type(value).__name__)
-def test_a_value_is_copied(value: Any, way: str) -> None:
+def test_configuration_values_can_be_copied(value: Any, way: str) -> None:
     same(value, WAYS[way](value))
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_calls_give_is_copied(client: quire.Client, way: str, tmp_path: Path) -> None:
+async def test_returned_values_can_be_copied(
+    client: quire.Client, way: str, tmp_path: Path
+) -> None:
     given: list[Any] = [await client.bookies()]
     async with client.create_ledger(custom={"key": b"value"}) as writer:
         await writer.append(b"one")

@@ -35,7 +35,7 @@ def test_a_deprecation_names_the_line_that_called(client: blocking.Client, use: 
         assert "lambda client, streams" in linecache.getline(warning.filename, warning.lineno)
 
 
-def test_the_source_of_an_object_is_checked(client: blocking.Client) -> None:
+def test_the_type_of_an_object_source_is_checked(client: blocking.Client) -> None:
     for wrong in ("text", 5, None):
         with pytest.raises(ArgumentTypeError, match="the source of an object"):
             client.objects().put("o", wrong)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def test_the_source_of_an_object_is_checked(client: blocking.Client) -> None:
         client.objects().put("o", ["text"])  # type: ignore[list-item]
 
 
-def test_a_source_that_pauses_is_not_taken_for_one_that_ended(client: blocking.Client) -> None:
+def test_a_source_that_pauses_is_not_mistaken_for_its_end(client: blocking.Client) -> None:
     """An object of the pieces before the pause would be a part of what the caller meant."""
     objects = client.objects()
     with pytest.raises(ArgumentTypeError, match="yielded NoneType"):
@@ -67,7 +67,7 @@ def test_a_source_that_pauses_is_not_taken_for_one_that_ended(client: blocking.C
     assert objects.sweep(0) == []
 
 
-def test_a_blocking_handle_is_shown_as_its_asyncio_one(client: blocking.Client) -> None:
+def test_the_repr_of_a_blocking_handle_follows_the_asyncio_one(client: blocking.Client) -> None:
     uri = client.aio.metadata.uri
     assert repr(client) == f"<blocking Client cluster={uri} open>"
     with client.create_ledger() as writer:

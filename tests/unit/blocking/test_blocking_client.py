@@ -62,7 +62,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_a_program_and_its_child_end_with_an_iteration_half_done() -> None:
+def test_a_program_and_its_child_exit_with_an_unfinished_iteration() -> None:
     with LocalCluster(bookies=3) as cluster:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", OPEN_AT_THE_END, cluster.uri],
@@ -71,7 +71,7 @@ def test_a_program_and_its_child_end_with_an_iteration_half_done() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ledgers(client: blocking.Client) -> None:
+def test_ledgers_are_written_and_read_with_blocking_calls(client: blocking.Client) -> None:
     with client.create_ledger(custom={"a": b"b"}) as writer:
         assert isinstance(writer, blocking.LedgerWriter)
         assert writer.append(b"0") == 0
@@ -97,7 +97,7 @@ def test_ledgers(client: blocking.Client) -> None:
     client.delete_ledger(writer.ledger_id)
 
 
-def test_own_entry_ids(client: blocking.Client) -> None:
+def test_explicit_entry_ids_are_accepted(client: blocking.Client) -> None:
     with client.create_ledger(caller_ids=True) as writer:
         assert isinstance(writer, blocking.CallerIdWriter)
         writer.submit_at(1, b"one")
@@ -114,7 +114,7 @@ def test_an_error_in_the_block_abandons_the_ledger(client: blocking.Client) -> N
     assert client.open_ledger(writer.ledger_id, recover=True).ledger_closed
 
 
-def test_an_iteration_that_is_left_is_closed(client: blocking.Client) -> None:
+def test_an_abandoned_iteration_is_closed(client: blocking.Client) -> None:
     with client.create_ledger() as writer:
         writer.append_many([b"x"] * 10)
         writer.append(b"says that the ten before it are acknowledged")
@@ -127,7 +127,7 @@ def test_an_iteration_that_is_left_is_closed(client: blocking.Client) -> None:
     assert not reader.aio._tails
 
 
-def test_objects(client: blocking.Client) -> None:
+def test_objects_are_put_and_read_with_blocking_calls(client: blocking.Client) -> None:
     objects = client.objects("models")
     for name, source in {
         "buffer": b"bytes",
@@ -144,7 +144,7 @@ def test_objects(client: blocking.Client) -> None:
     assert objects.bucket == "models"
 
 
-def test_datasets(client: blocking.Client) -> None:
+def test_datasets_are_published_and_read_with_blocking_calls(client: blocking.Client) -> None:
     with client.create_ledger() as writer:
         writer.append(b"row")
     with client.datasets as datasets:
@@ -154,7 +154,7 @@ def test_datasets(client: blocking.Client) -> None:
         assert datasets.list_datasets() == ["d"]
 
 
-def test_state_machines(client: blocking.Client) -> None:
+def test_state_machines_are_led_and_followed_with_blocking_calls(client: blocking.Client) -> None:
     with pytest.raises(NoSuchNamespaceError):
         client.state_machine("/state", "d", Dictionary())
     set_a = json.dumps(["set", "a", 1]).encode()
@@ -178,7 +178,7 @@ def test_state_machines(client: blocking.Client) -> None:
         old._left, old._pid = True, -1  # Nothing of it is left to close.
 
 
-def test_it_works_inside_a_running_loop(client: blocking.Client) -> None:
+def test_the_blocking_client_works_inside_a_running_event_loop(client: blocking.Client) -> None:
     async def notebook() -> int:
         with client.create_ledger() as writer:
             return writer.append(b"one")
@@ -201,7 +201,7 @@ def test_threads_share_a_client(client: blocking.Client) -> None:
         assert sorted(found) == list(range(80))
 
 
-def test_a_closed_client_says_so(client: blocking.Client) -> None:
+def test_a_closed_client_raises_client_closed(client: blocking.Client) -> None:
     datasets = client.datasets
     client.close()
     client.close()
@@ -216,7 +216,7 @@ def test_a_closed_client_says_so(client: blocking.Client) -> None:
     assert datasets.aio is not None
 
 
-def test_handles_go_on_in_a_child_or_say_whose_they_are(
+def test_handles_work_in_a_forked_child_or_name_their_process(
     client: blocking.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with client.create_ledger() as writer:

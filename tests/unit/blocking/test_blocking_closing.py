@@ -47,7 +47,9 @@ def streams(client: blocking.Client) -> Iterator[blocking.Namespace]:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_closing_a_stream_reader(streams: blocking.Namespace, closed: bool) -> None:
+def test_closing_a_stream_reader_ends_its_blocking_iteration(
+    streams: blocking.Namespace, closed: bool
+) -> None:
     with streams.open_writer("s", create=True) as writer:
         writer.append(b"one")
         if closed:
@@ -61,7 +63,7 @@ def test_closing_a_stream_reader(streams: blocking.Namespace, closed: bool) -> N
     assert len(loop.seen) == 1
 
 
-def test_closing_a_ledger_reader(client: blocking.Client) -> None:
+def test_closing_a_ledger_reader_ends_its_blocking_iteration(client: blocking.Client) -> None:
     with client.create_ledger() as writer:
         writer.append(b"one")
         writer.append(b"two")  # readers hear of the first with it
@@ -71,7 +73,7 @@ def test_closing_a_ledger_reader(client: blocking.Client) -> None:
         assert isinstance(loop.ended(), UsageError)
 
 
-def test_closing_the_client(client: blocking.Client) -> None:
+def test_closing_the_client_ends_blocking_iterations(client: blocking.Client) -> None:
     with blocking.connect(client.aio.metadata.uri) as other:
         streams = other.namespace("/a", create=True)
         with client.namespace("/a") as same, same.open_writer("s", create=True) as writer:

@@ -26,7 +26,7 @@ def payloads(streams: blocking.Namespace, name: str) -> list[bytes]:
     return [record.payload for record in streams.open_reader(name)]
 
 
-def test_what_is_appended_is_read(streams: blocking.Namespace) -> None:
+def test_appended_records_are_read_with_blocking_calls(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         first = writer.append(b"one")
         positions = writer.append_many([b"two", b"three"])
@@ -55,7 +55,7 @@ def test_an_error_in_the_block_abandons_the_writer(streams: blocking.Namespace) 
     assert payloads(streams, "a") == [b"one", b"two"]
 
 
-def test_the_old_writer_is_out(streams: blocking.Namespace) -> None:
+def test_the_former_writer_is_fenced(streams: blocking.Namespace) -> None:
     old = streams.open_writer("a", create=True)
     old.append(b"one")
     with streams.open_writer("a") as new:
@@ -67,7 +67,7 @@ def test_the_old_writer_is_out(streams: blocking.Namespace) -> None:
     assert payloads(streams, "a") == [b"one", b"two"]
 
 
-def test_a_reader_goes_on_where_it_stopped(streams: blocking.Namespace) -> None:
+def test_a_reader_continues_where_it_stopped(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         writer.append_many([b"%d" % number for number in range(10)])
     reader = streams.open_reader("a")
@@ -102,7 +102,7 @@ def test_following_waits_for_another_thread(streams: blocking.Namespace) -> None
     assert found == [b"0", b"1", b"2"]
 
 
-def test_truncation_and_gaps(streams: blocking.Namespace) -> None:
+def test_truncated_records_are_reported_as_a_gap(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         writer.append(b"one")
         writer.roll()
@@ -116,7 +116,7 @@ def test_truncation_and_gaps(streams: blocking.Namespace) -> None:
     assert (type(gap), type(batch)) == (Gap, RecordBatch)
 
 
-def test_producers_and_tokens(streams: blocking.Namespace) -> None:
+def test_producers_and_fencing_tokens_work_with_blocking_calls(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         producer = writer.producer("p")
         assert producer.last_sequence == -1
@@ -129,7 +129,9 @@ def test_producers_and_tokens(streams: blocking.Namespace) -> None:
     assert payloads(streams, "a") == [b"one", b"two", b"three"]
 
 
-def test_settings_and_names(client: blocking.Client, streams: blocking.Namespace) -> None:
+def test_streams_are_configured_and_named_with_blocking_calls(
+    client: blocking.Client, streams: blocking.Namespace
+) -> None:
     streams.configure({"roll_bytes": 1_000})
     streams.create_stream("a", settings={"compression": "lz4"})
     assert streams.own_settings() == streams.given_settings == {"roll_bytes": 1_000}
@@ -150,7 +152,7 @@ def test_settings_and_names(client: blocking.Client, streams: blocking.Namespace
         assert (again.path, again.streams()) == ("/test", [])
 
 
-def test_subscriptions(streams: blocking.Namespace) -> None:
+def test_subscriptions_store_positions_with_blocking_calls(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         position = writer.append(b"one")
     subscription = streams.subscription("a", "s")
@@ -185,7 +187,7 @@ def test_writers_and_readers_belong_to_their_process(
     writer.close()
 
 
-def test_what_was_submitted_is_waited_for(streams: blocking.Namespace) -> None:
+def test_submitted_records_can_be_waited_for(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         appended = writer.submit_many([b"one", b"two"])
         appended.wait()

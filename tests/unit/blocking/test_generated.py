@@ -55,7 +55,7 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     return [(one.name, one.kind, one.default) for one in found]
 
 
-def test_the_files_are_what_the_script_writes() -> None:
+def test_the_generated_files_are_current() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "make-blocking", "--check"],
         capture_output=True, text=True, check=False,
@@ -64,7 +64,7 @@ def test_the_files_are_what_the_script_writes() -> None:
 
 
 @pytest.mark.parametrize("kind", COUNTERPARTS, ids=lambda kind: kind.__name__)
-def test_a_class_has_all_names_with_the_same_parameters(kind: type) -> None:
+def test_every_blocking_class_has_the_names_and_parameters_of_its_counterpart(kind: type) -> None:
     made = getattr(blocking, kind.__name__)
     names = {name for name in dir(kind) if not name.startswith("_")}
     names -= ONLY_ASYNCIO.get(kind.__name__, set())

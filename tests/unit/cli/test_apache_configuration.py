@@ -46,12 +46,12 @@ def quire(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments))
 
 
-def test_every_key_of_apache_has_an_answer() -> None:
+def test_every_bookkeeper_configuration_key_has_a_rule() -> None:
     assert len(KEYS) > 250
     assert [name for name in KEYS if rule_of(name) is None] == []
 
 
-def test_no_rule_is_for_a_key_that_there_is_not() -> None:
+def test_every_rule_is_for_an_existing_bookkeeper_key() -> None:
     of_the_client = {
         "bookieMaxMultipleForWeightBasedPlacement", "diskWeightBasedPlacementEnabled",
         "enableDigestTypeAutodetection", "getBookieInfoIntervalSeconds",
@@ -105,7 +105,7 @@ def test_no_rule_is_for_a_key_that_there_is_not() -> None:
         ("serverTcpKeepIdle=-1", "bookie.dead_client_s", 30.0),
     ],
 )  # fmt: skip
-def test_what_is_taken(text: str, key: str, value: object) -> None:
+def test_supported_keys_are_translated(text: str, key: str, value: object) -> None:
     found = configuration(HOST + text)
     assert found.problems == []
     assert found.values[key] == value
@@ -139,14 +139,14 @@ def test_what_is_taken(text: str, key: str, value: object) -> None:
         ("bookiePort=99999", "bookie.port: '99999' is not 0 to 65535"),
     ],
 )  # fmt: skip
-def test_what_must_not_be_left_out_silently(text: str, problem: str) -> None:
+def test_unsupported_keys_that_matter_are_problems(text: str, problem: str) -> None:
     [found] = configuration(HOST + text).problems
     assert problem in found
     assert found.startswith("bk.conf:3")
     assert text.partition("=")[0] in found
 
 
-def test_what_is_so_anyway() -> None:
+def test_keys_without_an_effect_are_ignored_with_a_reason() -> None:
     found = outcomes(
         HOST + "journalSyncData=true\njournalDirectories=/j\nreadOnlyModeEnabled=false\n"
         "isForceGCAllowWhenNoSpace=true\npermittedStartupUsers=you, me\ndbStorage_xyz=1\n"
@@ -169,7 +169,7 @@ def test_what_is_so_anyway() -> None:
     assert "0.0.0.0:8080" in found["httpServerEnabled"].why
 
 
-def test_tls_is_taken_if_it_is_in_force() -> None:
+def test_tls_keys_are_translated_if_tls_is_enabled() -> None:
     files = "tlsKeyStoreType=PEM\ntlsKeyStore=/k\ntlsCertificatePath=/c\ntlsTrustStore=/ca\n"
     assert configuration(HOST + files).bookie().tls is None
     switch = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
@@ -186,7 +186,7 @@ def test_tls_is_taken_if_it_is_in_force() -> None:
     assert (config.tls_required, config.authorized_roles) == (True, ("a", "b"))
 
 
-def test_the_rest_of_the_smallest_disk_stays_free() -> None:
+def test_the_free_space_limit_follows_the_smallest_disk() -> None:
     sizes = {"/d/1": 4000, "/d/2": 2000}
     machine = HostFacts(HOST_FACTS.own_host, HOST_FACTS.own_user, sizes.get)
     text = HOST + "diskUsageThreshold=0.9\nledgerDirectories=/d/1,/d/2,/d/none\n"
@@ -202,7 +202,7 @@ def test_the_rest_of_the_smallest_disk_stays_free() -> None:
     assert "95 is not a share of the disk" in problem
 
 
-def test_what_apache_does_without_being_told() -> None:
+def test_bookkeepers_defaults_are_translated() -> None:
     found = configuration("bookiePort=1")
     assert (found.values["bookie.bind"], found.values["bookie.advertise"]) == (
         "0.0.0.0",
@@ -226,7 +226,7 @@ def test_what_apache_does_without_being_told() -> None:
     assert asked == [(True, True)]
 
 
-def test_our_own_configuration_wins() -> None:
+def test_quires_configuration_overrides_bookkeepers() -> None:
     own = toml_layer({"bookie": {"port": 5}}, "q.toml", {})
     found = configuration(HOST + "bookiePort=4\nzkTimeout=20000", HOST_FACTS, own)
     assert (found.values["bookie.port"], found.values["bookie.session_timeout_s"]) == (5, 20.0)
@@ -234,7 +234,7 @@ def test_our_own_configuration_wins() -> None:
     assert found.origins["bookie.session_timeout_s"] == "bk.conf:4 (zkTimeout)"
 
 
-def test_properties_are_read_as_java_reads_them() -> None:
+def test_properties_are_parsed_like_javas() -> None:
     found = parse_properties(
         "# comment\n! too\n\na=1\n b : 2\nc 3\nd = x=y : z\n"
         "e=one,\\\n   two\nf\na=2\ng=C:\\\\dir\nh=a\\,b"
@@ -248,7 +248,7 @@ def test_properties_are_read_as_java_reads_them() -> None:
         parse_properties("a=1\nb=${sys:home}/x")
 
 
-def test_the_command_says_it(tmp_path: Path) -> None:
+def test_bookie_conf_prints_the_outcome_of_each_key(tmp_path: Path) -> None:
     path = tmp_path / "bk.conf"
     path.write_text("bookiePort=4000\nadvertisedAddress=b1\njournalDirectory=/j\n")
     lines = quire("bookie", "conf", str(path)).stdout.splitlines()
@@ -269,7 +269,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     assert f"{path}:2: journalSyncData=false: the bookie would acknowledge" in started.stderr
 
 
-def test_every_target_is_a_key() -> None:
+def test_every_rule_leads_to_a_configuration_key() -> None:
     """The configuration knows every key to which a rule leads."""
     sample = {"true", "5", "org.apache.bookkeeper.client.DefaultEnsemblePlacementPolicy", "0.5"}
     on = {"tlsProviderFactoryClass": "x.TLSContextFactory", "isThrottleByBytes": "true"}

@@ -213,7 +213,7 @@ def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"), REFUSED, ids=[" ".join(words)[:70] for words, _ in REFUSED]
 )
-def test_what_cannot_be_is_refused_before_work_begins(
+def test_commands_refuse_invalid_values_before_they_begin(
     arguments: tuple[str, ...], named: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("garbage\n")
@@ -244,7 +244,7 @@ def test_what_cannot_be_is_refused_before_work_begins(
     ],
     ids=str,
 )
-def test_a_client_is_not_connected_with_what_cannot_be(bad: dict[str, Any], tmp_path: Path) -> None:
+def test_connect_refuses_an_invalid_configuration(bad: dict[str, Any], tmp_path: Path) -> None:
     async def main() -> None:
         await quire.connect(f"sqlite:///{tmp_path}/none.db", config=ClientConfig(**bad))
 
@@ -271,7 +271,7 @@ def test_a_client_is_not_connected_with_what_cannot_be(bad: dict[str, Any], tmp_
     ],
     ids=lambda bad: str(bad)[:40],
 )
-def test_a_ledger_is_not_created_with_what_cannot_be(bad: dict[str, Any]) -> None:
+def test_create_ledger_refuses_invalid_arguments(bad: dict[str, Any]) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:
@@ -296,14 +296,14 @@ def test_a_ledger_is_not_created_with_what_cannot_be(bad: dict[str, Any]) -> Non
     ],
     ids=lambda bad: str(bad)[:40],
 )
-def test_a_bookie_is_not_started_with_what_cannot_be(bad: dict[str, Any], tmp_path: Path) -> None:
+def test_a_bookie_refuses_invalid_options(bad: dict[str, Any], tmp_path: Path) -> None:
     given: dict[str, Any] = {"directories": (str(tmp_path / "d"),), **bad}
     with pytest.raises(UsageError):
         run_bookie(BookieOptions(f"sqlite:///{tmp_path}/none.db", **given))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_local_cluster_is_not_made_with_what_cannot_be(tmp_path: Path) -> None:
+def test_a_local_cluster_refuses_invalid_arguments(tmp_path: Path) -> None:
     for bad in ({"bookies": 0}, {"base_port": 65_535, "bookies": 2}, {"data_directories": 0}):
         with pytest.raises(UsageError):
             LocalCluster(directory=tmp_path / "d", **bad)  # type: ignore[arg-type]
@@ -322,7 +322,7 @@ def test_a_local_cluster_is_not_made_with_what_cannot_be(tmp_path: Path) -> None
         ("/a", {"digest": 5}),
     ],
 )
-def test_a_namespace_is_not_made_with_what_cannot_be(path: str, settings: dict[str, Any]) -> None:
+def test_a_namespace_refuses_invalid_settings(path: str, settings: dict[str, Any]) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:
@@ -348,9 +348,7 @@ def test_a_namespace_is_not_made_with_what_cannot_be(path: str, settings: dict[s
         ("resume", {"kind": "decommission", "target": "a/b"}),
     ],
 )
-async def test_a_job_is_not_begun_over_http_with_what_cannot_be(
-    handler: str, body: dict[str, Any]
-) -> None:
+async def test_http_jobs_refuse_invalid_arguments(handler: str, body: dict[str, Any]) -> None:
     async def connect() -> NoReturn:
         raise _Began
 

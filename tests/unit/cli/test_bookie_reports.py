@@ -50,7 +50,9 @@ class FakeServer:
     async def __aexit__(self, *error: object) -> None: ...
 
 
-async def test_answers_to_a_supervisor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_bookie_answers_its_supervisor_until_the_pipe_closes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """An error of the metrics is no end of the supervisor. The end of the pipe is."""
     signals: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: signals.append(number))

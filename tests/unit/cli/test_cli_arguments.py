@@ -43,7 +43,7 @@ def option(command: tuple[str, ...], name: str) -> click.Option:
     raise AssertionError(f"{' '.join(command)} has no {name}")
 
 
-def test_all_commands_are_there() -> None:
+def test_every_documented_command_exists() -> None:
     leaves = {
         " ".join(p)
         for p, command in ALL.items()
@@ -88,7 +88,7 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     assert result.stderr == ""
 
 
-def test_the_line_of_a_group_is_that_of_the_command() -> None:
+def test_the_help_line_in_a_group_equals_that_of_the_command() -> None:
     """The lines of `quire --help` stand apart from the commands, so that these are not loaded."""
     for path, command in ALL.items():
         group = ALL[path[:-1]] if len(path) > 1 else cli
@@ -97,7 +97,7 @@ def test_the_line_of_a_group_is_that_of_the_command() -> None:
 
 
 @pytest.mark.parametrize("command", ["write", "object put", "bench add", "bench recover"])
-def test_defaults_of_ledgers(command: str) -> None:
+def test_ledger_options_have_the_documented_defaults(command: str) -> None:
     path = ("ledger", "write") if command == "write" else tuple(command.split())
     defaults = [
         option(path, name).default
@@ -154,13 +154,13 @@ MAY_TALK = {("shell",), ("bookie", "disk", "check"), ("bookie", "explain", "spac
 
 
 @pytest.mark.parametrize("command", [one for one in TALKING if one not in MAY_TALK], ids=" ".join)
-def test_no_cluster_named(command: tuple[str, ...]) -> None:
+def test_a_command_without_a_cluster_is_refused(command: tuple[str, ...]) -> None:
     line = only_error(quire(*with_arguments(command)), 2)
     assert "--metadata" in line
     assert "QUIRE_METADATA" in line
 
 
-def test_all_that_talk_to_a_cluster_take_metadata() -> None:
+def test_every_command_that_uses_a_cluster_takes_metadata() -> None:
     local: set[tuple[str, ...]] = {
         ("local",),
         ("zookeeper",),
@@ -181,7 +181,9 @@ def test_all_that_talk_to_a_cluster_take_metadata() -> None:
 
 
 @pytest.mark.parametrize("module", ["pyspark", "pyarrow"])
-def test_pipelines_without_spark(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_without_spark_names_the_extra_to_install(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == module else found(name)
@@ -193,7 +195,7 @@ def test_pipelines_without_spark(module: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("uri", ["nonsense", "sqlite://host/file", "zk://", "redis://here/ledgers"])
-def test_a_uri_that_cannot_be(uri: str) -> None:
+def test_an_invalid_metadata_uri_is_refused(uri: str) -> None:
     assert repr(uri) in only_error(quire("ledger", "list", "--metadata", uri), 2)
 
 
@@ -277,14 +279,14 @@ def test_the_default_uri_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         (["explain", "ledger", "x"], "'x'"),
     ],
 )
-def test_what_cannot_be_meant(arguments: list[str], named: str, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(arguments: list[str], named: str, tmp_path: Path) -> None:
     if len(arguments) > 1 or arguments == ["bookie"]:
         arguments = [*arguments, "--metadata", f"sqlite:///{tmp_path}/none.db"]
     assert named in only_error(quire(*arguments), 2)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_cluster_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_cluster_is_not_created(tmp_path: Path) -> None:
     line = only_error(quire("ledger", "list", "--metadata", f"sqlite:///{tmp_path}/none.db"), 1)
     assert f"{tmp_path}/none.db" in line
     assert "quire cluster init" in line
@@ -297,12 +299,12 @@ def test_without_arguments_the_help_is_printed() -> None:
     assert result.stderr.startswith("Usage: quire")
 
 
-def test_version() -> None:
+def test_the_version_is_printed() -> None:
     result = quire("--version")
     assert (result.exit_code, result.stdout[:6]) == (0, "quire ")
 
 
-def test_settings_of_a_bookie() -> None:
+def test_options_of_a_bookie_reach_its_configuration() -> None:
     config = bookie_config(("gc_interval_s=1.5", "segment_bytes=1048576"))
     assert (config.gc_interval_s, config.segment_bytes) == (1.5, 1048576)
     assert bookie_config(()) == BookieConfig()
@@ -318,12 +320,12 @@ def test_settings_of_a_bookie() -> None:
         "gc_interval_s=nan",
     ],
 )
-def test_settings_that_cannot_be(setting: str) -> None:
+def test_invalid_options_of_a_bookie_are_refused(setting: str) -> None:
     with pytest.raises(click.UsageError, match=setting.partition("=")[0]):
         bookie_config((setting,))
 
 
-def test_help_is_quick_because_it_loads_little() -> None:
+def test_help_loads_no_heavy_modules() -> None:
     program = (
         "import sys\n"
         "from quire.cli.main import cli\n"
@@ -384,7 +386,7 @@ def test_the_name_of_a_subscription_is_checked_first() -> None:
         ("--output", "x", "--check"),
     ],
 )
-def test_a_history_has_one_action(arguments: tuple[str, ...]) -> None:
+def test_history_refuses_more_than_one_action(arguments: tuple[str, ...]) -> None:
     where = ("--directory", "d", "--metadata", "memory://nowhere")
     result = quire("pipeline", "history", "s", *where, *arguments)
     assert "--output, --count and --check exclude each other" in only_error(result, 2)
@@ -394,13 +396,13 @@ def test_a_history_has_one_action(arguments: tuple[str, ...]) -> None:
     "command", ["ledger read", "ledger show", "ledger delete", "ledger recover", "explain ledger"]
 )
 @pytest.mark.parametrize("ledger_id", ["abc", "1.5", "-1", str(2**63)])
-def test_what_is_no_ledger_id_gets_a_sentence(command: str, ledger_id: str) -> None:
+def test_an_invalid_ledger_id_is_explained(command: str, ledger_id: str) -> None:
     uri = ("--metadata", "sqlite:////nowhere")
     said = only_error(quire(*command.split(), *uri, "--", ledger_id), 2)
     assert f"{ledger_id!r} is not a ledger id. An id is a whole number from 0 to 2^63 - 1" in said
 
 
-def test_numbers_are_named_in_plain_words() -> None:
+def test_invalid_numbers_are_explained_in_plain_words() -> None:
     uri = ("--metadata", "sqlite:////nowhere")
     whole = only_error(quire("bench", "add", *uri, "--entries", "x"), 2)
     assert "'x' is not a whole number" in whole
@@ -408,7 +410,7 @@ def test_numbers_are_named_in_plain_words() -> None:
     assert "'x' is not a number" in number
 
 
-def test_a_long_help_has_sections_and_a_short_one_has_not() -> None:
+def test_only_a_long_help_has_sections() -> None:
     long = quire("ledger", "write", "--help").stdout
     order = ["\nOptions:", "--custom", "\nLedger options:", "--ensemble", "\nTLS options:",
              "--tls-ca", "\nGeneral options:", "--metadata"]  # fmt: skip

@@ -22,7 +22,7 @@ def decided(directory: Path, **wanted: object) -> cluster._State:
     return state
 
 
-def test_ports_stay(tmp_path: Path) -> None:
+def test_a_cluster_keeps_its_ports(tmp_path: Path) -> None:
     first = decided(tmp_path, bookies=3)
     assert len(set(first.bookie_ports)) == 3
     assert first.metadata == "sqlite"
@@ -37,18 +37,18 @@ def test_more_bookies_keep_the_ports_of_the_first(tmp_path: Path) -> None:
     assert len(set(more)) == 5
 
 
-def test_three_bookies_where_nothing_is_said(tmp_path: Path) -> None:
+def test_a_cluster_has_three_bookies_by_default(tmp_path: Path) -> None:
     assert len(decided(tmp_path).bookie_ports) == 3
 
 
-def test_base_port(tmp_path: Path) -> None:
+def test_the_base_port_numbers_the_ports_of_the_bookies(tmp_path: Path) -> None:
     assert decided(tmp_path, bookies=2, base_port=20_000).bookie_ports == [20_000, 20_001]
     assert decided(tmp_path, bookies=3, base_port=20_000).bookie_ports == [20_000, 20_001, 20_002]
     with pytest.raises(UsageError, match="20000"):
         decided(tmp_path, base_port=21_000)
 
 
-def test_the_kind_of_metadata_stays(tmp_path: Path) -> None:
+def test_a_cluster_keeps_its_kind_of_metadata(tmp_path: Path) -> None:
     first = decided(tmp_path, zookeeper=True)
     assert first.metadata == "zookeeper"
     assert first.zookeeper_port not in (0, *first.bookie_ports)
@@ -57,7 +57,7 @@ def test_the_kind_of_metadata_stays(tmp_path: Path) -> None:
         decided(tmp_path, zookeeper=False)
 
 
-def test_a_state_that_cannot_be_understood(tmp_path: Path) -> None:
+def test_an_unreadable_state_file_is_refused(tmp_path: Path) -> None:
     for text in ("{", "[]", json.dumps({"nonsense": 1})):
         (tmp_path / "cluster.json").write_text(text)
         with pytest.raises(StartError, match=r"cluster\.json"):
@@ -65,12 +65,12 @@ def test_a_state_that_cannot_be_understood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bookies", [0, -1, 1001])
-def test_numbers_of_bookies_that_cannot_be(bookies: int) -> None:
+def test_invalid_numbers_of_bookies_are_refused(bookies: int) -> None:
     with pytest.raises(UsageError, match=str(bookies)):
         LocalCluster(bookies)
 
 
-def test_a_cluster_that_does_not_run(tmp_path: Path) -> None:
+def test_calls_on_a_stopped_local_cluster_are_refused(tmp_path: Path) -> None:
     local = LocalCluster(directory=tmp_path)
     assert local.stop() == []
     with pytest.raises(UsageError):
@@ -79,7 +79,7 @@ def test_a_cluster_that_does_not_run(tmp_path: Path) -> None:
         _ = LocalCluster().directory
 
 
-def test_bookies_are_small_unless_asked_otherwise(tmp_path: Path) -> None:
+def test_local_bookies_are_small_by_default(tmp_path: Path) -> None:
     for directory in (None, tmp_path):
         local = LocalCluster(1, directory, bookie_args=["--set", "segment_bytes=0"])
         assert local._arguments == (
@@ -90,7 +90,7 @@ def test_bookies_are_small_unless_asked_otherwise(tmp_path: Path) -> None:
         )
 
 
-def test_the_bookies_that_do_not_run_are_named(tmp_path: Path) -> None:
+def test_the_stopped_bookies_are_named(tmp_path: Path) -> None:
     local = LocalCluster(1, tmp_path)
     local._state = decided(tmp_path, bookies=3)
     local.bookies = [local._bookie(1, local._state.bookie_ports[0])]
@@ -99,7 +99,7 @@ def test_the_bookies_that_do_not_run_are_named(tmp_path: Path) -> None:
     assert local.left_out == []
 
 
-def test_the_space_of_a_directory_is_that_of_its_blocks(tmp_path: Path) -> None:
+def test_the_size_of_a_directory_is_that_of_its_blocks(tmp_path: Path) -> None:
     local = LocalCluster(directory=tmp_path)
     before = local.disk_bytes()
     (tmp_path / "below").mkdir()
@@ -110,7 +110,7 @@ def test_the_space_of_a_directory_is_that_of_its_blocks(tmp_path: Path) -> None:
     assert local.disk_bytes() >= before + (1 << 20)
 
 
-def test_free_ports_are_free_and_not_for_outgoing_connections() -> None:
+def test_free_ports_are_free_and_below_the_ephemeral_range() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
     assert all(_process.PORT_MIN <= port < _process._ephemeral_port_min() for port in ports)
@@ -124,7 +124,7 @@ def test_a_port_in_use_is_not_free() -> None:
         assert not is_free(busy.getsockname()[1])
 
 
-def test_where_there_is_no_room_below_the_ephemeral_ports(
+def test_free_ports_are_found_without_room_below_the_ephemeral_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_process, "_ephemeral_port_min", lambda: _process.PORT_MIN)

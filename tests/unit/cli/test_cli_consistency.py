@@ -66,13 +66,13 @@ def excepted(reasons: dict[str, set[str]]) -> set[str]:
     return {name for names in reasons.values() for name in names}
 
 
-def test_whatever_prints_facts_prints_json() -> None:
+def test_every_command_that_prints_facts_has_json_output() -> None:
     lacking = {name for name, command in LEAVES.items() if "--json" not in options_of(command)}
     assert lacking - excepted(WITHOUT_JSON) == set()
-    assert excepted(WITHOUT_JSON) & set(LEAVES) <= lacking, "an exception that is none"
+    assert excepted(WITHOUT_JSON) & set(LEAVES) <= lacking, "a listed exception is not needed"
 
 
-def test_whatever_destroys_or_moves_has_a_dry_run() -> None:
+def test_every_command_that_deletes_or_moves_has_a_dry_run() -> None:
     destroying = {name for name in LEAVES if DESTROYS.search(name)}
     assert len(destroying) > 10
     lacking = {name for name in destroying if "--dry-run" not in options_of(LEAVES[name])}
@@ -83,7 +83,7 @@ def test_whatever_destroys_or_moves_has_a_dry_run() -> None:
         assert "--dry-run" in options_of(command), verb
 
 
-def test_whoever_asks_can_be_told_yes_and_has_a_dry_run() -> None:
+def test_every_command_that_asks_has_yes_and_dry_run() -> None:
     for name, command in LEAVES.items():
         taken = options_of(command)
         if ASKS.search(name):
@@ -93,7 +93,7 @@ def test_whoever_asks_can_be_told_yes_and_has_a_dry_run() -> None:
 
 
 @pytest.mark.parametrize("command", ALL.values(), ids=map(" ".join, ALL))
-def test_every_option_says_what_it_is_for(command: click.Command) -> None:
+def test_every_option_has_a_help_text(command: click.Command) -> None:
     said = command.get_help(click.Context(command))
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
@@ -109,7 +109,7 @@ def test_exit_statuses_are_documented_in_one_table() -> None:
     assert documented >= {0, EXIT_ERROR, EXIT_USAGE, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, 74, 143}
 
 
-def test_verbs_of_apache_s_shell_are_documented() -> None:
+def test_the_verbs_of_bookkeepers_shell_are_documented() -> None:
     text = (DOCS / "bookieshell.md").read_text()
     table = text.partition("## Verbs")[2]
     rows = set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE))
@@ -117,7 +117,7 @@ def test_verbs_of_apache_s_shell_are_documented() -> None:
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_completion(name: str) -> None:
+def test_completion_prints_a_script_for_the_shell(name: str) -> None:
     result = CliRunner().invoke(cli, ["completion", name])
     assert result.exit_code == 0
     assert "_QUIRE_COMPLETE" in result.stdout

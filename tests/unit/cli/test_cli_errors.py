@@ -81,7 +81,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("error", "status", "line"), CASES, ids=lambda value: repr(value)[:40])
-def test_errors(
+def test_every_error_prints_one_line_and_has_its_exit_status(
     program: click.Group,
     error: BaseException,
     status: int,
@@ -96,7 +96,9 @@ def test_errors(
     assert result.stderr.splitlines() == ([] if line is None else [line])
 
 
-def test_debugging_shows_the_stack(program: click.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quire_debug_shows_the_traceback(
+    program: click.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QUIRE_DEBUG", "1")
     RAISED.append(errors.ReadError("it failed"))
     result = CliRunner().invoke(program, ["fail"])
@@ -127,7 +129,7 @@ def test_a_closed_standard_error_is_no_error() -> None:
     assert done.returncode == 1
 
 
-def test_after_a_broken_pipe_nothing_is_flushed_into_it() -> None:
+def test_nothing_is_flushed_into_a_broken_pipe() -> None:
     """Otherwise the interpreter complains when it ends."""
     program = (
         "import sys\n"
@@ -152,7 +154,7 @@ def test_after_a_broken_pipe_nothing_is_flushed_into_it() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_exit_status_of_a_usage_error_of_click(capsys: pytest.CaptureFixture[str]) -> None:
+def test_clicks_usage_errors_keep_their_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     context = click.Context(click.Command("write"), info_name="write")
     assert exit_status(click.UsageError("no such option.", context)) == 2
     assert capsys.readouterr().err == "error: no such option (see `write --help`)\n"
@@ -181,7 +183,7 @@ def test_ctrl_c_during_the_imports_prints_no_traceback(
 
 
 @pytest.mark.parametrize("descriptor", [0, 1, 2])
-def test_a_closed_standard_stream(tmp_path: Path, descriptor: int) -> None:
+def test_a_closed_standard_stream_does_not_crash_a_command(tmp_path: Path, descriptor: int) -> None:
     """Commands ended with SIGABRT or an unexpected AttributeError, as after `quire ... >&-`."""
     environment = {**os.environ, "QUIRE_METADATA": f"sqlite:///{tmp_path}/metadata.db"}
     for words in ("cluster init", "ledger list --json", "config show"):
@@ -200,7 +202,9 @@ HOSTILE = "a\x1b[2J\x07\u202eb"
 SHOWN = "a\\x1b[2J\\x07\\u202eb"
 
 
-def test_messages_have_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_contain_no_terminal_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A name or a reason that somebody else has stored could clear the screen."""
     logs.begin()
     for write in (groups.say, groups.fail):
@@ -210,7 +214,7 @@ def test_messages_have_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixtu
     ]  # fmt: skip
 
 
-def test_what_others_have_stored_is_shown_and_not_obeyed() -> None:
+def test_stored_control_characters_are_escaped_in_output() -> None:
     described: dict[str, Any] = {
         "ledger_id": 7, "state": "OPEN", "last_entry_id": None, "length": None, "ensemble": 1,
         "write_quorum": 1, "ack_quorum": 1, "digest": None, "ctime": None,

@@ -49,20 +49,20 @@ def test_any_division_into_chunks_gives_the_same_lines(chunks: list[list[bytes]]
         (b"\x00\n\xff", [b"\x00", b"\xff"]),
     ],
 )
-def test_lines(data: bytes, wanted: list[bytes]) -> None:
+def test_bytes_are_split_into_lines(data: bytes, wanted: list[bytes]) -> None:
     assert expected(data) == wanted
     splitter = LineSplitter(LIMIT)
     assert splitter.feed(data) + splitter.finish() == wanted
 
 
-def test_a_line_that_fits_exactly() -> None:
+def test_a_line_of_exactly_the_limit_is_accepted() -> None:
     splitter = LineSplitter(10)
     assert splitter.feed(b"0123456789\n0123456789") == [b"0123456789"]
     assert splitter.feed(b"\nx") == [b"0123456789"]
 
 
 @pytest.mark.parametrize("chunks", [[b"ab\nc\n01234", b"567890"], [b"ab\nc\n01234", b"567890\n"]])
-def test_a_line_that_is_too_long_is_named(chunks: list[bytes]) -> None:
+def test_a_line_over_the_limit_is_named_by_its_number(chunks: list[bytes]) -> None:
     splitter = LineSplitter(10)
     assert splitter.feed(chunks[0]) == [b"ab", b"c"]
     with pytest.raises(EntryTooLargeError, match=r"line 3 is longer than 10 bytes"):
@@ -78,7 +78,7 @@ def pipe() -> Iterator[list[int]]:
         os.close(end)
 
 
-async def test_a_line_is_there_before_the_next_one(pipe: list[int]) -> None:
+async def test_each_line_is_delivered_before_the_next_arrives(pipe: list[int]) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         with closing(LineSource(pipe[0], LIMIT)) as source:
             incoming = aiter(source)
@@ -128,7 +128,7 @@ async def test_a_large_input_arrives_whole(tmp_path: Path) -> None:
     assert found == expected(data)
 
 
-async def test_what_came_before_a_line_that_is_too_long(tmp_path: Path) -> None:
+async def test_lines_before_an_oversized_line_are_delivered(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"one\ntwo\n" + b"x" * (LIMIT + command_input.CHUNK_BYTES) + b"\nfour\n")
     descriptor = os.open(path, os.O_RDONLY)
@@ -143,7 +143,7 @@ async def test_what_came_before_a_line_that_is_too_long(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-async def test_an_input_that_cannot_be_read() -> None:
+async def test_an_unreadable_input_is_reported() -> None:
     descriptor = os.open("/", os.O_RDONLY)
     try:
         async with asyncio.timeout(TIMEOUT_S):

@@ -44,7 +44,7 @@ METADATA = LedgerMetadata(
 )
 
 
-def test_an_open_ledger_as_json() -> None:
+def test_an_open_ledger_is_shown_as_json() -> None:
     described = ledger_as_json(7, METADATA)
     assert json.loads(json.dumps(described)) == {
         "ledger_id": 7,
@@ -67,7 +67,7 @@ def test_an_open_ledger_as_json() -> None:
     }
 
 
-def test_a_closed_ledger_as_json() -> None:
+def test_a_closed_ledger_is_shown_as_json() -> None:
     closed = replace(METADATA.with_close(12, 300), custom={}, ctime_ms=-1, digest=None)
     described = ledger_as_json(7, closed)
     assert (described["state"], described["last_entry_id"], described["length"]) == (
@@ -80,7 +80,7 @@ def test_a_closed_ledger_as_json() -> None:
     assert "custom_base64" not in described
 
 
-async def test_output_is_written_in_order_and_whole() -> None:
+async def test_output_is_written_completely_and_in_order() -> None:
     read, write = os.pipe()
     data = [bytes([65 + number]) * 300_000 for number in range(3)]
     try:
@@ -99,7 +99,7 @@ async def test_output_is_written_in_order_and_whole() -> None:
     assert found == b"".join(data)
 
 
-async def test_a_reader_that_went_away() -> None:
+async def test_output_to_a_closed_pipe_ends_with_an_error() -> None:
     read, write = os.pipe()
     os.close(read)
     try:
@@ -112,7 +112,7 @@ async def test_a_reader_that_went_away() -> None:
         os.close(write)
 
 
-async def test_output_that_was_cancelled_goes_to_no_other_file(tmp_path: Path) -> None:
+async def test_cancelled_output_is_not_written_to_a_later_file(tmp_path: Path) -> None:
     """After Ctrl-C in `quire object get`, the next file that was opened could get the rest."""
     read, write = os.pipe()
     try:
@@ -183,7 +183,7 @@ async def test_a_benchmark_deletes_its_ledgers_if_one_cannot_be_created(
     assert deleted == [7]
 
 
-async def test_a_benchmark_reads_an_open_ledger_up_to_where_it_ended() -> None:
+async def test_a_benchmark_reads_an_open_ledger_to_its_end_at_the_start() -> None:
     """It failed if an entry was acknowledged meanwhile, and told the user to report that."""
 
     class Reader:
@@ -211,7 +211,7 @@ async def test_a_benchmark_reads_an_open_ledger_up_to_where_it_ended() -> None:
     assert (found.operations, found.payload_bytes) == (2, 20)
 
 
-def test_the_result_of_reading_a_given_ledger_has_its_size(
+def test_the_result_of_reading_a_given_ledger_has_its_entry_size(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It had the default of --size, which nothing was written with."""
@@ -225,7 +225,7 @@ def test_the_result_of_reading_a_given_ledger_has_its_size(
 
 
 @given(st.integers(1, 100_000))
-def test_outstanding_entries_are_divided_without_rest(outstanding: int) -> None:
+def test_outstanding_entries_are_divided_without_remainder(outstanding: int) -> None:
     pieces = Load(1, 1, outstanding).pieces()
     assert sum(pieces) == outstanding
     assert min(pieces) >= 1
@@ -233,7 +233,7 @@ def test_outstanding_entries_are_divided_without_rest(outstanding: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 26, 27, 1024])
-def test_payloads_have_their_size(size: int) -> None:
+def test_payloads_have_the_requested_size(size: int) -> None:
     assert len(Load(1, size, 1).payload()) == size
 
 
@@ -246,7 +246,7 @@ def test_percentiles_count_every_operation(
     assert found == pytest.approx(every[len(every) * percent // 100] * 1e3)
 
 
-def test_no_percentile_of_nothing() -> None:
+def test_an_empty_result_has_no_percentile() -> None:
     assert RoundResult().percentile_ms(50) is None
 
 

@@ -15,7 +15,7 @@ from quire.spark.jobs import ClusterOptions
 
 
 @pytest.mark.parametrize(("as_json", "said"), [(False, "starting Spark ...\n"), (True, "")])
-def test_a_job_says_that_spark_starts(
+def test_a_job_announces_that_spark_starts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], as_json: bool, said: str
 ) -> None:
     """Nothing was printed for a minute, and a new user killed the command."""
@@ -28,7 +28,7 @@ def test_a_job_says_that_spark_starts(
 @pytest.mark.parametrize(
     ("last", "said"), [(-1, "no entry is acknowledged"), (7, "entries are acknowledged up to 7")]
 )
-def test_an_interrupted_writer_says_what_is_acknowledged(last: int, said: str) -> None:
+def test_an_interrupted_writer_reports_the_last_acknowledged_entry(last: int, said: str) -> None:
     writer = SimpleNamespace(ledger_id=3, last_add_confirmed=last)
     assert _left_open(cast(LedgerWriter, writer)) == (
         f"Ledger 3 was left open; {said}. `quire ledger recover 3` closes it"

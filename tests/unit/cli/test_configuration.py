@@ -66,13 +66,13 @@ def file(tmp_path: Path) -> Iterator[Any]:
 # -- keys -------------------------------------------------------------------------------------
 
 
-def test_every_key_is_explained_and_has_a_name_of_its_own() -> None:
+def test_every_key_is_explained_and_has_its_own_variable() -> None:
     assert [name for name, key in keys().items() if not key.meaning.endswith(".")] == []
     assert [name for name, table in inner_tables().items() if not table.meaning] == []
     assert len({key.environment for key in keys().values()}) == len(keys()) > 100
 
 
-def test_nothing_said_is_the_default() -> None:
+def test_an_empty_configuration_has_the_defaults() -> None:
     found = merged([])
     assert found.bookie() == BookieConfig()
     assert found.client() == ClientConfig()
@@ -81,7 +81,7 @@ def test_nothing_said_is_the_default() -> None:
     assert found.problems == []
 
 
-def test_numbers_have_a_unit_or_count_something() -> None:
+def test_number_keys_name_their_unit_or_what_they_count() -> None:
     assert keys()["bookie.segment_bytes"].unit == "bytes"
     assert keys()["bookie.compact_bytes_per_s"].unit == "bytes/s"
     assert keys()["bookie.seal_idle_s"].unit == "seconds"
@@ -92,7 +92,7 @@ def test_numbers_have_a_unit_or_count_something() -> None:
 # -- layers -----------------------------------------------------------------------------------
 
 
-def test_options_win_over_environment_over_file(file: Any) -> None:
+def test_options_override_the_environment_and_that_overrides_the_file(file: Any) -> None:
     low = file_layer(
         file("[bookie]\nsegment_bytes = 1000000\nmax_connections = 1\nmax_long_polls = 2\n")
     )
@@ -109,7 +109,7 @@ def test_options_win_over_environment_over_file(file: Any) -> None:
     assert found.origins["bookie.max_queued_bytes"] == "default"
 
 
-def test_an_optional_table_is_there_or_not() -> None:
+def test_an_optional_table_applies_only_if_it_is_given() -> None:
     assert from_toml("[client]").client().tls is None
     assert from_toml("[client.tls]").client().tls == TlsClientConfig()
     found = merged([environment_layer({"QUIRE_CLIENT_TLS_CA": "/ca.pem"})])
@@ -118,7 +118,7 @@ def test_an_optional_table_is_there_or_not() -> None:
     assert found.client().placement.min_racks == 3
 
 
-def test_authorities_are_given_to_ask_clients_for_certificates() -> None:
+def test_a_client_ca_asks_for_client_certificates_by_default() -> None:
     found = from_toml("[bookie.tls]\ncertificate = 'b.pem'\nca = 'ca.pem'")
     assert found.bookie().tls == TlsServerConfig(
         "b.pem", ca="ca.pem", client_certificates="required"
@@ -130,7 +130,7 @@ def test_authorities_are_given_to_ask_clients_for_certificates() -> None:
     assert "needs certificate" in from_toml("[bookie.tls]\nca = 'ca.pem'").problems[0]
 
 
-def test_an_empty_variable_is_not_set() -> None:
+def test_an_empty_environment_variable_counts_as_unset() -> None:
     assert environment_layer({"QUIRE_BOOKIE_PORT": "", "QUIRE_BOOKIE_X": ""}).given == {}
     assert environment_layer({"QUIRE_BOOKIE_X": ""}).problems == []
 
@@ -172,7 +172,7 @@ def test_an_empty_variable_is_not_set() -> None:
          "none, optional, required"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_a_problem_in_one_line(text: str, problem: str) -> None:
+def test_an_invalid_configuration_is_reported_in_one_line(text: str, problem: str) -> None:
     [found] = from_toml(text).problems
     assert problem in found
     assert found.startswith("q.toml")
@@ -206,8 +206,8 @@ def test_a_file_that_is_not_toml_is_a_problem_with_its_line(
     assert "\n" not in found
 
 
-def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
-    """Editors on Windows write one."""
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+    """Editors on Windows write a byte order mark."""
     path = tmp_path / "q.toml"
     path.write_bytes(b"\xef\xbb\xbf[bookie]\nport = 4000\n")
     found = merged([file_layer(path)])
@@ -251,7 +251,7 @@ def test_a_directory_that_is_named_twice_is_refused(
 
 @pytest.mark.parametrize("key", ["port", "gc_interval_s", "max_frame_bytes"])
 @pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400, "1e999", "nan"])
-def test_a_number_that_no_computer_has_is_a_problem_like_others(
+def test_an_enormous_number_is_reported_like_other_problems(
     monkeypatch: pytest.MonkeyPatch, file: Any, key: str, number: str
 ) -> None:
     """A long one ended each command with an unexpected error."""
@@ -277,7 +277,7 @@ def test_a_data_directory_must_be_utf8(tmp_path: Path) -> None:
     assert not os.path.exists(path)
 
 
-def test_the_error_says_that_a_variable_names_the_file(
+def test_the_error_says_which_variable_names_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("QUIRE_CONFIG", "/none.toml")
@@ -299,7 +299,7 @@ def test_an_empty_option_does_not_select_the_cluster_of_the_variable(
     assert "--metadata is empty: give the URI of a cluster" in found.stderr
 
 
-def test_the_line_is_told(file: Any) -> None:
+def test_a_problem_names_its_line(file: Any) -> None:
     path = file("# a comment\n\n[bookie]\nport = 1\n\n[ client . tls ]\nkey = 'x'\n")
     [problem] = file_layer(path).problems
     assert problem.startswith(f"{path}:7: [client.tls] has no key 'key'")
@@ -339,7 +339,7 @@ def test_an_unknown_variable_is_a_problem() -> None:
         ("client.tls.ca", "", None),
     ],
 )
-def test_values_as_text(name: str, text: object, value: object) -> None:
+def test_values_are_parsed_from_text(name: str, text: object, value: object) -> None:
     assert value_of(keys()[name], text) == value
 
 
@@ -360,7 +360,7 @@ def value_for(key: ConfigKey) -> st.SearchStrategy[Any]:
 
 
 @given(st.data())
-def test_what_is_shown_can_be_read_again(data: st.DataObject) -> None:
+def test_a_shown_configuration_can_be_read_again(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(sorted(keys())), unique=True, max_size=8))
     values = {name: data.draw(value_for(keys()[name])) for name in chosen}
     if any(name.startswith("bookie.tls.") for name in values):
@@ -375,7 +375,7 @@ def test_what_is_shown_can_be_read_again(data: st.DataObject) -> None:
 # -- where it is, and the commands ------------------------------------------------------------
 
 
-def test_which_file_counts(tmp_path: Path) -> None:
+def test_the_configuration_file_is_found_in_the_documented_order(tmp_path: Path) -> None:
     own = tmp_path / "xdg" / "quire" / "quire.toml"
     own.parent.mkdir(parents=True)
     where = {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "HOME": str(tmp_path)}
@@ -390,7 +390,9 @@ def test_which_file_counts(tmp_path: Path) -> None:
     assert configuration_file({"HOME": str(tmp_path)}) == dotted
 
 
-def test_show_says_what_is_in_force(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_show_prints_the_effective_configuration(
+    file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = file("metadata = 'sqlite:////x.db'\n[bookie.tls]\ncertificate = 'b.pem'\n")
     monkeypatch.setenv("QUIRE_CLIENT_READ_TIMEOUT_S", "2")
     shown = quire("--config", str(path), "config", "show").stdout
@@ -411,7 +413,7 @@ def test_show_says_what_is_in_force(file: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("more", [(), ("--changed",), ("--changed", "--origin")])
-def test_what_show_prints_is_a_file_with_the_same_configuration(
+def test_config_show_prints_a_file_with_the_same_configuration(
     more: tuple[str, ...], file: Any
 ) -> None:
     """Also a limit that is switched off, and an empty table of TLS."""
@@ -432,7 +434,7 @@ def test_what_show_prints_is_a_file_with_the_same_configuration(
         assert f'bytes_per_s = "none"  # {path}:5\n' in shown
 
 
-def test_check_lists_all_problems(file: Any) -> None:
+def test_config_check_lists_all_problems(file: Any) -> None:
     good = quire("config", "check", str(file("[bookie]\nport = 1\n")))
     assert (good.exit_code, good.stderr) == (0, "")
     bad = quire("config", "check", str(file("[bookie]\nprt = 1\n[client]\nread_windows = 0\n")))
@@ -441,7 +443,7 @@ def test_check_lists_all_problems(file: Any) -> None:
     assert quire("config", "check", "/none").exit_code == 2
 
 
-def test_a_wrong_file_is_one_line_for_every_command(file: Any, tmp_path: Path) -> None:
+def test_an_invalid_file_is_a_one_line_error_for_every_command(file: Any, tmp_path: Path) -> None:
     path = file("[bookie]\nprt = 1\nprt2 = 1\n")
     given = ["--metadata", f"sqlite:///{tmp_path}/none.db"]
     for words in (
@@ -460,13 +462,13 @@ def test_a_wrong_file_is_one_line_for_every_command(file: Any, tmp_path: Path) -
     assert not (tmp_path / "b").exists()
 
 
-def test_the_file_names_the_cluster(file: Any, tmp_path: Path) -> None:
+def test_the_configuration_file_selects_the_cluster(file: Any, tmp_path: Path) -> None:
     path = file(f"metadata = 'sqlite:///{tmp_path}/none.db'\n")
     result = quire("--config", str(path), "ledger", "list")
     assert (result.exit_code, "none.db" in result.stderr) == (1, True)
 
 
-def test_tls_of_a_client_comes_from_the_file(file: Any, tmp_path: Path) -> None:
+def test_a_client_takes_tls_settings_from_the_file(file: Any, tmp_path: Path) -> None:
     from quire.cli.common.tls import client_config
 
     path = file("[client]\nread_windows = 7\n[client.tls]\nca = 'ca.pem'\n")
@@ -484,7 +486,7 @@ def test_tls_of_a_client_comes_from_the_file(file: Any, tmp_path: Path) -> None:
     assert seen[1].tls == TlsClientConfig(verify_host_name=False)
 
 
-def test_tls_of_a_client_of_a_server_comes_from_the_environment(
+def test_the_client_of_a_server_takes_tls_settings_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The --tls-* options of `quire bookie start` belong to its server, not to its clients."""
@@ -514,7 +516,7 @@ def test_the_pages_are_current() -> None:
     assert rows >= len(keys())
 
 
-def test_the_example_on_the_page_is_right() -> None:
+def test_the_example_on_the_page_is_a_valid_configuration() -> None:
     text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     example = text.partition("```toml\n")[2].partition("```")[0]
     found = from_toml(example)
@@ -528,7 +530,9 @@ def test_the_example_on_the_page_is_right() -> None:
 # -- for programs -----------------------------------------------------------------------------
 
 
-def test_a_program_loads_what_a_client_needs(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_config_returns_the_client_settings(
+    file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program loads only the file, because the environment is for commands."""
     monkeypatch.setenv("QUIRE_METADATA", "sqlite:////elsewhere.db")
     monkeypatch.setenv("QUIRE_CLIENT_READ_TIMEOUT_S", "9")
@@ -546,7 +550,7 @@ def test_a_program_loads_what_a_client_needs(file: Any, monkeypatch: pytest.Monk
     )
 
 
-def test_a_program_is_told_what_is_wrong_and_where(file: Any, tmp_path: Path) -> None:
+def test_load_config_names_the_problem_and_its_line(file: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"quire.toml:2: \[bookie\] has no key 'prt'") as caught:
         quire_package.load_config(file("[bookie]\nprt = 1\n"))
     assert "quire config check" in caught.value.remedy
@@ -558,7 +562,7 @@ def test_a_program_is_told_what_is_wrong_and_where(file: Any, tmp_path: Path) ->
 # -- over HTTP --------------------------------------------------------------------------------
 
 
-def test_where_servers_over_http_listen() -> None:
+def test_each_http_server_takes_its_address_from_its_table() -> None:
     """Three tables for three kinds of processes; options count more."""
     found = from_toml(
         '[bookie]\nhttp = "127.0.0.1:1"\n[autorecovery]\nhttp = "127.0.0.1:2"\n'
@@ -571,7 +575,7 @@ def test_where_servers_over_http_listen() -> None:
     own = found.http().options()
     assert (own["http"], own["http_bookies_token_file"]) == ("127.0.0.1:3", "/t")
     of_dashboards = {"http_prometheus", "http_prometheus_label"}
-    assert set(own) == {*side, *of_dashboards}, "an option that one table has and another has not"
+    assert set(own) == {*side, *of_dashboards}, "an option is missing in one of the tables"
     assert from_toml("").http().options()["http"] == DEFAULT_ADDRESS
 
 
@@ -585,7 +589,9 @@ def test_the_environment_does_not_configure_a_local_cluster(
     assert not set(names) & set(_environment())
 
 
-def test_an_error_of_a_tls_file_says_what_names_the_file(file: Any, tmp_path: Path) -> None:
+def test_an_error_of_a_tls_file_names_the_setting_that_selects_it(
+    file: Any, tmp_path: Path
+) -> None:
     """Variables of an earlier exercise were left in a shell, and nobody saw that."""
 
     def failure(*words: str, **environment: str) -> str:

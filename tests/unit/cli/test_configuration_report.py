@@ -27,7 +27,7 @@ def shown(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {one["key"]: one for one in found["keys"]}
 
 
-def test_every_key_of_the_tables_and_no_other() -> None:
+def test_the_report_has_every_key_of_its_tables_and_no_other() -> None:
     found = report(merged([]), ("", "bookie"), "/etc/q.toml")
     assert found["file"] == "/etc/q.toml"
     names = {one["key"] for one in found["keys"]}
@@ -36,7 +36,7 @@ def test_every_key_of_the_tables_and_no_other() -> None:
     assert not any(one["changed"] for one in found["keys"])
 
 
-def test_a_value_its_default_and_its_place() -> None:
+def test_the_report_shows_value_default_and_origin() -> None:
     file = toml_layer({"bookie": {"port": 31810}}, "q.toml", {"bookie.port": 2})
     environment = environment_layer({"QUIRE_BOOKIE_GC_INTERVAL_S": "15m"})
     found = shown(report(merged([file, environment]), ("bookie",)))
@@ -49,7 +49,7 @@ def test_a_value_its_default_and_its_place() -> None:
     }  # fmt: skip
 
 
-def test_keys_of_a_table_that_is_not_there_do_not_apply() -> None:
+def test_keys_of_an_absent_table_do_not_apply() -> None:
     found = shown(report(merged([]), ("bookie",)))
     assert not found["bookie.tls.certificate"]["applies"]
     assert found["bookie.port"]["applies"]
@@ -103,7 +103,7 @@ def test_secrets_are_never_shown(
     assert "hunter2" not in str(told)
 
 
-def test_names_of_files_are_not_secrets() -> None:
+def test_file_names_are_not_treated_as_secrets() -> None:
     file = toml_layer({"http": {"token_file": "/run/token"}}, "q.toml", {})
     assert shown(report(merged([file]), ("http",)))["http.token_file"]["value"] == '"/run/token"'
 
@@ -116,7 +116,7 @@ def test_names_of_files_are_not_secrets() -> None:
         "https://prometheus:9090/prefix",
     ],
 )
-def test_a_uri_without_credentials_is_shown_whole(uri: str) -> None:
+def test_a_uri_without_credentials_is_shown_completely(uri: str) -> None:
     file = toml_layer({"metadata": uri}, "q.toml", {})
     assert shown(report(merged([file]), ("",)))["metadata"]["value"] == f'"{uri}"'
 
@@ -142,7 +142,9 @@ def run(
     return shown(told)
 
 
-def test_the_options_of_a_command_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_report_includes_the_options_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     authorities = tmp_path / "ca.pem"
     authorities.write_text("")
     found = run(
@@ -161,7 +163,7 @@ def test_the_options_of_a_command_count(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert found["autorecovery.http"]["value"] == '"127.0.0.1:0"'
 
 
-def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_includes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {
         "QUIRE_METADATA": URI, "QUIRE_AUTORECOVERY_HTTP": "127.0.0.1:7",
         "QUIRE_PLACEMENT": "any",
@@ -172,7 +174,7 @@ def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["client.placement.policy"]["origin"] == "QUIRE_PLACEMENT"
 
 
-def test_a_placement_replaces_that_of_the_file(
+def test_a_placement_option_replaces_the_placement_of_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The report had the settings of the file that the process did not use."""
@@ -205,7 +207,9 @@ def test_an_empty_placement_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             run(monkeypatch, "--placement", text)
 
 
-def test_keys_of_the_http_table_have_their_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_the_http_table_are_reported_under_their_own_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(CONFIG_VARIABLE, "")
     told: dict[str, Any] = {}
 

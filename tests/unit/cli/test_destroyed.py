@@ -25,7 +25,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield made
 
 
-async def test_a_cluster_and_a_bookie_name_what_needs_their_ledgers(bench: Bench) -> None:
+async def test_destroying_a_cluster_or_bookie_names_the_owners_of_its_ledgers(bench: Bench) -> None:
     client = await bench.client()
     assert await destroyed(client.metadata) == "the cluster has 0 ledgers"
     ledger = await client.create_ledger()
@@ -71,7 +71,7 @@ def test_a_bookie_with_a_host_that_does_not_resolve_is_created_with_a_warning(
     )
 
 
-def test_a_bookie_that_starts_logs_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starting_bookie_logs_the_same_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[tuple[str, dict[str, Any]]] = []
 
     def log(event: str, **told: Any) -> None:

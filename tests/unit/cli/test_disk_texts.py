@@ -19,7 +19,7 @@ def run(first: int, count: int, offset: int) -> FrameExtent:
     return FrameExtent(7, first, offset, count, 100, None, None)
 
 
-def test_the_last_entry_of_a_segment_that_has_a_second_copy_of_an_earlier_one() -> None:
+def test_a_segment_with_a_duplicate_entry_shows_its_last_entry() -> None:
     """The line of the segment ended at the last entry of the last run: 0..5."""
     part = LedgerInSegment(1, True, (run(0, 10, 0), run(5, 1, 1_000)))
     found = LedgerDescription(7, False, True, 9, 8, False, None, (part,), False)

@@ -13,7 +13,7 @@ from quire.cli.ledger import manage
 from quire.storage.inspect.contents import LedgerDescription
 
 
-def test_ledger_show() -> None:
+def test_ledger_show_of_an_empty_ledger() -> None:
     described: dict[str, Any] = {
         "ledger_id": 7, "state": "CLOSED", "last_entry_id": -1, "length": 0, "ensemble": 1,
         "write_quorum": 1, "ack_quorum": 1, "digest": "CRC32C", "ctime": None, "custom": {},
@@ -28,7 +28,7 @@ def test_ledger_show() -> None:
     assert {"last entry    0", "segment       0..0 a:1"} <= {*manage._lines(described, ())}
 
 
-def test_explain_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_of_an_empty_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "pasteable", str)
     replica = SimpleNamespace(
         bookie="a:1", state="good", entries=0, host=None, registered="", bad=()
@@ -41,7 +41,7 @@ def test_explain_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explain._ledger_lines(found)[0].startswith("ledger 7: closed; no known entries; ens")
 
 
-def test_bookie_disk_ledger() -> None:
+def test_bookie_disk_of_an_empty_ledger() -> None:
     found = LedgerDescription(7, False, True, -1, -1, False, None, (), False)
     assert disk._ledger_lines(found, runs=False) == [
         "ledger 7: not fenced, its master key is known, no entry is known to be confirmed",

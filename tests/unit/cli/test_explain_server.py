@@ -31,19 +31,21 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]) -> None:
     monkeypatch.setattr(explain, "_fetch", fetcher)
 
 
-async def test_a_store_that_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_explain_reports_repeated_outages_of_the_metadata_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outages = [{"since_ms": n * 60_000, "until_ms": n * 60_000 + 12_000} for n in range(1, 5)]
     answering(monkeypatch, {"metadata_outages": outages})
     found = await explain._with_outages(VIEW, "http://here:8080/", 300_000)
     unsteady, note = found.problems
     assert unsteady.what.startswith("The metadata store did not answer 4 times in the last hour")
     assert note == NOTE
-    assert explain._status(found) == 3, "it counts for --exit-code"
+    assert explain._status(found) == 3, "the problem affects --exit-code"
     answering(monkeypatch, {"metadata_outages": []})
     assert (await explain._with_outages(VIEW, "http://here:8080", 300_000)).problems == [NOTE]
 
 
-async def test_a_server_that_does_not_say(
+async def test_explain_accepts_a_server_that_reports_no_outages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An earlier version has no such key. What is known without it is still printed."""
@@ -74,8 +76,8 @@ def test_the_error_about_the_store_names_the_option_that_asks_a_server(
     assert (known.exit_code, "--server" in known.stderr) == (5, False)
 
 
-def test_the_header_says_how_many_bookies_do_not_answer() -> None:
-    """It said "4 writable" although one of them did not answer."""
+def test_the_header_counts_the_bookies_that_do_not_answer() -> None:
+    """The header once said "4 writable" although one of them did not answer."""
     states = [("a", "writable", True), ("b", "writable", False), ("c", "gone", None)]
     bookies = [
         {
@@ -105,7 +107,7 @@ def test_the_header_says_how_many_bookies_do_not_answer() -> None:
         {"problems": 7, "bookies": {}, "old_since_ms": None},
     ],
 )
-async def test_an_answer_that_cannot_be_shown_is_not_an_unexpected_error(
+async def test_a_malformed_answer_is_not_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: dict[str, Any]
 ) -> None:
     """The error about the metadata store, which is what matters, was not printed."""
@@ -116,7 +118,7 @@ async def test_an_answer_that_cannot_be_shown_is_not_an_unexpected_error(
     assert not printed.out
 
 
-async def test_a_severity_of_a_later_version_and_what_a_terminal_would_obey(
+async def test_an_unknown_severity_and_control_characters_are_shown_safely(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(explain, "pasteable", str)
@@ -131,7 +133,7 @@ async def test_a_severity_of_a_later_version_and_what_a_terminal_would_obey(
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "ftp://me:hunter2@here", "http://me:hunter2/@"])
-def test_a_server_that_is_no_url(url: str) -> None:
+def test_an_invalid_server_url_is_refused(url: str) -> None:
     said = CliRunner().invoke(cli, ["explain", "--metadata", "sqlite:////x", "--server", url])
     assert said.exit_code == 2
     assert "is not the URL of an HTTP server" in said.stderr

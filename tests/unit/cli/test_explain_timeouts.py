@@ -26,7 +26,9 @@ async def initialised(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     forget_memory("explained")
 
 
-async def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_metadata_store_that_does_not_answer_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def silent(self: MemoryStore) -> str:
         await asyncio.Event().wait()
         return ""
@@ -46,7 +48,7 @@ async def test_an_answer_that_is_late_is_not_blamed_on_the_store() -> None:
 
 
 @pytest.mark.parametrize("error", [TimeoutError("elsewhere"), BookieTimeoutError("a bookie")])
-async def test_other_errors_stay_as_they_are(error: Exception) -> None:
+async def test_other_errors_are_not_changed(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         async with explain.explaining(URI, 5):
             raise error

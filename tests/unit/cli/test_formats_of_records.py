@@ -25,7 +25,7 @@ def test_an_option_without_effect_is_refused(verb: str, words: list[str], told: 
     assert (done.exit_code, told in done.stderr) == (2, True)
 
 
-def test_the_default_may_be_given() -> None:
+def test_an_option_with_its_default_value_is_accepted() -> None:
     words = ["stream", "read", "s", "--metadata", "sqlite:////nowhere/c.db", "--json"]
     done = CliRunner().invoke(cli, [*words, "--format", "json", "--delimiter", r"\n"])
     assert (done.exit_code, "JSON" in done.stderr) == (1, False)

@@ -27,20 +27,20 @@ def test_an_incomplete_directory_is_removed(tmp_path: Path) -> None:
     assert (tmp_path / "copy").exists()
 
 
-def test_an_empty_directory_is_none(tmp_path: Path) -> None:
+def test_an_empty_output_directory_is_accepted(tmp_path: Path) -> None:
     """A server of Spark Connect makes it while it cancels the job."""
     write(tmp_path, complete=True)
     assert (tmp_path / "_temporary").exists()
 
 
-def test_a_directory_with_files_stays(tmp_path: Path) -> None:
+def test_a_directory_with_files_is_kept(tmp_path: Path) -> None:
     (tmp_path / "part-0").touch()
     with pytest.raises(JobError, match="already exists"):
         write(tmp_path, complete=False)
     assert [one.name for one in tmp_path.iterdir()] == ["part-0"]
 
 
-def test_other_file_systems_are_left_to_spark() -> None:
+def test_directories_on_other_file_systems_are_not_touched() -> None:
     with new_directory("s3a://bucket/copy"), new_directory(None):
         pass
 
@@ -51,7 +51,7 @@ def fails_before_it_writes(output: Path) -> None:
         raise JobError("Spark could not start")
 
 
-def test_what_somebody_else_has_created_meanwhile_stays(tmp_path: Path) -> None:
+def test_output_that_another_command_created_meanwhile_is_kept(tmp_path: Path) -> None:
     """The same command ran twice, and the one that failed removed the result of the other."""
     output = tmp_path / "copy"
 
@@ -78,7 +78,7 @@ def test_what_somebody_else_has_created_meanwhile_stays(tmp_path: Path) -> None:
     assert (output / "_temporary").exists()
 
 
-def test_of_two_commands_at_the_same_moment_one_writes(tmp_path: Path) -> None:
+def test_only_one_of_two_concurrent_commands_writes(tmp_path: Path) -> None:
     """Both found no directory, and both wrote into it. The one that failed removed it."""
     output = tmp_path / "new" / "copy"
 
@@ -101,7 +101,7 @@ def test_of_two_commands_at_the_same_moment_one_writes(tmp_path: Path) -> None:
         begin()
 
 
-def test_a_directory_that_cannot_have_a_lock_is_left_to_spark(
+def test_a_directory_that_cannot_be_locked_is_left_to_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:

@@ -67,7 +67,7 @@ class Lines:
             raise self._error
 
 
-async def test_appends_after_one_that_failed_are_counted() -> None:
+async def test_appends_acknowledged_after_a_failed_one_are_counted() -> None:
     """Other partitions of a topic acknowledge them. They were not counted, and sent again."""
     writer: Any = Appends(b"lost")
     input_ = InputAppender(writer, LineFormat(), None, "")
@@ -78,7 +78,7 @@ async def test_appends_after_one_that_failed_are_counted() -> None:
     assert (input_.records, input_.size_bytes) == (3, 3)
 
 
-async def test_an_input_that_cannot_be_read_further_ends_a_stream_s_lines() -> None:
+async def test_an_input_error_waits_for_the_records_in_flight() -> None:
     """The command gave up the lines in flight, and said only `Input/output error`."""
     writer: Any = Appends()
     input_ = InputAppender(writer, LineFormat(), None, "")
@@ -88,7 +88,7 @@ async def test_an_input_that_cannot_be_read_further_ends_a_stream_s_lines() -> N
     assert isinstance(input_.refused, OSError)
 
 
-async def test_an_input_that_cannot_be_read_further_closes_the_ledger() -> None:
+async def test_an_input_error_closes_the_ledger() -> None:
     """The ledger was left open, and the command did not say so."""
     writer: Any = Appends()
     source: Any = Lines([b"a", b"b"], error=OSError(errno.EIO, os.strerror(errno.EIO)))

@@ -21,13 +21,13 @@ def parsed(form: LineFormat, *lines: bytes) -> InputRecords:
     return found
 
 
-def test_plain_lines_are_values() -> None:
+def test_plain_lines_become_values() -> None:
     found = parsed(LineFormat(), b"a:b", b"")
     assert found.part(0, 2) == {"payloads": [b"a:b", b""]}
     assert parsed(LineFormat(base64=True), b"YQ==").part(0, 1) == {"payloads": [b"a"]}
 
 
-def test_a_separator_a_key_and_headers_for_all() -> None:
+def test_separator_key_and_headers_apply_to_every_line() -> None:
     found = parsed(
         LineFormat(separator=b"::", key="k", headers={"h": "1"}), b"a::b::c", b"d", b"::"
     )
@@ -41,7 +41,7 @@ def test_a_separator_a_key_and_headers_for_all() -> None:
     assert (found.keys, found.values) == ([b"a", None], [b"b", b"b"])
 
 
-def test_lines_of_json() -> None:
+def test_json_lines_become_records() -> None:
     lines = [
         {"value": "dg=="},
         {"position": "1:0:0", "txid": 7, "sequence": 0, "value": "", "key": None, "headers": None},
@@ -82,7 +82,7 @@ def test_lines_of_json() -> None:
         (json.dumps({"value": "A" * 1_600_000}).encode(), "makes a record of 1,200,0"),
     ],
 )
-def test_the_lines_before_a_bad_one_are_records(line: bytes, message: str) -> None:
+def test_lines_before_a_bad_line_become_records(line: bytes, message: str) -> None:
     parser = LineParser(LineFormat(json=True))
     parser.records([b'{"value": ""}'])
     found = parser.records([b'{"value": "dg=="}', line, b'{"value": ""}'])

@@ -19,7 +19,7 @@ from quire.testing.cluster import LocalCluster
 from tests.support.waiting import until
 
 
-def test_no_empty_metadata_file_beside_bookies_that_have_data(tmp_path: Path) -> None:
+def test_no_empty_metadata_file_is_created_beside_bookies_with_data(tmp_path: Path) -> None:
     """Bookies would refuse to start on it, and clients would see that nothing was ever stored."""
     (tmp_path / "bookie-1" / "current").mkdir(parents=True)
     (tmp_path / "bookie-1" / "current" / "VERSION").write_bytes(b"5\n")
@@ -49,14 +49,14 @@ def test_the_end_of_a_terminal_does_not_end_a_cluster_under_nohup() -> None:
             signal.signal(number, handler)
 
 
-def test_the_package_offers_what_tests_need() -> None:
+def test_the_testing_package_exports_its_documented_names() -> None:
     fixtures = ("quire_cluster", "quire_blocking_client", "quire_client")
     for name in (*testing.__all__, *fixtures):
         assert getattr(testing, name) is not None
     assert {*testing.__all__, *fixtures} <= set(dir(testing))
 
 
-def test_the_plugin_costs_a_run_without_fixtures_nothing() -> None:
+def test_the_plugin_imports_nothing_in_a_run_without_its_fixtures() -> None:
     """pytest loads it wherever Quire is installed."""
     code = (
         "import sys, quire.testing.pytest_plugin\n"
@@ -79,7 +79,7 @@ async def test_a_cluster_is_entered_with_asyncio() -> None:
 
 
 @pytest.mark.slow
-async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+async def test_a_cancelled_start_leaves_no_bookie() -> None:
     cluster = testing.LocalCluster(bookies=1)
     task = asyncio.create_task(cluster.__aenter__())
     await until(lambda: cluster.bookies)

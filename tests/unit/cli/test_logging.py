@@ -131,7 +131,7 @@ def test_json_covers_the_messages_of_the_command() -> None:
     assert (fallen["level"], fallen["message"]) == ("error", "it fell")
 
 
-def test_an_option_overrides_the_environment_and_that_the_file(tmp_path: Path) -> None:
+def test_an_option_overrides_the_environment_and_that_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "quire.toml"
     file.write_text('[log]\nlevel = "info"\nformat = "json"\n')
     with_file = {"QUIRE_CONFIG": str(file)}
@@ -141,12 +141,12 @@ def test_an_option_overrides_the_environment_and_that_the_file(tmp_path: Path) -
     assert run("talk", "--log-level", "error", **chosen)[0] == "error: ours 40"
 
 
-def test_a_mistake_in_a_variable_is_told() -> None:
+def test_an_invalid_variable_is_reported() -> None:
     [line] = run("talk", QUIRE_LOG_FORMAT="jsn")
     assert line.startswith("error: QUIRE_LOG_FORMAT: log.format: 'jsn' is not one of json, console")
 
 
-def test_every_command_accepts_the_options_and_servers_show_them() -> None:
+def test_every_command_accepts_the_log_options_and_servers_document_them() -> None:
     for path, command in ALL.items():
         if isinstance(command, click.Group) or path[0] == "shell":
             continue  # Verbs of Apache have Apache's options; `quire --log-level X shell` works.
@@ -159,7 +159,7 @@ def test_every_command_accepts_the_options_and_servers_show_them() -> None:
         assert hidden == {"--log-level": not shown, "--log-format": not shown}, path
 
 
-def test_a_command_that_is_found_twice_has_the_options_once() -> None:
+def test_a_command_looked_up_twice_has_the_options_once() -> None:
     group = LazyGroup("g", lazy={"talk": (f"{__name__}:talk", "Talk.")})
     command = group.get_command(click.Context(group), "talk")
     assert command is group.get_command(click.Context(group), "talk")
@@ -167,7 +167,7 @@ def test_a_command_that_is_found_twice_has_the_options_once() -> None:
     assert [one.name for one in command.params].count("log_level") == 1
 
 
-def test_servers_that_a_command_starts_get_its_choice() -> None:
+def test_servers_started_by_a_command_get_its_log_settings() -> None:
     environment: dict[str, str] = {"QUIRE_LOG_LEVEL": "info"}
     run("talk", "--log-level", "debug", "--log-format", "console")
     logs.export_choice(environment)
@@ -177,7 +177,7 @@ def test_servers_that_a_command_starts_get_its_choice() -> None:
 # -- servers ----------------------------------------------------------------------------------
 
 
-def test_a_server_writes_json_and_the_records_of_libraries_too() -> None:
+def test_a_server_writes_its_events_and_library_records_as_json() -> None:
     found = [json.loads(line) for line in run("serve")]
     assert all(re.fullmatch(STAMP, one.pop("time")) for one in found)
     assert found == [
@@ -189,7 +189,7 @@ def test_a_server_writes_json_and_the_records_of_libraries_too() -> None:
     ]  # fmt: skip
 
 
-def test_a_server_writes_text_for_people() -> None:
+def test_a_server_writes_readable_text_on_request() -> None:
     lines = run("serve", "--log-format", "console")
     assert all(re.match(STAMP + " ", line) for line in lines)
     assert [line.split(maxsplit=1)[1] for line in lines] == [
@@ -200,7 +200,7 @@ def test_a_server_writes_text_for_people() -> None:
     ]
 
 
-def test_the_level_of_a_server_holds_for_events_and_records() -> None:
+def test_the_log_level_of_a_server_applies_to_events_and_records() -> None:
     found = [json.loads(line)["event"] for line in run("serve", "--log-level", "warning")]
     assert found == ["read_only", "warning"]
     assert run("serve", "--log-level", "error") == []
@@ -255,7 +255,7 @@ def test_the_guide_lists_every_logger() -> None:
 # -- the library ------------------------------------------------------------------------------
 
 
-def test_a_program_that_configures_nothing_prints_nothing() -> None:
+def test_a_program_without_logging_configuration_prints_nothing() -> None:
     program = (
         "import logging, sys, quire\n"
         "logging.getLogger('quire.client').warning('look out')\n"
@@ -322,7 +322,7 @@ class Disk(io.StringIO):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_log_that_cannot_be_written_does_not_end_what_is_logged() -> None:
+def test_a_log_that_cannot_be_written_does_not_end_the_caller() -> None:
     """The error ended the garbage collection of a bookie for ever, which would free the disk."""
     disk = Disk()
     log = EventWriter(to=disk)

@@ -58,7 +58,7 @@ def test_the_verb_agrees_with_the_number_of_ledgers(done: int, all_of_them: int,
         (True, "ledger 7: it is open, and the job leaves open ledgers alone\n", "; 1 still open"),
     ],
 )
-def test_a_ledger_that_was_left_alone_is_not_said_to_have_a_writer(
+def test_a_skipped_ledger_is_not_reported_as_having_a_writer(
     skipped: bool, line: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = RecoverResult("b", False, (LedgerMove(7, 1, 1, 1, open=True),), open=(7,))
@@ -67,7 +67,7 @@ def test_a_ledger_that_was_left_alone_is_not_said_to_have_a_writer(
     assert done_text(result, open_skipped=skipped).endswith(told)
 
 
-def test_recover_with_spark_names_the_ledgers_that_are_left(
+def test_recover_with_spark_names_the_unrecovered_ledgers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It named only those that failed, although the exit status was 1 because of the others."""
@@ -87,7 +87,7 @@ def test_recover_with_spark_names_the_ledgers_that_are_left(
     )
 
 
-def test_lines_that_are_left_out_are_counted_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_omitted_lines_are_counted_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
     """They were called ledgers, of which one line names many. A rebalance did not count them."""
     say_first([f"ledgers 1, 2: reason {number}" for number in range(LINES_MAX)])
     assert "more" not in capsys.readouterr().err

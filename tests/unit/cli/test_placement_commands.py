@@ -44,7 +44,9 @@ def wait(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
-def test_the_table_is_written_and_listed(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_location_table_is_written_and_listed(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("cluster", "locations", "list") == 0
     assert "the table is empty" in capsys.readouterr().err
     assert run("cluster", "locations", "set", "b1:3181", "a") == 0
@@ -75,7 +77,7 @@ def test_the_table_is_written_and_listed(uri: str, capsys: pytest.CaptureFixture
     [("list",), ("set", "b1:3181", "/a"), ("remove", "b1:3181")],
     ids=lambda words: words[0],
 )
-def test_a_table_that_is_not_one_is_left_alone(
+def test_a_malformed_location_table_is_not_changed(
     words: tuple[str, ...], uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wait(node(uri, b"[1]"))
@@ -90,11 +92,11 @@ def test_a_table_that_is_not_one_is_left_alone(
 
 
 @pytest.mark.parametrize(("bookie", "location"), [("b/1", "/a"), ("b1:3181", "//")])
-def test_what_cannot_be_set(uri: str, bookie: str, location: str) -> None:
+def test_invalid_locations_are_refused(uri: str, bookie: str, location: str) -> None:
     assert run("cluster", "locations", "set", bookie, location) == 2
 
 
-def test_placement_of_a_command(
+def test_the_placement_options_configure_the_client(
     uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("ledger", "write", "--placement", "rack-aware,min_rack=2") == 2

@@ -40,7 +40,7 @@ def began_earlier(bar: Any, seconds: float) -> None:
     one.start_time -= seconds
 
 
-def test_the_rate_is_that_of_bytes_if_they_are_known(
+def test_the_progress_rate_is_in_bytes_if_they_are_known(
     terminal: Callable[[bool], Terminal],
 ) -> None:
     terminal(True)
@@ -67,7 +67,7 @@ def test_each_step_of_a_job_has_its_own_rate(terminal: Callable[[bool], Terminal
         assert task(bar).elapsed < 1_000
 
 
-def test_nothing_is_drawn_elsewhere(terminal: Callable[[bool], Terminal]) -> None:
+def test_no_progress_bar_is_drawn_without_a_terminal(terminal: Callable[[bool], Terminal]) -> None:
     said = terminal(False)
     with ProgressBar("read", total=100) as bar, StepBar() as steps:
         bar.advance(10, 2_000)

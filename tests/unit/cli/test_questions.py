@@ -27,7 +27,7 @@ from quire.metadata.bookies.collection import (
 SOURCES = Path(quire.cli.__file__).parent
 
 
-def test_control_c_ends_a_question_of_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_a_question_of_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was noticed only after the answer, because the event loop does not run meanwhile."""
     answered = []
 
@@ -45,7 +45,7 @@ def test_control_c_ends_a_question_of_a_coroutine(monkeypatch: pytest.MonkeyPatc
     assert not answered
 
 
-def test_control_c_after_a_question_cancels_the_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_after_a_question_cancels_the_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
     # The timer that ends an interrupted process would end that of the tests.
     timer = SimpleNamespace(start=lambda: None)
@@ -76,7 +76,9 @@ def test_every_question_of_a_command_can_be_interrupted() -> None:
     assert asking == {"common/options.py"}
 
 
-def test_accepting_no_refusal_has_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_a_refusal_that_does_not_exist_has_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command said nothing, and its status was that of success."""
     uri = f"sqlite:///{tmp_path}/cluster.db"
 

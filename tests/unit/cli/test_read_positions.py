@@ -51,7 +51,7 @@ async def test_an_earlier_commit_has_ended_before_the_last_one_begins(
         done(8)
 
 
-async def test_a_position_that_could_not_be_stored_is_tried_again_at_the_end(
+async def test_a_failed_commit_of_a_position_is_retried_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(read, "COMMIT_INTERVAL_S", 0)

@@ -103,7 +103,7 @@ def test_the_destination_must_have_entries_of_each_segment_of_the_source(
 
 
 @pytest.mark.parametrize("when", ["listed", "written"])
-def test_a_ledger_that_got_a_replica_on_the_destination_meanwhile_is_left(
+def test_a_ledger_that_meanwhile_has_a_replica_on_the_destination_is_skipped(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The destination was named twice in one ensemble, so that one disk counted as two replicas."""

@@ -16,7 +16,7 @@ RESULT = ReplicateResult(
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_messages_have_the_format_of_the_log(
+def test_replication_messages_follow_the_log_format(
     form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "choice", lambda: logs.LogChoice(format=form))

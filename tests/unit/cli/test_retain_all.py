@@ -30,7 +30,7 @@ async def three_streams(uri: str) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_stream_that_cannot_be_read_does_not_end_the_others(
+def test_an_unreadable_stream_does_not_stop_retention_of_the_others(
     tmp_path: Path, *, dry_run: bool
 ) -> None:
     """The streams after it in the list kept all records, whatever their retention was."""

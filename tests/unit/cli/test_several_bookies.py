@@ -14,7 +14,9 @@ from quire.errors import UsageError
 from quire.metadata.bookies.start_commands import StartCommand
 
 
-def test_the_command_that_starts_a_bookie_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_command_of_a_bookie_is_recorded_without_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir("/")
     words = ["bookie", "start", "--dir", "/d", "--processes", "2", "--set", "a=1"]
     environment = {"QUIRE_METADATA": "x", "QUIRE_CONFIG": "", "HOME": "/root"}
@@ -28,15 +30,15 @@ def directories(count: int, *given: str) -> list[tuple[str, ...]]:
     return [one.directories for one in divide(BookieProcessConfig(directories=given), count)]
 
 
-def test_fewer_directories_than_bookies() -> None:
+def test_fewer_directories_than_bookies_are_shared() -> None:
     assert directories(3, "a", "b") == [("a/bookie-0",), ("b/bookie-1",), ("a/bookie-2",)]
 
 
-def test_more_directories_than_bookies() -> None:
+def test_more_directories_than_bookies_are_divided() -> None:
     assert directories(2, "a", "b", "c") == [("a/bookie-0", "c/bookie-0"), ("b/bookie-1",)]
 
 
-def test_ports_ids_and_autorecovery() -> None:
+def test_each_bookie_gets_its_port_id_and_autorecovery_setting() -> None:
     process = BookieProcessConfig(("a",), 3181, bookie_id="b7", autorecovery=True)
     shares = divide(process, 2)
     assert [(one.port, one.bookie_id, one.autorecovery) for one in shares] == [
@@ -88,12 +90,12 @@ def test_the_directory_of_a_single_bookie_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["2/2", "1", "-1/2", "a/b"])
-def test_a_wrong_share_is_refused(text: str) -> None:
+def test_an_invalid_share_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_share(text)
 
 
-def test_merged_metrics_have_a_label_and_one_head() -> None:
+def test_merged_metrics_have_a_bookie_label_and_one_header() -> None:
     page = '# HELP adds Adds.\n# TYPE adds counter\nadds 7\nadds{ok="a}b"} 1\nnot a sample\n'
     other = '# HELP adds Adds.\n# TYPE adds counter\nadds{bookie="x",ok="1"} 2\n'
     assert merged({"b-0": page, 'b"1': other}) == (

@@ -101,13 +101,13 @@ def a_shell(ledger_id_format: str = "long", *, hex_entries: bool = False) -> She
     return Shell(URI, {}, (), "", ledger_id_format, hex_entries)
 
 
-def test_all_verbs_are_there() -> None:
+def test_every_shell_verb_has_its_flags() -> None:
     assert set(VERBS) == set(FLAGS)
     assert not set(REFUSED) & set(VERBS)
 
 
 @pytest.mark.parametrize("verb", FLAGS)
-def test_all_flags_are_taken_with_one_dash_or_two(verb: str) -> None:
+def test_every_flag_is_accepted_with_one_dash_or_two(verb: str) -> None:
     command = shell.get_command(click.Context(shell), verb)
     assert command is not None
     taken = {spelling for parameter in command.params for spelling in parameter.opts}
@@ -116,7 +116,7 @@ def test_all_flags_are_taken_with_one_dash_or_two(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", REFUSED)
-def test_what_is_refused_says_what_to_type(verb: str) -> None:
+def test_a_refused_verb_names_the_command_to_use(verb: str) -> None:
     result = quire("--metadata", URI, verb, "-v", "--x", "1", "word")
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
@@ -124,7 +124,7 @@ def test_what_is_refused_says_what_to_type(verb: str) -> None:
     assert "quire bookie" in line or "nothing to convert" in line
 
 
-def test_no_cluster_and_no_bookie_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cluster_or_bookie_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUIRE_METADATA", raising=False)
     for verb, named in (("listledgers", "-conf"), ("lastmark", "--dir"), ("nonsense", "nonsense")):
         result = quire(verb)
@@ -133,7 +133,7 @@ def test_no_cluster_and_no_bookie_is_one_line(monkeypatch: pytest.MonkeyPatch) -
         assert named in line
 
 
-def test_the_cluster_of_bk_server_conf(
+def test_bk_server_conf_selects_the_cluster(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has precedence over the environment, but not over --metadata.
@@ -151,7 +151,7 @@ def test_the_cluster_of_bk_server_conf(
     assert "/nowhere/x.db" in other.stderr
 
 
-def test_a_service_of_several_bookies_needs_to_know_which_one(
+def test_a_service_of_several_bookies_needs_the_bookie_id(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUIRE_BOOKIE_PROCESSES", "2")
@@ -172,7 +172,7 @@ def test_a_service_of_several_bookies_needs_to_know_which_one(
     assert "-localbookie ID" in line
 
 
-def test_localbookie_may_have_no_value(uri: str) -> None:
+def test_localbookie_works_without_a_value(uri: str) -> None:
     for words in (
         ["-localbookie"],
         ["-localbookie", "h:1"],
@@ -196,20 +196,20 @@ def test_localbookie_overrides_the_file(uri: str, tmp_path: Path) -> None:
         assert f"bookie {bookie} is not registered as writable" in result.stderr
 
 
-def test_a_verb_after_localbookie_is_no_id(uri: str) -> None:
+def test_a_verb_after_localbookie_is_not_taken_for_an_id(uri: str) -> None:
     for words in (["listledgers"], ["updatecookie"], ["nonsense"]):
         result = quire("--metadata", uri, "-localbookie", *words)
         assert result.exit_code == (0 if words == ["listledgers"] else 2)
         assert words[0] in result.stderr or not result.exit_code
 
 
-def test_help_of_a_verb() -> None:
+def test_a_verb_prints_its_help() -> None:
     assert "readledger" in quire("help").stdout
     assert "-firstentryid" in quire("help", "readledger").stdout
     assert quire("help", "nonsense").exit_code == 2
 
 
-def test_a_file_is_not_formatted(uri: str) -> None:
+def test_a_metadata_file_is_not_formatted(uri: str) -> None:
     """SQLite's file is the whole cluster: deleting it is up to its owner."""
     for words in (["metaformat", "-n", "-f"], ["nukeexistingcluster", "-p", "/ledgers", "-f"]):
         result = quire("--metadata", uri, *words)
@@ -239,17 +239,17 @@ def test_a_file_is_not_formatted(uri: str) -> None:
         (["cookie_generate", "-j", "a", "-l", ",", "-o", "none", "b:1"], "-ledger-dirs"),
     ],
 )
-def test_wrong_usage(uri: str, words: list[str], named: str) -> None:
+def test_wrong_usage_is_explained(uri: str, words: list[str], named: str) -> None:
     result = quire("--metadata", uri, *words)
     assert result.exit_code == 2
     assert named in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("silent", "terminal"), [(True, True), (True, False), (False, False)])
-def test_a_format_that_is_not_confirmed(
+def test_an_unconfirmed_format_is_refused(
     silent: bool, terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With -n at a terminal, it claimed that there was none."""
+    """The error once claimed that there was no terminal, although -n was given in one."""
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
     shell: Any = SimpleNamespace(own_directories=lambda: ("/a",))
     with pytest.raises(click.UsageError) as refused:
@@ -259,7 +259,7 @@ def test_a_format_that_is_not_confirmed(
     assert "Give -nonInteractive and -force, or run it in a terminal" in refused.value.message
 
 
-def test_switches_and_delay(uri: str) -> None:
+def test_autorecovery_switches_and_the_delay_can_be_set(uri: str) -> None:
     run = ("--metadata", uri)
     assert quire(*run, "lostbookierecoverydelay", "-set", "7").exit_code == 0
     said = quire(*run, "lostbookierecoverydelay", "-get").stdout
@@ -272,7 +272,7 @@ def test_switches_and_delay(uri: str) -> None:
     assert quire(*run, "whoisauditor").exit_code == 1
 
 
-def test_cookies(uri: str, tmp_path: Path) -> None:
+def test_cookies_are_generated_created_and_read(uri: str, tmp_path: Path) -> None:
     run, file = ("--metadata", uri), str(tmp_path / "cookie")
     words = ("-j", "/j", "-l", "/a,/b", "-o", file, "h:1")
     assert quire(*run, "cookie_generate", *words).exit_code == 0
@@ -294,7 +294,7 @@ def test_cookies(uri: str, tmp_path: Path) -> None:
     ("kind", "text"),
     [("long", "255"), ("hex", "ff"), ("uuid", "00000000-0000-0000-0000-0000000000ff")],
 )
-def test_ledger_ids(kind: str, text: str) -> None:
+def test_ledger_ids_are_formatted_and_parsed(kind: str, text: str) -> None:
     found = a_shell(kind)
     assert found.ledger(255) == text
     assert found.parse_ledger(f" {text} ") == 255
@@ -304,7 +304,7 @@ def test_ledger_ids(kind: str, text: str) -> None:
         found.parse_ledger("-1")
 
 
-def test_entries() -> None:
+def test_entries_are_shown_as_text_or_hex() -> None:
     assert a_shell().entry("ž".encode()) == "ž"
     assert a_shell().entry(b"\xff") == "\N{REPLACEMENT CHARACTER}"
     dumped = a_shell(hex_entries=True).entry("entry-3-2 ž payload".encode())
@@ -325,17 +325,17 @@ def test_entries() -> None:
         (5_000_000_000_000_000, "5000000000000000(5000TB)"),
     ],
 )
-def test_sizes(size: int, text: str) -> None:
+def test_sizes_are_printed_in_readable_units(size: int, text: str) -> None:
     assert readable(size) == text
 
 
-def test_bookies() -> None:
+def test_a_bookie_is_printed_like_apache() -> None:
     address = BookieAddress("me", "127.0.0.1", 7)
     assert bookie_line("me", address).startswith("BookieID:me, IP:127.0.0.1, Port:7, Hostname:")
     assert bookie_line("me", None) == "BookieID:me, IP:Unknown, Port:Unknown, Hostname:Unknown"
 
 
-def test_metadata() -> None:
+def test_ledger_metadata_is_printed_like_apache() -> None:
     metadata = LedgerMetadata(
         ensemble_size=2,
         write_quorum=2,
@@ -351,7 +351,7 @@ def test_metadata() -> None:
     assert metadata_text(closed) == f"{begin}state=CLOSED, length=50, lastEntryId=4, {rest}"
 
 
-def test_a_ledger_whose_metadata_has_no_room_for_a_longer_name_does_not_stop_a_rename(
+def test_a_ledger_with_full_metadata_does_not_stop_a_bookie_rename(
     uri: str,
 ) -> None:
     plain = LedgerMetadata(1, 1, 1, (Segment(0, ("b1",)),)).with_close(-1, 0)
@@ -381,7 +381,9 @@ def test_a_ledger_whose_metadata_has_no_room_for_a_longer_name_does_not_stop_a_r
     assert asyncio.run(names()) == ["b1", "bookie-2.example.com"]
 
 
-def test_the_file_with_the_password_of_a_ledger_is_not_for_others(uri: str, tmp_path: Path) -> None:
+def test_the_password_file_of_a_ledger_is_readable_only_by_its_owner(
+    uri: str, tmp_path: Path
+) -> None:
     metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b1",)),), password=b"hunter2")
 
     async def made() -> None:

@@ -57,7 +57,7 @@ def test_an_option_takes_a_number_or_a_unit(option: str, text: str, value: objec
         ("delay", "1.5s", "'1.5s' is not a whole number of seconds"),
     ],
 )
-def test_what_an_option_cannot_be_is_refused(option: str, text: str, problem: str) -> None:
+def test_invalid_values_of_an_option_are_refused(option: str, text: str, problem: str) -> None:
     result = CliRunner().invoke(show, [f"--{option}", text])
     assert result.exit_code == 2
     assert problem in " ".join(result.stderr.split())
@@ -97,7 +97,7 @@ def test_a_setting_of_streams_takes_a_unit(name: str, text: str, value: object) 
         ("streams_max", "1k", "setting streams_max: '1k' is not a whole number"),
     ],
 )
-def test_what_a_setting_cannot_be_is_refused(name: str, text: str, problem: str) -> None:
+def test_invalid_values_of_a_setting_are_refused(name: str, text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_setting(name, text)
 
@@ -124,6 +124,6 @@ def test_a_field_of_the_http_api_takes_a_number_or_a_unit() -> None:
         ("latest", "latest"),
     ],
 )
-def test_every_place_that_is_accepted_can_be_named(text: str, shown: str) -> None:
+def test_every_accepted_position_can_be_formatted(text: str, shown: str) -> None:
     """`stream truncate` and `read` ended with an unexpected ValueError for a time in year 10000."""
     assert place_text(place(text)) == shown

@@ -17,7 +17,7 @@ def report(path: Path, free_mb: int, mine_mb: int, total_mb: int = 1000) -> Any:
     )
 
 
-def test_files_of_others_on_a_full_disk_are_named_with_the_command_that_finds_them(
+def test_foreign_files_on_a_full_disk_are_reported_with_a_command_to_find_them(
     tmp_path: Path,
 ) -> None:
     """A person had to subtract two numbers to see that the bookie did not fill the disk."""
@@ -29,8 +29,10 @@ def test_files_of_others_on_a_full_disk_are_named_with_the_command_that_finds_th
     assert tmp_path.is_relative_to(top)
 
 
-def test_there_is_nothing_to_say_about_others(tmp_path: Path) -> None:
+def test_foreign_files_are_not_reported_if_they_do_not_matter(tmp_path: Path) -> None:
     assert _other_files(report(tmp_path, free_mb=500, mine_mb=300), 0) == "", "there is room"
-    assert _other_files(report(tmp_path, free_mb=50, mine_mb=930), 0) == "", "all of it is ours"
+    assert _other_files(report(tmp_path, free_mb=50, mine_mb=930), 0) == "", (
+        "all files belong to the bookie"
+    )
     short_for_the_bookie = _other_files(report(tmp_path, free_mb=500, mine_mb=300), 600 * MB)
     assert short_for_the_bookie.startswith("200.0 MB")

@@ -39,7 +39,7 @@ async def initialise(uri: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["delete", "end"])
-def test_a_stream_that_got_the_name_meanwhile_is_spared(
+def test_a_stream_that_took_the_name_meanwhile_is_spared(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri, lives = f"sqlite:///{tmp_path}/cluster.db", []

@@ -90,7 +90,7 @@ def running(
     asyncio.run(main())
 
 
-def test_a_rolling_restart_leaves_a_bookie_that_was_decommissioned(
+def test_a_rolling_restart_skips_a_decommissioned_bookie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was once started again, failed for its cookie, and was started again without an end."""
@@ -107,7 +107,7 @@ def test_a_rolling_restart_leaves_a_bookie_that_was_decommissioned(
     running(tmp_path, work, monkeypatch)
 
 
-def test_a_rolling_restart_starts_a_bookie_whose_configuration_was_wrong(
+def test_a_rolling_restart_starts_a_bookie_with_a_corrected_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(service: Service) -> None:
@@ -120,7 +120,7 @@ def test_a_rolling_restart_starts_a_bookie_whose_configuration_was_wrong(
     running(tmp_path, work, monkeypatch)
 
 
-def test_a_rolling_restart_stops_at_a_bookie_that_ends_at_once(
+def test_a_rolling_restart_stops_at_a_bookie_that_exits_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its state was overwritten: it was starting for good, and the restart waited ten minutes."""
@@ -140,7 +140,7 @@ def test_a_rolling_restart_stops_at_a_bookie_that_ends_at_once(
     running(tmp_path, work, monkeypatch)
 
 
-def test_a_rolling_restart_stops_beside_a_bookie_that_hangs(
+def test_a_rolling_restart_stops_while_a_bookie_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It once went on, so that two bookies of a machine were away at the same time."""

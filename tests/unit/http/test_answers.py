@@ -82,7 +82,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-async def test_a_bookie_without_tls_is_asked_over_a_new_connection_once_a_minute(
+async def test_a_bookie_without_tls_is_probed_over_a_new_connection_once_a_minute(
     world: World,
 ) -> None:
     world.new = Answer(BookieInfo(2, 1), None)
@@ -94,7 +94,7 @@ async def test_a_bookie_without_tls_is_asked_over_a_new_connection_once_a_minute
     assert world.asked == ["new"]
 
 
-async def test_a_certificate_is_looked_at_often(world: World) -> None:
+async def test_a_certificate_is_checked_often(world: World) -> None:
     """A dashboard reported one that had been replaced by an expired one a minute too late."""
     await world.look(0)
     assert world.spaces.certificates_ms == {"a": LATER_MS}
@@ -104,7 +104,7 @@ async def test_a_certificate_is_looked_at_often(world: World) -> None:
     assert world.asked == ["new"]
 
 
-async def test_a_certificate_is_looked_at_as_soon_as_it_expires(world: World) -> None:
+async def test_a_certificate_is_checked_as_soon_as_it_expires(world: World) -> None:
     world.new = Answer(BookieInfo(2, 1), NOW_MS + 1_500)
     await world.look(0)
     await world.look(SPACE_INTERVAL_S)
@@ -135,7 +135,7 @@ async def test_an_expired_certificate_is_seen_although_the_old_connection_works(
     assert world.spaces.certificates_ms == {"a": LATER_MS + 1}
 
 
-async def test_why_an_old_connection_fails_is_asked_over_a_new_one(world: World) -> None:
+async def test_a_failing_old_connection_is_explained_over_a_new_one(world: World) -> None:
     await world.look(0)
     world.old, world.new = None, HANGS
     assert await world.look(SPACE_INTERVAL_S) is None
@@ -158,7 +158,7 @@ def caused(error: Any, cause: BaseException) -> Any:
     return error
 
 
-def test_why_a_bookie_does_not_answer() -> None:
+def test_the_reason_for_the_silence_of_a_bookie_is_classified() -> None:
     def kind(error: Any) -> tuple[SilenceKind, str]:
         found = silence_of(error)
         return found.kind, found.why
@@ -178,8 +178,8 @@ def test_why_a_bookie_does_not_answer() -> None:
     assert (plain.kind, "--tls-ca" in plain.remedy) == (SilenceKind.TLS, True)
 
 
-def test_an_expired_certificate_has_its_date() -> None:
-    assert dated(EXPIRED, "a", None, NOW_MS) == EXPIRED, "it is not known"
+def test_an_expired_certificate_is_reported_with_its_date() -> None:
+    assert dated(EXPIRED, "a", None, NOW_MS) == EXPIRED, "the expiry is not known"
     own = dated(EXPIRED, "a", NOW_MS - 1, NOW_MS)
     assert own.why == "the certificate of bookie a expired at 2030-03-17T17:46:39Z"
     assert (own.certificate_expires_ms, own.remedy) == (NOW_MS - 1, "Renew it")

@@ -14,7 +14,7 @@ from quire.http.views.problems.problem import Problem, severities
 from tests.support.http.problems import GB, WELL, bookie
 
 
-def test_a_bookie_is_as_bad_as_the_worst_problem_that_names_it() -> None:
+def test_a_bookie_has_the_severity_of_its_worst_problem() -> None:
     found = [
         Problem("note", "…", "", bookies=("a", "b")),
         Problem("bad", "…", "", bookies=("b",)),
@@ -27,7 +27,7 @@ def test_a_bookie_is_as_bad_as_the_worst_problem_that_names_it() -> None:
     ("severity", "answers", "away"),
     [("note", None, "note"), ("bad", None, "bad"), ("", None, ""), ("warn", True, "warn")],
 )
-def test_the_overview_has_the_worst_severity_of_those_that_are_away(
+def test_the_overview_has_the_worst_severity_of_absent_bookies(
     severity: str, answers: bool | None, away: str
 ) -> None:
     well: dict[str, Any] = {"state": "writable", "answers": True, "severity": "bad"}
@@ -53,7 +53,9 @@ FULL = [{"why": "full", "directory": "/d"}]
         ({"free_bytes": 21 * GB, "state": "read-only", "unwritable": FULL}, "warn"),
     ],
 )
-def test_a_disk_is_full_exactly_if_a_problem_says_so(changes: dict[str, Any], wanted: str) -> None:
+def test_a_disk_is_shown_full_exactly_if_it_is_a_problem(
+    changes: dict[str, Any], wanted: str
+) -> None:
     """Five disks were amber below "No problems were found"."""
     one = {**bookie("a"), **changes}
     assert bookie_fullness({"unwritable": (), **one}) == wanted

@@ -39,7 +39,7 @@ class Routes:
         return found
 
 
-def test_objects_by_bucket_prefix_and_page() -> None:
+def test_objects_are_listed_by_bucket_prefix_and_page() -> None:
     async def scene(b: Bench) -> None:
         ask = Routes(b.client)
         assert (await ask("buckets"))["buckets"] == []
@@ -73,7 +73,7 @@ def test_objects_by_bucket_prefix_and_page() -> None:
     run(scene)
 
 
-def test_an_object_that_cannot_be_read_is_told_of() -> None:
+def test_an_unreadable_object_is_reported() -> None:
     async def scene(b: Bench) -> None:
         objects = Objects(b.client)
         await objects.put("good", b"1")
@@ -85,7 +85,7 @@ def test_an_object_that_cannot_be_read_is_told_of() -> None:
     run(scene)
 
 
-def test_a_full_page_names_the_objects_that_it_has_passed_and_that_cannot_be_read() -> None:
+def test_every_page_names_the_unreadable_objects_in_its_range() -> None:
     """Only the last page named them, and only those after the page before it."""
 
     async def scene(b: Bench) -> None:
@@ -108,7 +108,7 @@ def test_a_full_page_names_the_objects_that_it_has_passed_and_that_cannot_be_rea
     run(scene)
 
 
-def test_datasets_and_their_ledgers() -> None:
+def test_datasets_are_shown_with_their_ledgers() -> None:
     async def scene(b: Bench) -> None:
         ask = Routes(b.client)
         assert (await ask("datasets"))["datasets"] == []
@@ -156,7 +156,7 @@ def test_datasets_and_their_ledgers() -> None:
     run(scene)
 
 
-def test_state_machines_and_what_follows_their_snapshot() -> None:
+def test_state_machines_are_shown_with_the_commands_after_their_snapshot() -> None:
     async def scene(b: Bench) -> None:
         ask = Routes(b.client)
         assert (await ask("state_machines"))["state_machines"] == []
@@ -191,7 +191,7 @@ def test_state_machines_and_what_follows_their_snapshot() -> None:
     run(scene)
 
 
-def test_a_snapshot_of_a_later_version() -> None:
+def test_a_snapshot_of_a_later_version_is_reported() -> None:
     async def scene(b: Bench) -> None:
         snapshots = Objects(b.client, BUCKET)
         await snapshots.put(

@@ -11,7 +11,7 @@ from quire.http.watch.observations import GONE_PORTS_INTERVAL_S, GonePorts
 from quire.net.port_probe import ProbeResult
 
 
-async def test_they_are_asked_again_after_a_while_and_for_a_new_bookie(
+async def test_ports_of_lost_bookies_are_probed_again_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []

@@ -27,7 +27,7 @@ def possible(found: dict[str, Any]) -> set[str]:
     return {name for name, one in found.items() if one["possible"]}
 
 
-def test_what_can_be_done() -> None:
+def test_the_possible_actions_follow_the_state_of_a_bookie() -> None:
     assert possible(actions(bookie(), report(), None, "")) == {"read_only", "decommission"}
     held = report(held=True)
     assert possible(actions(bookie("read-only"), held, None, "")) == {"writable", "decommission"}
@@ -41,14 +41,14 @@ def test_what_can_be_done() -> None:
     }  # fmt: skip
 
 
-def test_what_cannot_be_done_says_why() -> None:
+def test_an_impossible_action_states_the_reason() -> None:
     found = actions(bookie(), None, None, "It has no HTTP server")
     assert found["read_only"] == {"possible": False, "why": "It has no HTTP server"}
     assert found["writable"] == {"possible": False, "why": "It has no HTTP server"}
     assert all(one["why"] for one in found.values() if not one["possible"])
 
 
-def test_a_full_disk_is_no_reason_to_decommission() -> None:
+def test_a_full_disk_is_not_called_an_operators_order() -> None:
     """The page said that no operator had made the bookie read-only."""
     found = actions(bookie("read-only"), report(why=FULL), None, "")
     assert found["writable"]["why"].startswith("Its disk is full")
@@ -61,7 +61,7 @@ def test_a_bookie_that_no_ledger_names_is_decommissioned() -> None:
     assert found["recover"]["why"].endswith("To remove it, decommission it")
 
 
-def test_only_the_problems_of_this_bookie() -> None:
+def test_the_page_of_a_bookie_has_only_its_problems() -> None:
     def problem(what: str, *bookies: str) -> Problem:
         return Problem("bad", what, "", bookies=bookies)
 

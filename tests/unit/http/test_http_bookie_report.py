@@ -25,7 +25,7 @@ ADDRESS = BookieAddress("b", "10.0.0.1", 3181, others=(Endpoint(ENDPOINT, "10.0.
 LONG_S = 30.0
 
 
-async def test_what_a_bookie_reports(tmp_path: Path) -> None:
+async def test_a_bookie_reports_its_state_and_directories(tmp_path: Path) -> None:
     second = tmp_path / "two"
     async with running_bookie(tmp_path / "one", more=[RealDisk(str(second))]) as bookie:
         found = bookie_report(bookie, "9.9", 7)
@@ -41,7 +41,7 @@ async def test_what_a_bookie_reports(tmp_path: Path) -> None:
         assert read_report(json.dumps(found)) == found
 
 
-async def test_why_it_is_read_only(tmp_path: Path) -> None:
+async def test_a_bookie_reports_why_it_is_read_only(tmp_path: Path) -> None:
     async with running_bookie(tmp_path) as bookie:
         bookie.hold_readonly(True)
         held = bookie_report(bookie, "", 0)
@@ -74,14 +74,14 @@ async def test_a_full_directory_is_named(tmp_path: Path) -> None:
 # -- what is taken from another process -------------------------------------------------------
 
 
-def test_unknown_names_are_left_out_and_missing_ones_are_none() -> None:
+def test_unknown_report_fields_are_dropped_and_missing_ones_are_none() -> None:
     shape = {"a": int, "b": str, "c": [int], "d": {"e": [str]}}
     assert taken('{"a": 1, "evil": 2, "d": {}}', shape) == {
         "a": 1, "b": None, "c": [], "d": {"e": []},
     }  # fmt: skip
 
 
-def test_a_report_of_another_version_can_be_shown() -> None:
+def test_a_report_of_another_version_is_shown() -> None:
     """The page of such a bookie was an unexpected error."""
     report = read_report('{"directories": [{"path": "/d"}]}')
     shown = with_fullness(report)
@@ -133,7 +133,7 @@ def refused(status: int) -> Exception:
     return error
 
 
-async def test_a_report_is_asked_for_once_in_its_interval() -> None:
+async def test_a_report_is_requested_once_per_interval() -> None:
     now_s, peer = 0.0, Peer('{"id": "b"}')
     reports = BookieReports(lambda: now_s, peer.fetch, LONG_S)
     for _ in range(3):
@@ -155,14 +155,16 @@ async def test_a_report_is_asked_for_once_in_its_interval() -> None:
         ("nonsense", "gave no usable answer", "Check that the bookie runs"),
     ],
 )
-async def test_why_there_is_no_report(answer: Any, missing: str, remedy: str) -> None:
+async def test_a_missing_report_has_a_reason_and_a_remedy(
+    answer: Any, missing: str, remedy: str
+) -> None:
     seen = await BookieReports(lambda: 0.0, Peer(answer).fetch, LONG_S).of("b", ADDRESS)
     assert seen.report is None
     assert missing in seen.missing
     assert remedy in seen.remedy
 
 
-async def test_bookies_that_cannot_be_asked() -> None:
+async def test_bookies_without_a_usable_http_address_have_no_report() -> None:
     reports = BookieReports(lambda: 0.0, Peer().fetch, LONG_S)
     silent = await reports.of("b", BookieAddress("b", "10.0.0.1", 3181))
     assert "--http HOST:PORT" in silent.remedy
@@ -179,7 +181,7 @@ async def test_a_page_does_not_wait_for_a_bookie_that_hangs() -> None:
     await reports.close()
 
 
-async def test_only_so_many_reports_are_kept() -> None:
+async def test_the_number_of_kept_reports_is_limited() -> None:
     peer = Peer('{"id": "b"}')
     reports = BookieReports(lambda: 0.0, peer.fetch, LONG_S)
     for number in range(REPORTS_MAX + 1):

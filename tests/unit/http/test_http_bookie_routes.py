@@ -113,7 +113,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     forget_memory("bookie-routes")
 
 
-async def test_a_server_beside_autorecovery_has_no_client_of_its_own(
+async def test_a_server_beside_autorecovery_opens_no_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its client would read the addresses of all bookies, and there is one beside every bookie."""
@@ -143,7 +143,7 @@ async def test_a_server_beside_autorecovery_has_no_client_of_its_own(
     assert not connected
 
 
-async def test_the_page_of_a_bookie(world: World) -> None:
+async def test_the_route_of_a_bookie_returns_its_page(world: World) -> None:
     found = await until(
         lambda: world.get(world.page), "its report", right=lambda one: one["report"] is not None
     )
@@ -159,7 +159,7 @@ async def test_the_page_of_a_bookie(world: World) -> None:
     assert found["actions"]["decommission"]["possible"]
 
 
-async def test_a_bookie_that_nobody_knows(world: World) -> None:
+async def test_an_unknown_bookie_is_not_found(world: World) -> None:
     near = world.bookie.bookie_id[:-1]
     status, answer = await world.ask("GET", f"/api/v1/quire/bookies/{near}")
     assert status == 404
@@ -171,12 +171,12 @@ async def test_a_bookie_that_nobody_knows(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["readonly", "a%20b", "a%2Fb", "x" * 2000])
-async def test_an_impossible_id(world: World, name: str) -> None:
+async def test_an_impossible_bookie_id_is_refused(world: World, name: str) -> None:
     status, _ = await world.ask("GET", f"/api/v1/quire/bookies/{name}")
     assert status in (400, 404)
 
 
-async def test_its_ledgers_in_pages(world: World) -> None:
+async def test_the_ledgers_of_a_bookie_are_paged(world: World) -> None:
     for _ in range(5):
         await (await world.client.create_ledger(
             ensemble_size=1, write_quorum=1, ack_quorum=1
@@ -192,7 +192,7 @@ async def test_its_ledgers_in_pages(world: World) -> None:
     assert (await world.ask("GET", f"{world.page}/ledgers?limit=1001"))[0] == 400
 
 
-async def test_it_is_made_read_only_and_writable(world: World) -> None:
+async def test_a_bookie_is_made_read_only_and_writable(world: World) -> None:
     path = f"{world.page}/readonly"
     assert await world.ask("PUT", path, {"readOnly": True}) == (200, {"readOnly": True})
     assert not world.bookie.writable
@@ -203,7 +203,7 @@ async def test_it_is_made_read_only_and_writable(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", [HttpOptions(token=OTHER_TOKEN)], indirect=True, ids=["other"])
-async def test_a_bookie_with_a_token_that_this_server_lacks(world: World) -> None:
+async def test_a_bookie_whose_token_this_server_lacks_is_reported(world: World) -> None:
     status, answer = await world.ask("PUT", f"{world.page}/readonly", {"readOnly": True})
     assert status == 400
     assert "needs a token" in answer["error"]["what"]
@@ -223,7 +223,7 @@ async def test_a_bookie_with_a_token_that_this_server_lacks(world: World) -> Non
 
 
 @pytest.mark.parametrize("world", [HttpOptions()], indirect=True, ids=["none"])
-async def test_a_bookie_that_changes_nothing_over_http(world: World) -> None:
+async def test_a_bookie_without_a_token_refuses_changes(world: World) -> None:
     status, answer = await world.ask("PUT", f"{world.page}/readonly", {"readOnly": True})
     assert status == 400
     assert "says: this server has no token, so it changes nothing" in answer["error"]["what"]
@@ -231,7 +231,7 @@ async def test_a_bookie_that_changes_nothing_over_http(world: World) -> None:
     assert world.bookie.writable
 
 
-async def test_a_bookie_that_hangs_is_not_waited_for(
+async def test_the_route_does_not_wait_for_a_hanging_bookie(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bookie_pages, "FORWARD_TIMEOUT_S", 0.01)
@@ -249,7 +249,7 @@ async def test_a_bookie_that_hangs_is_not_waited_for(
     assert answer["error"]["outcome_known"] is False
 
 
-async def test_a_decommissioning_is_taken_back(world: World) -> None:
+async def test_a_decommissioning_can_be_taken_back(world: World) -> None:
     store, name = world.client.metadata, world.bookie.bookie_id
     await give_order(store, name, Order(What.DRAIN, 0, "ops-1"), None)
     found = await world.get(world.page)
@@ -264,7 +264,7 @@ async def test_a_decommissioning_is_taken_back(world: World) -> None:
     assert (status, "cannot be cancelled" in answer["error"]["what"]) == (400, True)
 
 
-async def test_the_topology(world: World) -> None:
+async def test_the_topology_route_shows_regions_and_racks(world: World) -> None:
     name = world.bookie.bookie_id
     table = with_location(b"", name, "/eu/r1")
     await world.client.metadata.tree.commit(Create(LOCATIONS_NODE, table))
@@ -273,7 +273,7 @@ async def test_the_topology(world: World) -> None:
     assert (region["name"], rack["name"], rack["bookies"][0]["id"]) == ("eu", "r1", name)
 
 
-async def test_the_configuration_of_a_bookie(world: World) -> None:
+async def test_the_configuration_of_a_bookie_is_shown(world: World) -> None:
     found = await world.get(f"/api/v1/quire/configuration?bookie={world.bookie.bookie_id}")
     assert found == {"process": world.bookie.bookie_id, "version": "9.9", **SETTINGS}
     status, answer = await world.ask("GET", "/api/v1/quire/configuration")
@@ -282,7 +282,7 @@ async def test_the_configuration_of_a_bookie(world: World) -> None:
     assert status == 404
 
 
-async def test_the_settings_of_the_cluster(world: World) -> None:
+async def test_the_settings_of_the_cluster_are_shown(world: World) -> None:
     async def settings() -> dict[str, Any]:
         found = await world.get("/api/v1/quire/settings")
         return {one["name"]: one for one in found["settings"]}
@@ -307,7 +307,7 @@ async def test_the_settings_of_the_cluster(world: World) -> None:
     assert found["bookies being decommissioned"]["value"] == world.bookie.bookie_id
 
 
-async def test_a_bookie_that_starts_is_not_shutting_down_and_collects_nothing(
+async def test_a_starting_bookie_is_not_shutting_down_and_refuses_collection(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its log is loaded, but it waits for its registration, and its store may not have started."""

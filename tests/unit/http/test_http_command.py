@@ -29,7 +29,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object
     return ended.value.code, capsys.readouterr().err
 
 
-def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsafe_server_options_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     uri = f"sqlite:///{tmp_path}/m.db"
     bookie = ["bookie", "--metadata", uri, "--dir", str(tmp_path / "b"), "--port", "0"]
     short, good = tmp_path / "short", tmp_path / "good"
@@ -59,9 +61,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not (tmp_path / "m.db").exists()
 
 
-def test_a_token_file_that_is_not_there_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_token_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     uri, missing = f"sqlite:///{tmp_path}/m.db", str(tmp_path / "missing")
     status, text = refused(capsys, "http", "--metadata", uri, "--http-token-file", missing)
     assert status == 1
@@ -77,7 +77,7 @@ def test_a_token_file_that_is_not_there_is_named(
         ("http", [], "", 1),
     ],
 )
-def test_only_a_port_that_nobody_chose_gives_way(
+def test_only_the_default_port_may_be_replaced_by_the_next_free_one(
     command: str,
     more: list[str],
     configured: str,
@@ -101,7 +101,9 @@ def test_only_a_port_that_nobody_chose_gives_way(
     assert asked == [(8080, ports)]
 
 
-async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_next_free_port_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def log(event: str, **fields: object) -> None:
         pass
 
@@ -189,7 +191,7 @@ def test_a_token_file_is_never_shown(start: Callable[..., Started], tmp_path: Pa
         assert given == Started(HttpOptions(port=8080, token=TOKEN, reads_open=True), False)
 
 
-def test_nothing_can_be_changed_on_request(start: Callable[..., Started]) -> None:
+def test_the_read_only_option_disables_changes(start: Callable[..., Started]) -> None:
     for terminal in (True, False):
         given = start("--http-read-only", terminal=terminal)
         assert given == Started(HttpOptions(port=8080, read_only=True), False)
@@ -203,7 +205,7 @@ def test_reads_cannot_be_protected_without_a_token(start: Callable[..., str]) ->
     assert "--http-reads token requires --http-token-file" in start("--http-reads", "token")
 
 
-def test_other_accounts_do_not_see_the_token_on_the_command_line_of_the_browser(
+def test_the_token_is_not_on_the_command_line_of_the_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []

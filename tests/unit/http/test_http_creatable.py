@@ -9,7 +9,7 @@ from quire.http.views.creatable import Creatable, creatable
 from tests.support.objects import object_bench
 
 
-async def test_the_default_shape_and_smaller_ones(tmp_path: Path) -> None:
+async def test_the_default_and_smaller_ensembles_can_be_created(tmp_path: Path) -> None:
     async with object_bench(tmp_path) as bench:
         client = await bench.client()
         bookies = sorted((await client.bookies()).writable)
@@ -27,7 +27,7 @@ async def test_the_default_shape_and_smaller_ones(tmp_path: Path) -> None:
         assert await creatable(client) == well
 
 
-async def test_too_few_bookies_and_a_smaller_shape(tmp_path: Path) -> None:
+async def test_a_smaller_ensemble_is_offered_for_too_few_bookies(tmp_path: Path) -> None:
     for number, smaller in ((2, (2, 2, 2)), (1, None)):
         async with object_bench(tmp_path / str(number), bookies=number) as bench:
             client = await bench.client()
@@ -38,7 +38,7 @@ async def test_too_few_bookies_and_a_smaller_shape(tmp_path: Path) -> None:
             assert not found.places
 
 
-async def test_enough_bookies_in_one_rack(tmp_path: Path) -> None:
+async def test_enough_bookies_in_one_rack_are_not_creatable(tmp_path: Path) -> None:
     async with object_bench(tmp_path) as bench:
         bookies = (await (await bench.client()).bookies()).writable
         racks = PlacementConfig(locations=dict.fromkeys(bookies, "/r1"), enforce_racks=True)

@@ -76,7 +76,7 @@ def with_a_certificate(one: Metric) -> Metric:
 def metric_rows(metrics: list[Metric]) -> list[str]:
     metrics = list(map(with_a_certificate, metrics))
     for one in metrics:
-        assert not HANGS.search(one.help), f"the help of {one.name} is read alone: {one.help}"
+        assert not HANGS.search(one.help), f"the help of {one.name} must stand alone: {one.help}"
     rows = ["| name | type | meaning |", "|---|---|---|"]
     for one in metrics:
         name = DIRECTORY.sub("bookie_ledger_dir_PATH_usage", one.name)

@@ -36,7 +36,7 @@ async def serving(options: HttpOptions) -> AsyncIterator[str]:
         await server.stop()
 
 
-async def test_a_bookie_that_wants_a_token() -> None:
+async def test_a_bookie_that_requires_a_token_is_fetched_with_it() -> None:
     async with serving(HttpOptions(token=TOKEN)) as url:
         async with fetcher() as fetch:
             with pytest.raises(ClientError, match="answers with status 401"):
@@ -45,7 +45,7 @@ async def test_a_bookie_that_wants_a_token() -> None:
             assert "bookie_ledgers_count 7" in await fetch(url)
 
 
-async def test_a_certificate_of_the_cluster(
+async def test_a_certificate_of_the_clusters_authority_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Signed by the authority of the bookies, which this machine does not trust."""
@@ -71,14 +71,14 @@ async def test_a_certificate_of_the_cluster(
                 await fetch(url)
 
 
-async def test_what_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_oversized_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.http.server.fetch.METRICS_BYTES_MAX", 10)
     async with serving(HttpOptions()) as url, fetcher() as fetch:
         with pytest.raises(ClientError, match="more than 10 bytes"):
             await fetch(url)
 
 
-def test_where_a_token_may_be_sent() -> None:
+def test_a_token_is_sent_only_to_loopback_or_a_proven_bookie() -> None:
     """Bookies say themselves where they are: in clear text it goes nowhere."""
     for url in ("http://127.0.0.1:1/metrics", "http://[::1]/m", "http://localhost:8080/metrics"):
         assert may_send_token(url, proven=False), url
@@ -89,7 +89,7 @@ def test_where_a_token_may_be_sent() -> None:
         assert not may_send_token(url, proven=True), url
 
 
-def test_what_proves_who_is_there() -> None:
+def test_only_the_clusters_own_authority_proves_a_bookie() -> None:
     """A certificate that any machine trusts proves a name, and no bookie."""
     assert proves(TlsClientConfig(ca="authority.pem"))
     assert not proves(None)
@@ -97,5 +97,5 @@ def test_what_proves_who_is_there() -> None:
     assert not proves(TlsClientConfig(ca="authority.pem", verify_host_name=False))
 
 
-def test_a_token_is_not_in_what_is_said_of_the_options() -> None:
+def test_a_token_is_not_in_the_repr_of_the_options() -> None:
     assert TOKEN not in repr(HttpOptions(token=TOKEN, bookies_token=TOKEN))

@@ -21,13 +21,13 @@ def test_the_first_rate_is_the_mean_since_the_start() -> None:
     assert JobPaces().of("a", job(100, 10), 10_000) == Pace(10.0, 1.0, 90.0)
 
 
-def test_then_it_is_that_of_the_last_minute() -> None:
+def test_later_rates_are_those_of_the_last_minute() -> None:
     paces = JobPaces()
     paces.of("a", job(100), 100_000)
     assert paces.of("a", job(140, 2), 104_000) == Pace(10.0, 0.5, 86.0)
 
 
-def test_what_nobody_looked_at_for_long_still_counts() -> None:
+def test_a_job_that_was_not_observed_for_long_keeps_its_rate() -> None:
     paces = JobPaces()
     paces.of("a", job(100), 100_000)
     later_s = 100 + 10 * WINDOW_S
@@ -36,7 +36,7 @@ def test_what_nobody_looked_at_for_long_still_counts() -> None:
     assert paces.of("a", job(900), int(later_s * 1000) + 4_000).bytes_per_s == 50.0
 
 
-def test_a_pause_does_not_make_a_job_slow() -> None:
+def test_a_pause_does_not_lower_the_rate_of_a_job() -> None:
     paces = JobPaces()
     paces.of("a", job(100), 10_000)
     assert paces.of("a", job(100, paused=True), 20_000) == Pace()
@@ -44,19 +44,19 @@ def test_a_pause_does_not_make_a_job_slow() -> None:
     assert paces.of("a", job(200), 504_000).bytes_per_s == 25.0
 
 
-def test_another_pass_begins_anew() -> None:
+def test_another_pass_starts_a_new_rate() -> None:
     paces = JobPaces()
     paces.of("a", job(900), 10_000)
     assert paces.of("a", job(100), 20_000) == Pace(), "no mean over the time of the first pass"
     assert paces.of("a", job(140), 24_000).bytes_per_s == 10.0
 
 
-def test_without_bytes_the_ledgers_count() -> None:
+def test_the_rate_counts_ledgers_if_bytes_are_unknown() -> None:
     pace = JobPaces().of("a", job(0, 25, total=0), 50_000)
     assert pace == Pace(None, 0.5, 150.0)
 
 
-def test_a_job_that_has_just_begun_has_no_rate() -> None:
+def test_a_job_that_has_just_started_has_no_rate() -> None:
     assert JobPaces().of("a", job(10), 500) == Pace()
 
 
@@ -68,7 +68,7 @@ def test_old_jobs_are_forgotten() -> None:
     assert 0 not in paces._samples
 
 
-def test_the_progress_of_autorecovery() -> None:
+def test_the_progress_of_autorecovery_is_estimated() -> None:
     paces = JobPaces()
     assert paces.repair(0, 0) is None
     first = paces.repair(100, 10_000)

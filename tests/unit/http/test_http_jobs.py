@@ -33,7 +33,7 @@ async def test_a_request_with_other_options_does_not_get_the_running_job() -> No
         await jobs.close()
 
 
-async def test_one_job_too_many_is_no_failure_of_the_server() -> None:
+async def test_a_job_over_the_limit_is_refused_with_status_409() -> None:
     jobs = Jobs(SystemClock())
     try:
         for number in range(RUNNING_MAX):

@@ -55,7 +55,7 @@ async def test_pages_begin_with_the_newest(client: Client) -> None:
     assert found.newest("x", 2) == []
 
 
-async def test_it_is_made_again_after_its_interval(client: Client) -> None:
+async def test_the_ledger_index_is_rebuilt_after_its_interval(client: Client) -> None:
     now_s = 0.0
     index = LedgerIndex(lambda: now_s, LONG_S)
     await index.of(client)
@@ -74,7 +74,7 @@ async def test_an_index_of_too_many_ledgers_is_a_lower_bound(
     assert (found.ledgers, found.whole, list(found.by_bookie["a"])) == (4, False, [0, 1, 2, 3])
 
 
-async def test_the_last_index_stays_while_the_store_does_not_answer(
+async def test_the_last_index_is_used_while_the_store_does_not_answer(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0
@@ -87,10 +87,10 @@ async def test_the_last_index_stays_while_the_store_does_not_answer(
 
     monkeypatch.setattr(type(client.metadata), "read_ledger", away)
     assert (await index.of(client)).count("a") == 6
-    assert index.age_s == INDEX_INTERVAL_S, "it was not made again"
+    assert index.age_s == INDEX_INTERVAL_S, "the index was not rebuilt"
 
 
-async def test_metadata_that_cannot_be_read_is_counted(
+async def test_unreadable_metadata_is_counted(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from quire.errors import UnreadableMetadataError

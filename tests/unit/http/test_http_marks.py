@@ -55,7 +55,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return begun
 
 
-async def test_who_looks_shares_a_count(client: Client, walks: list[int]) -> None:
+async def test_concurrent_requests_share_one_count(client: Client, walks: list[int]) -> None:
     now_s = 0.0
     counts = MarkCounts(lambda: now_s, LONG_S)
     found = await asyncio.gather(*(counts.of(client) for _ in range(5)))
@@ -71,7 +71,7 @@ async def test_who_looks_shares_a_count(client: Client, walks: list[int]) -> Non
     await counts.close()
 
 
-async def test_nobody_waits_for_the_end_of_a_count(
+async def test_no_request_waits_for_the_end_of_a_count(
     client: Client, walks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observations, "PAUSE_S", LONG_S)
@@ -104,7 +104,7 @@ async def test_a_count_that_took_long_is_not_repeated_soon(
     await counts.close()
 
 
-async def test_one_error_in_a_long_count_does_not_last(
+async def test_an_error_in_a_long_count_is_soon_retried(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every page was an error for ten times as long as the failed count had taken."""
@@ -136,7 +136,7 @@ async def test_one_error_in_a_long_count_does_not_last(
     await counts.close()
 
 
-async def test_a_failure_that_cannot_be_decoded_hides_nothing(client: Client) -> None:
+async def test_an_undecodable_failure_note_hides_no_other(client: Client) -> None:
     """A later version wrote the note, or a worker deleted it between two reads of the count."""
     key = ("autorecovery", "failures", "1")
     later = {**asdict(LastFailure("no room", 7, 1, 8, "a worker")), "of_a_later_version": 1}
@@ -147,7 +147,7 @@ async def test_a_failure_that_cannot_be_decoded_hides_nothing(client: Client) ->
     assert "2 ledgers could not be repaired, such as ledger 3: no room" in said
 
 
-async def test_a_ledger_that_is_repaired_during_the_count_does_not_fail(
+async def test_a_ledger_repaired_during_the_count_is_not_an_error(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def repaired(*_: object, **__: object) -> None:
@@ -158,7 +158,7 @@ async def test_a_ledger_that_is_repaired_during_the_count_does_not_fail(
     assert (told.failing, told.failures) == (0, ())
 
 
-async def test_a_store_that_does_not_answer_is_told_of() -> None:
+async def test_a_count_reports_a_store_that_does_not_answer() -> None:
     counts = MarkCounts(lambda: 0.0, LONG_S)
 
     class Away:

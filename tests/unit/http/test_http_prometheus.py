@@ -117,7 +117,7 @@ async def world() -> AsyncIterator[tuple[FakePrometheus, HandClock, PrometheusHi
         await runner.cleanup()
 
 
-async def test_the_values_of_a_day() -> None:
+async def test_prometheus_values_of_a_day_are_read() -> None:
     async with world() as (fake, _, history):
         fake.missing = {5}
         found = await history.read(DAY_S)
@@ -141,7 +141,7 @@ async def test_prometheus_accepts_every_query(range_s: int, instance: str | None
     assert len(fake.asked) == len(found.values)
 
 
-def test_only_the_instance_of_a_bookie_gets_into_a_query() -> None:
+def test_a_label_value_cannot_escape_its_quotation_marks() -> None:
     """The value of a label cannot end its quotation marks."""
     hostile = 'x"} or vector(1) or {a="b\\'
     for query in queries(120, {"instance": hostile}, one_bookie=True).values():
@@ -162,21 +162,21 @@ async def test_every_metric_is_selected_by_the_labels_of_the_cluster() -> None:
         assert one["query"].count('cluster="orders"') == metrics, one["query"]
 
 
-def test_a_label_that_cannot_be_used() -> None:
+def test_an_invalid_label_is_refused() -> None:
     assert checked_label("cluster=a=b") == ("cluster", "a=b")
     for text in ("cluster", "=a", "my-cluster=a", ""):
         with pytest.raises(UsageError, match="--prometheus-label"):
             checked_label(text)
 
 
-async def test_a_value_that_is_no_number_is_missing() -> None:
+async def test_a_value_that_is_not_a_number_is_missing() -> None:
     async with world() as (fake, _, history):
         fake.value = lambda number: ["NaN", "+Inf", "1.23456"][number % 3]
         found = await history.read(DAY_S)
     assert found.values["adds_per_s"][:3] == [None, None, 1.235]
 
 
-async def test_an_answer_is_kept_while_it_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_is_cached_while_it_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as (fake, clock, history):
         await asyncio.gather(*(history.read(DAY_S) for _ in range(3)))
         asked = len(fake.asked)
@@ -206,7 +206,9 @@ async def test_an_answer_is_kept_while_it_is_current(monkeypatch: pytest.MonkeyP
     ],
     ids=["refused", "vector", "list", "half", "html", "redirect", "large"],
 )  # fmt: skip
-async def test_another_answer(answer: Callable[[], web.Response], said: str) -> None:
+async def test_an_unexpected_answer_of_prometheus_is_an_error(
+    answer: Callable[[], web.Response], said: str
+) -> None:
     async with world() as (fake, _, history):
         fake.answer = answer()
         with pytest.raises(HistoryError, match=said) as caught:
@@ -217,7 +219,9 @@ async def test_another_answer(answer: Callable[[], web.Response], said: str) -> 
     assert metric.samples[0].value == 1
 
 
-async def test_prometheus_is_silent_or_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_prometheus_is_retried_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It is asked again after a while, and not by everybody who looks."""
     monkeypatch.setattr(module, "QUERY_TIMEOUT_S", 0.05)
     async with world() as (fake, clock, history):
@@ -239,7 +243,7 @@ async def test_prometheus_is_silent_or_away(monkeypatch: pytest.MonkeyPatch) -> 
         assert "--prometheus" in caught.value.remedy
 
 
-def test_a_value_outside_of_the_range_is_dropped() -> None:
+def test_a_value_outside_the_range_is_dropped() -> None:
     answer = {"resultType": "matrix", "result": [{"values": [[-100, "1"], [10, "2"], [1e9, "3"]]}]}
     values = values_of(json.dumps({"status": "success", "data": answer}), 0, 10)
     assert [value for value in values if value is not None] == [2]
@@ -251,13 +255,13 @@ def test_a_value_outside_of_the_range_is_dropped() -> None:
      "http://me:a/secret@p", "http://me:1/secret@p", "ftp://me:secret@p",
      "http://p:9090/?query=up", "http://p#x"],
 )  # fmt: skip
-def test_a_url_that_cannot_be_used(url: str) -> None:
+def test_an_invalid_prometheus_url_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="--prometheus") as caught:
         checked_url(url)
     assert "secret" not in str(caught.value)
 
 
-def test_a_url_may_have_a_path() -> None:
+def test_a_prometheus_url_may_have_a_path() -> None:
     assert checked_url("https://p:9090/below/") == "https://p:9090/below"
     assert checked_url("http://p") == "http://p"
 
@@ -320,7 +324,7 @@ def matchers(expression: Any) -> list[Any]:
     return found
 
 
-async def test_a_server_behind_a_path() -> None:
+async def test_a_prometheus_server_below_a_path_is_queried() -> None:
     async with world() as (fake, clock, history):
         async with prometheus_fetcher() as fetch:
             below = PrometheusHistory(f"{history._url}/below", fetch, clock)

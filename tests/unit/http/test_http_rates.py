@@ -50,7 +50,7 @@ class Bookies:
         return f"# HELP x y\n{ADDS} {self.adds}\n{P99} 1.5\nbookie_ledgers_count 7\n"
 
 
-async def test_a_rate_needs_two_looks() -> None:
+async def test_a_rate_needs_two_observations() -> None:
     world, known = Bookies(), {"a": address("a")}
     rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)
     (first,) = (await rates.of(known)).values()
@@ -75,7 +75,7 @@ async def test_damage_and_the_limit_of_free_space_are_read() -> None:
     assert rates.min_free_bytes == {"a": 268435456}
 
 
-async def test_several_who_look_share_one_look() -> None:
+async def test_concurrent_requests_share_one_observation() -> None:
     world, known = Bookies(), {"a": address("a")}
     rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)
     await asyncio.gather(*(rates.of(known) for _ in range(10)))
@@ -84,8 +84,8 @@ async def test_several_who_look_share_one_look() -> None:
     assert len(world.asked) == 1
 
 
-async def test_a_look_that_fails_is_not_repeated_at_once() -> None:
-    """Each who asked began another one."""
+async def test_a_failed_observation_is_not_repeated_at_once() -> None:
+    """Each request once started another observation."""
     looks, now_s, told = 0, 0.0, []
     asyncio.get_running_loop().set_exception_handler(lambda loop, what: told.append(what))
 
@@ -103,7 +103,7 @@ async def test_a_look_that_fails_is_not_repeated_at_once() -> None:
     assert looks == 2
 
 
-async def test_what_is_no_rate() -> None:
+async def test_no_rate_is_computed_after_a_restart_or_an_old_observation() -> None:
     """A restarted bookie or an old read gives no rate."""
     world, known = Bookies(), {"a": address("a")}
     rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)
@@ -117,7 +117,7 @@ async def test_what_is_no_rate() -> None:
     assert (await rates.of(known))["a"]["adds_per_s"] is None
 
 
-async def test_one_that_tells_nonsense_takes_nothing_from_the_others() -> None:
+async def test_a_bookie_with_malformed_metrics_does_not_affect_the_others() -> None:
     """Its sizes were no numbers, and no bookie had rates any more."""
     told = ("1.2.3", "1e999", "..")
 
@@ -136,7 +136,7 @@ async def test_one_that_tells_nonsense_takes_nothing_from_the_others() -> None:
     assert rates.directories == {"a": {"/good": 0.25}, "b": {"/good": 0.25}}
 
 
-async def test_a_bookie_that_lies_cannot_make_the_sums_infinite() -> None:
+async def test_a_bookie_with_false_metrics_cannot_make_the_sums_infinite() -> None:
     """No page could be shown any more, because JSON has no infinite numbers."""
     now_s, told = 0.0, "-1.7e308"
     tiny = "0." + "0" * 300 + "1"
@@ -159,7 +159,7 @@ async def test_a_bookie_that_lies_cannot_make_the_sums_infinite() -> None:
     assert rates.directories == {"a": {}, "b": {}}
 
 
-async def test_one_that_does_not_answer_has_none() -> None:
+async def test_a_bookie_that_does_not_answer_has_no_rates() -> None:
     world, known = Bookies(), {"a": address("a"), "b": BookieAddress("b", "h", 1)}
     world.fails = True
     rates = Rates(lambda: world.now_s, world.fetch, PATIENT_S)
@@ -168,7 +168,7 @@ async def test_one_that_does_not_answer_has_none() -> None:
     assert set(await rates.of(known)) == {"a"}
 
 
-async def test_not_all_are_asked_at_once() -> None:
+async def test_the_number_of_concurrent_requests_for_metrics_is_limited() -> None:
     world = Bookies()
     known = {f"b{n}": address(f"b{n}") for n in range(3 * BOOKIES_AT_ONCE)}
     await Rates(lambda: world.now_s, world.fetch, PATIENT_S).of(known)
@@ -176,7 +176,7 @@ async def test_not_all_are_asked_at_once() -> None:
     assert world.most_at_once == BOOKIES_AT_ONCE
 
 
-def test_where_it_is_asked() -> None:
+def test_the_metrics_url_comes_from_the_registration() -> None:
     assert metrics_url(address("a", "https", "fe80::1")) == "https://[fe80::1]:8080/metrics"
     found = Found(writable={"a": address("a", "https", "fe80::1")}, readonly={})
     assert _described(found, "a")["http"] == ["https://[fe80::1]:8080"]
@@ -184,12 +184,12 @@ def test_where_it_is_asked() -> None:
     assert metrics_url(BookieAddress("a", "h", 1)) is None
 
 
-def test_what_is_read() -> None:
+def test_only_known_numeric_metrics_are_parsed() -> None:
     text = f"{ADDS} 3\n{P99} NaN\nbookie_WRITE_BYTES many\nquire_other 5\n{ADDS}x 9\n"
     assert parsed(text) == {ADDS: 3.0}
 
 
-def test_together() -> None:
+def test_rates_of_several_bookies_are_combined() -> None:
     """Counters are summed, the largest latency counts, and unknown values are None."""
     one = dict.fromkeys(together({}), None)
     slow = {**one, "adds_per_s": 2.0, "add_p99_ms": 9.0}
@@ -199,7 +199,7 @@ def test_together() -> None:
     assert found["reads_per_s"] is None
 
 
-async def test_nobody_waits_for_a_slow_bookie() -> None:
+async def test_no_request_waits_for_a_slow_bookie() -> None:
     """The previous result is shown meanwhile, and only one read runs at a time."""
     world, known = Bookies(), {"a": address("a")}
     go = asyncio.Event()

@@ -52,7 +52,7 @@ def values(metrics: Any) -> dict[str, float]:
     return {one.name: one.samples[0].value for one in found}
 
 
-async def test_since_when_it_is_away() -> None:
+async def test_an_unreachable_store_is_reported_with_its_time() -> None:
     store = Store()
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)
     await reach.look()
@@ -78,7 +78,7 @@ async def test_since_when_it_is_away() -> None:
     assert values(reach.metrics())["quire_metadata_unreachable_since_seconds"] == 0
 
 
-async def test_silence_is_away_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_store_counts_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_TIMEOUT_S", 0.01)
     store = Store()
     store.silent = True
@@ -87,7 +87,7 @@ async def test_silence_is_away_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reach.since_ms == 1_000_000
 
 
-async def test_an_error_that_nobody_expected_does_not_end_the_questions(
+async def test_an_unexpected_error_does_not_end_the_probes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store once seemed reachable forever afterwards."""
@@ -108,7 +108,7 @@ async def test_an_error_that_nobody_expected_does_not_end_the_questions(
     await reach.stop()
 
 
-async def test_a_server_that_cannot_be_asked_does_not_end_the_questions(
+async def test_a_failing_port_probe_does_not_end_the_probes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store seemed to be away forever, although it answered again."""
@@ -133,7 +133,7 @@ async def test_a_server_that_cannot_be_asked_does_not_end_the_questions(
 
 
 @pytest.mark.parametrize("error", [MetadataUnavailableError("no"), TimeoutError()])
-async def test_a_metric_says_that_those_of_the_cluster_are_missing(error: Exception) -> None:
+async def test_a_metric_shows_that_the_cluster_metrics_are_missing(error: Exception) -> None:
     """No alert fires for a metric that is missing."""
 
     class Unread(ClusterView):
@@ -156,7 +156,7 @@ async def test_a_host_name_that_is_not_valid_is_named() -> None:
     assert why.startswith("its host name is not valid")
 
 
-async def test_what_is_asked_while_it_goes_away_is_given_up(
+async def test_pending_reads_are_cancelled_when_the_store_becomes_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Requests that change something are not cancelled, because their outcome would be unknown."""
@@ -188,11 +188,11 @@ async def test_what_is_asked_while_it_goes_away_is_given_up(
     with pytest.raises(MetadataUnavailableError):
         await asked
     assert ended == [True]
-    assert await quick.handler(CALL) == "done", "what needs no store goes on"
+    assert await quick.handler(CALL) == "done", "calls that need no store continue"
     await reach.stop()
 
 
-async def test_nobody_connects_meanwhile() -> None:
+async def test_no_client_connects_while_the_store_is_unreachable() -> None:
     store, asked = Store(), []
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)
 
@@ -246,7 +246,7 @@ async def test_the_last_known_state_is_marked_with_its_age_and_a_problem() -> No
     assert (await route.handler(CALL))["old_since_ms"] is None
 
 
-async def test_the_number_of_problems_is_that_of_the_last_overview() -> None:
+async def test_the_problem_count_comes_from_the_last_overview() -> None:
     """It costs no overview while there is a recent one, and counts a store that is away."""
     store, looks = Store(), 0
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)
@@ -307,7 +307,7 @@ async def test_an_unsteady_store_is_one_problem() -> None:
     assert (await route.handler(CALL))["problems"] == []
 
 
-async def test_the_state_is_known_although_nobody_has_looked(
+async def test_the_state_is_known_without_an_earlier_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(last_known, "KEEP_INTERVAL_S", 0)
@@ -337,12 +337,12 @@ async def test_the_state_is_known_although_nobody_has_looked(
     before = answered
     found = await route.handler(CALL)
     assert (found["answered"], found["old_since_ms"]) == (before, 1_000_000)
-    assert not keeping.done(), "a store that is away ends nothing"
+    assert not keeping.done(), "an unreachable store ends no request"
     keeping.cancel()
     await asyncio.wait([keeping])
 
 
-async def test_nothing_is_known_before_the_first_answer() -> None:
+async def test_no_last_state_is_returned_before_the_first_answer() -> None:
     store = Store()
     store.error = MetadataUnavailableError("no")
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)
@@ -357,7 +357,7 @@ async def test_nothing_is_known_before_the_first_answer() -> None:
         await route.handler(CALL)
 
 
-async def test_each_request_has_its_own_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_request_has_its_own_last_known_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(last_known, "KEPT_MAX", 2)
     store = Store()
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)
@@ -400,7 +400,7 @@ async def test_other_errors_are_not_hidden_by_the_last_known_state() -> None:
         await route.handler(CALL)
 
 
-async def test_a_store_that_comes_and_goes() -> None:
+async def test_repeated_outages_of_the_store_are_one_problem() -> None:
     store = Store()
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)
     for _ in range(3):
@@ -426,7 +426,7 @@ async def test_a_store_that_comes_and_goes() -> None:
     assert metadata_unsteady(uri, [Outage(1, 2)], 3) == [], "a restart"
 
 
-async def test_why_a_store_is_silent() -> None:
+async def test_a_port_probe_tells_whether_a_store_hangs_or_is_stopped() -> None:
     """A ZooKeeper that hangs accepts connections, and one that was killed does not."""
     listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]

@@ -102,7 +102,7 @@ def put(store: SeriesStore, world: World, value: float | None, *names: str) -> N
 # -- the store --------------------------------------------------------------------------------
 
 
-def test_values_come_back_in_order_with_their_times() -> None:
+def test_recorded_values_are_returned_in_order_with_their_times() -> None:
     world = World()
     store = SeriesStore(world)
     for value in (1.0, 2.0, 3.0):
@@ -117,7 +117,7 @@ def test_values_come_back_in_order_with_their_times() -> None:
     assert store.read(900, "b").values["adds_per_s"] == []
 
 
-def test_the_oldest_values_make_room() -> None:
+def test_the_oldest_values_are_overwritten() -> None:
     world = World()
     store = SeriesStore(world)
     for value in range(SLOTS + 5):
@@ -130,7 +130,7 @@ def test_the_oldest_values_make_room() -> None:
 
 
 def test_time_without_samples_is_a_gap() -> None:
-    """Both clocks go on while a process stands still, and one of them while a computer sleeps."""
+    """Both clocks continue while a process is stopped, and one of them while a computer sleeps."""
     world = World()
     store = SeriesStore(world)
     put(store, world, 1.0, "a")
@@ -147,7 +147,7 @@ def test_time_without_samples_is_a_gap() -> None:
     assert store.read(SPAN_S).values["adds_per_s"] == [None] * (SLOTS - 1) + [4]
 
 
-def test_a_calendar_that_is_set_back_moves_no_value() -> None:
+def test_setting_the_calendar_back_moves_no_value() -> None:
     world = World()
     store = SeriesStore(world)
     put(store, world, 1.0)
@@ -158,7 +158,7 @@ def test_a_calendar_that_is_set_back_moves_no_value() -> None:
     assert found.first_s == BEGIN_S - 600
 
 
-def test_samples_that_are_a_little_late_make_no_gap() -> None:
+def test_slightly_late_samples_leave_no_gap() -> None:
     world = World()
     store = SeriesStore(world)
     for late_s in (0.0, 2.0, -1.0, 3.0):
@@ -168,7 +168,7 @@ def test_samples_that_are_a_little_late_make_no_gap() -> None:
     assert store.read(900).values["adds_per_s"] == [1, 1, 1, 1]
 
 
-def test_what_is_older_than_the_range_is_left_out() -> None:
+def test_values_older_than_the_range_are_omitted() -> None:
     """Also if no sample was taken since."""
     world = World()
     store = SeriesStore(world)
@@ -195,7 +195,7 @@ def test_the_number_of_bookies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert (store.bookies, store.left_out) == ({"a", "b"}, 2)
 
 
-def test_the_memory_of_a_hundred_bookies() -> None:
+def test_the_memory_for_a_hundred_bookies_matches_the_documentation() -> None:
     """The page on the dashboard says 2.4 MB."""
     world = World()
     tracemalloc.start()
@@ -212,7 +212,7 @@ def test_the_memory_of_a_hundred_bookies() -> None:
 # -- the recorder -----------------------------------------------------------------------------
 
 
-async def test_a_sample_of_the_cluster_and_of_each_bookie() -> None:
+async def test_a_sample_has_the_cluster_and_each_bookie() -> None:
     world = World("a", "b")
     recorder = world.recorder()
     await world.samples(recorder, 3, adds=50)
@@ -224,7 +224,7 @@ async def test_a_sample_of_the_cluster_and_of_each_bookie() -> None:
     assert recorder.store.read(900, "a").values["adds_per_s"] == [None, 5, 5]
 
 
-async def test_a_bookie_that_is_away_has_a_gap() -> None:
+async def test_an_absent_bookie_has_a_gap() -> None:
     world = World("a", "b")
     recorder = world.recorder()
     await world.samples(recorder, 2, adds=50)
@@ -249,7 +249,7 @@ async def test_the_bookies_are_sampled_while_the_metadata_store_is_away() -> Non
     assert found["bookies"] == [1, 1, None, None]
 
 
-async def test_a_count_that_is_not_complete_is_not_shown() -> None:
+async def test_an_incomplete_count_is_not_shown() -> None:
     world = World("a")
     world.marked = MarkCount(marked=3, whole=False)
     recorder = world.recorder()
@@ -263,7 +263,7 @@ async def until(world: World, asked: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_it_samples_from_the_start_or_while_somebody_looks(
+async def test_sampling_runs_always_or_only_while_it_is_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recording, "STEP_S", 0.001)
@@ -311,7 +311,7 @@ async def ask(routes: SeriesRoutes, query: Mapping[str, str]) -> Any:
     return await route.handler(call)
 
 
-async def test_the_route() -> None:
+async def test_the_series_route_returns_the_recorded_values() -> None:
     world = World("a")
     recorder = world.recorder()
     await world.samples(recorder, 2, adds=50)
@@ -338,7 +338,7 @@ async def test_the_route() -> None:
     assert "--prometheus" in caught.value.remedy
 
 
-async def test_before_the_first_sample_every_bookie_may_exist() -> None:
+async def test_the_series_route_accepts_any_bookie_before_the_first_sample() -> None:
     recorder = World("a").recorder(always=False)
     found = await ask(SeriesRoutes(recorder, None), {"bookie": "a"})
     assert found["series"]["adds_per_s"] == []

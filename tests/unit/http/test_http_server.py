@@ -204,7 +204,7 @@ def parsed(got: bytes) -> Answer:
 # -- what is let in ---------------------------------------------------------------------------
 
 
-async def test_with_the_token_everything_is_answered() -> None:
+async def test_every_request_with_the_token_is_answered() -> None:
     async with serving() as (server, world):
         assert (await ask(server, "GET", "/look?number=3")).json == {"number": 3}
         assert (await ask(server, "GET", "/look/?number=3")).json == {"number": 3}
@@ -219,7 +219,7 @@ async def test_with_the_token_everything_is_answered() -> None:
         assert (await ask(server, "GET", "/look", named)).status == 200
 
 
-async def test_head_is_get_without_the_body() -> None:
+async def test_head_returns_the_headers_of_get_without_a_body() -> None:
     async with serving(PROTECTED) as (server, world):
         for target in ("/probe", "/look?number=3", "/look/?number=3", "/things/7", "/nothing"):
             full, bare = await ask(server, "GET", target), await ask(server, "HEAD", target)
@@ -243,7 +243,7 @@ async def test_head_is_get_without_the_body() -> None:
         (replace(BARE, read_only=True), "", 403, "read-only", "read-only"),
     ],
 )
-async def test_a_client_that_may_not_change_anything_can_still_read(
+async def test_a_client_without_permission_to_change_can_still_read(
     options: HttpOptions, token: str, status: int, said: str, state: str
 ) -> None:
     async with serving(options) as (server, world):
@@ -259,7 +259,7 @@ async def test_a_client_that_may_not_change_anything_can_still_read(
         assert (read.json, read.headers["Quire-Changes"]) == ({"number": 3}, state)
 
 
-async def test_a_read_only_server_protects_what_it_shows() -> None:
+async def test_a_read_only_server_requires_the_token_for_protected_reads() -> None:
     async with serving(replace(PROTECTED, read_only=True)) as (server, world):
         assert (await ask(server, "GET", "/look", token="")).status == 401
         assert (await ask(server, "GET", "/look")).status == 200
@@ -309,7 +309,7 @@ async def test_answers_cannot_be_framed_kept_or_read_by_other_pages() -> None:
         assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
 
 
-async def test_pages_of_other_sites_make_the_server_do_nothing() -> None:
+async def test_requests_of_other_sites_pages_are_refused() -> None:
     """A page could have whole ledgers read from all bookies, with an image for each."""
     async with serving() as (server, world):
         for site in ("cross-site", "same-site"):
@@ -360,7 +360,7 @@ async def test_a_browser_loads_a_file_of_the_dashboard_again_only_if_it_changed(
         {"Cookie": f"token={TOKEN}"},
     ],
 )
-async def test_without_the_token_nothing_is_answered_but_probes(headers: dict[str, str]) -> None:
+async def test_only_probes_are_answered_without_the_token(headers: dict[str, str]) -> None:
     async with serving(PROTECTED) as (server, world):
         for method, target in [*CHANGES, ("GET", "/look"), ("GET", "/api/v1/openapi.json")]:
             body: Any = {"number": 1} if method == "PUT" else b""
@@ -382,8 +382,8 @@ async def test_without_the_token_nothing_is_answered_but_probes(headers: dict[st
     ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "", "localhost@evil.example",
      "127.0.0.1, evil.example", "10.0.0.1", "0.0.0.0"],
 )  # fmt: skip
-async def test_a_name_that_is_not_ours_is_refused(host: str) -> None:
-    """DNS rebinding."""
+async def test_a_foreign_host_name_is_refused(host: str) -> None:
+    """The server must not be reachable through DNS rebinding."""
     async with serving() as (server, world):
         answer = await ask(server, "PUT", "/change", {"Host": host}, {"number": 1})
         assert answer.status in (400, 403)
@@ -391,7 +391,7 @@ async def test_a_name_that_is_not_ours_is_refused(host: str) -> None:
         assert world.changed == []
 
 
-async def test_further_names_can_be_given() -> None:
+async def test_additional_host_names_can_be_configured() -> None:
     async with serving(replace(OPTIONS, names=("bookie7.example",))) as (server, _):
         assert (await ask(server, "GET", "/look", {"Host": "bookie7.example:8080"})).status == 200
         assert (await ask(server, "GET", "/look", {"Host": "bookie8.example"})).status == 403
@@ -408,7 +408,7 @@ async def test_further_names_can_be_given() -> None:
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-async def test_pages_of_other_sites_change_nothing(headers: dict[str, str]) -> None:
+async def test_changes_by_pages_of_other_sites_are_refused(headers: dict[str, str]) -> None:
     async with serving(PROTECTED) as (server, world):
         for method, target in CHANGES:
             body: Any = {"number": 1} if method == "PUT" else b""
@@ -477,7 +477,7 @@ async def test_each_change_is_logged_once_without_secrets() -> None:
 
 
 async def test_a_change_that_is_cut_off_is_logged() -> None:
-    """Nobody knows whether it took effect."""
+    """It is unknown whether the change took effect."""
     events: list[dict[str, Any]] = []
     options = replace(OPTIONS, request_timeout_s=0.1)
     async with serving(options, events) as (server, _):
@@ -532,7 +532,7 @@ async def test_refusals_cannot_fill_the_log() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PATCH", "POST", "FOO"])
-async def test_nothing_is_changed_by_another_method(method: str) -> None:
+async def test_requests_with_another_method_change_nothing(method: str) -> None:
     async with serving() as (server, world):
         answer = await ask(server, method, "/change?number=1")
         assert answer.status in (400, 405)
@@ -553,14 +553,14 @@ async def test_nothing_is_changed_by_another_method(method: str) -> None:
         "\\..\\etc\\passwd",
     ],
 )
-async def test_paths_lead_nowhere(target: str) -> None:
+async def test_path_traversal_is_not_found(target: str) -> None:
     async with serving() as (server, _):
         answer = await ask(server, "GET", target)
         assert answer.status in (400, 404, 405)
         assert b"root:" not in answer.body
 
 
-async def test_an_absolute_target_does_not_stand_for_the_host() -> None:
+async def test_an_absolute_target_does_not_replace_the_host_header() -> None:
     async with serving() as (server, _):
         answer = await ask(server, "GET", "http://evil.example/look", {"Host": "evil.example"})
         assert answer.status in (400, 403, 404)
@@ -587,7 +587,7 @@ BAD_BODIES = [
 
 
 @pytest.mark.parametrize("body", BAD_BODIES, ids=lambda body: repr(body[:20]))
-async def test_a_body_that_cannot_be_is_refused(body: bytes) -> None:
+async def test_an_invalid_body_is_refused(body: bytes) -> None:
     async with serving() as (server, world):
         answer = await ask(server, "PUT", "/change", JSON, body)
         assert answer.status == 400
@@ -652,7 +652,7 @@ async def test_a_body_that_cannot_be_decoded_is_refused(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-async def test_a_client_that_leaves_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_disconnects_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
     events: list[dict[str, Any]] = []
     async with serving(events=events) as (server, _):
         head = f"PUT /change HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
@@ -666,7 +666,7 @@ async def test_a_client_that_leaves_is_no_error(caplog: pytest.LogCaptureFixture
     assert not caplog.records
 
 
-async def test_a_part_of_a_character_is_not_a_text() -> None:
+async def test_an_incomplete_character_is_refused() -> None:
     async with serving() as (server, world):
         for body in (b'{"text": "a\\ud800"}', b'{"words": ["a", "\\udfff"]}'):
             answer = await ask(server, "PUT", "/things/1", JSON, body)
@@ -694,7 +694,7 @@ async def test_an_answer_that_is_not_json_is_reported_as_a_bug(
     assert not caplog.records
 
 
-async def test_a_wrong_field_is_named_with_the_nearest() -> None:
+async def test_an_unknown_field_is_named_with_the_nearest_known_one() -> None:
     async with serving() as (server, _):
         answer = await ask(server, "GET", "/look?nmber=3")
         assert answer.json["error"]["remedy"] == "Did you mean number?"
@@ -730,7 +730,7 @@ async def test_a_head_that_is_too_large_is_refused() -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /look HT", b"GET /look HTTP/1.1\r\nHost: x\r\n"])
-async def test_a_head_that_does_not_end_is_given_up(begun: bytes) -> None:
+async def test_an_unfinished_head_times_out(begun: bytes) -> None:
     async with serving(replace(OPTIONS, head_timeout_s=0.1)) as (server, _):
         try:
             assert await raw(server, begun) == b""
@@ -739,7 +739,7 @@ async def test_a_head_that_does_not_end_is_given_up(begun: bytes) -> None:
         assert not server.connections
 
 
-async def test_a_body_that_does_not_come_is_given_up() -> None:
+async def test_a_missing_body_times_out() -> None:
     async with serving(replace(OPTIONS, body_timeout_s=0.1)) as (server, world):
         begun = (
             b"PUT /change HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -749,7 +749,7 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
         assert world.changed == []
 
 
-async def test_an_answer_that_is_not_taken_is_given_up() -> None:
+async def test_an_answer_that_the_client_does_not_read_times_out() -> None:
     async with serving(replace(OPTIONS, head_timeout_s=0.2)) as (server, _):
         with socket.create_connection(("127.0.0.1", server.port)) as peer:
             peer.sendall(b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -759,7 +759,7 @@ async def test_an_answer_that_is_not_taken_is_given_up() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_an_answer_that_takes_its_time_is_not_given_up() -> None:
+async def test_an_answer_that_is_read_slowly_is_sent_completely() -> None:
     async with serving(replace(OPTIONS, head_timeout_s=0.1)) as (server, world):
         asked = asyncio.create_task(ask(server, "GET", "/wait"))
         await world.begun.wait()
@@ -767,14 +767,14 @@ async def test_an_answer_that_takes_its_time_is_not_given_up() -> None:
         assert (await asked).json == "waited"
 
 
-async def test_an_answer_that_does_not_come_is_given_up() -> None:
+async def test_a_request_without_an_answer_times_out() -> None:
     async with serving(replace(OPTIONS, request_timeout_s=0.1)) as (server, _):
         answer = await ask(server, "GET", "/wait")
         assert answer.status == 504
         assert answer.json["error"]["outcome_known"] is True
 
 
-async def test_requests_and_connections_are_bounded() -> None:
+async def test_requests_and_connections_are_limited() -> None:
     options = replace(OPTIONS, max_requests=1, max_connections=2)
     async with serving(options) as (server, world):
         first = asyncio.create_task(ask(server, "GET", "/wait"))
@@ -797,7 +797,7 @@ async def test_requests_and_connections_are_bounded() -> None:
         assert (await ask(server, "GET", "/look")).status == 200
 
 
-async def test_a_server_without_a_place_says_so() -> None:
+async def test_a_server_at_its_connection_limit_answers_503() -> None:
     async with serving(replace(OPTIONS, max_connections=1)) as (server, world):
         first = asyncio.create_task(ask(server, "GET", "/wait"))
         await world.begun.wait()
@@ -809,7 +809,7 @@ async def test_a_server_without_a_place_says_so() -> None:
         assert (await first).json == "waited"
 
 
-async def test_answers_that_are_not_taken_have_a_bound() -> None:
+async def test_unread_answers_are_limited() -> None:
     async with serving(replace(OPTIONS, max_answer_bytes=1)) as (server, _):
         assert (await ask(server, "GET", "/look")).status == 200  # one always passes
         stuck = cast(Any, SimpleNamespace(unsent_bytes=10, abort=lambda: None))
@@ -828,7 +828,7 @@ async def test_answers_that_are_not_taken_have_a_bound() -> None:
     ("how", "status"),
     [("missing", 404), ("usage", 400), ("store", 503), ("never", 501), ("bug", 500)],
 )
-async def test_an_error_says_what_why_and_what_to_do(how: str, status: int) -> None:
+async def test_an_error_states_the_cause_and_the_remedy(how: str, status: int) -> None:
     async with serving() as (server, _):
         answer = await ask(server, "GET", f"/fail/{how}")
         assert answer.status == answer.json["error"]["status"] == status
@@ -839,7 +839,7 @@ async def test_an_error_says_what_why_and_what_to_do(how: str, status: int) -> N
         assert (await ask(server, "GET", "/look")).status == 200
 
 
-async def test_a_change_that_ended_with_a_bug_may_have_been_made() -> None:
+async def test_a_change_that_failed_unexpectedly_has_an_unknown_outcome() -> None:
     async with serving() as (server, _):
         answer = await ask(server, "PUT", "/fail/bug", body={})
         assert (answer.status, answer.json["error"]["outcome_known"]) == (500, False)
@@ -849,7 +849,7 @@ async def test_a_change_that_ended_with_a_bug_may_have_been_made() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org", "bookie7"])
-def test_elsewhere_than_on_loopback_it_needs_a_token_and_tls(host: str) -> None:
+def test_a_server_outside_loopback_needs_a_token_and_tls(host: str) -> None:
     def make(**more: Any) -> None:
         options = HttpOptions(host=host, **more)
         HttpServer(
@@ -868,19 +868,19 @@ def test_elsewhere_than_on_loopback_it_needs_a_token_and_tls(host: str) -> None:
             make(token=TOKEN, tls=tls)
 
 
-def test_what_is_loopback() -> None:
+def test_loopback_addresses_are_recognized() -> None:
     assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.9.9.9", "::1"]))
     assert not any(map(is_loopback, ["localhost.evil.example", "128.0.0.1", "", "::", "0.0.0.0"]))
 
 
-def test_a_token_is_no_short_word() -> None:
+def test_a_short_token_is_refused() -> None:
     assert check_token(f"{TOKEN}\n", "f") == TOKEN
     for text in ("", "short", "x" * (TOKEN_MIN - 1), "with spaces in the middle", "é" * 20):
         with pytest.raises(UsageError, match="does not contain a token"):
             check_token(text, "f")
 
 
-async def test_over_tls(tmp_path: Path) -> None:
+async def test_the_server_serves_tls_and_reloads_its_certificate(tmp_path: Path) -> None:
     """The certificate is followed when it changes."""
     authority = Authority(tmp_path)
     own = authority.issue("bookie")
@@ -899,7 +899,7 @@ async def test_over_tls(tmp_path: Path) -> None:
         assert (await ask(server, "GET", "/look", context=trusting)).status == 200
 
 
-async def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+async def test_a_port_in_use_is_reported_in_one_line() -> None:
     async with serving() as (server, _):
         with pytest.raises(StartError, match="the port is in use"):
             async with serving(replace(OPTIONS, port=server.port)):

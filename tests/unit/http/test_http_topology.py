@@ -40,7 +40,7 @@ def test_regions_racks_and_bookies_are_sorted() -> None:
     assert [one["state"] for one in first["bookies"]] == ["writable", "gone"]
 
 
-def test_a_rack_without_a_region() -> None:
+def test_a_rack_without_a_region_is_shown() -> None:
     (region,) = topology([bookie("a", "/r1")])["regions"]
     assert (region["name"], region["racks"][0]["name"]) == ("", "r1")
 
@@ -51,27 +51,27 @@ def test_a_good_cluster_has_no_warnings() -> None:
     assert said([bookie("alone", None)]) == []
 
 
-def test_nobody_has_a_location() -> None:
+def test_a_cluster_without_locations_gives_a_note() -> None:
     (one,) = warnings_of(rack(None, 3))
     assert one.severity == "note"
     assert "No bookie has a location" in one.what
     assert one.next == "quire cluster locations set None-0 /RACK"
 
 
-def test_some_have_none() -> None:
+def test_some_bookies_without_a_location_give_a_warning() -> None:
     (one,) = warnings_of(rack("/a", 2) + rack("/b", 2) + rack("/c", 2) + [bookie("x y", None)])
     assert one.what.startswith("1 of 7 bookies has no location: x y. ")
     assert one.next.startswith("quire cluster locations set 'x y' /RACK. To let autorecovery move")
 
 
-def test_another_depth_than_most() -> None:
+def test_a_location_of_unusual_depth_gives_a_warning() -> None:
     usual = rack("/eu/a", 2) + rack("/eu/b", 2) + rack("/eu/c", 2)
     (one,) = warnings_of([*usual, bookie("odd", "/d")])
     assert "1 bookie has a location of another depth than most bookies: odd (/d)" in one.what
     assert one.next.startswith("quire cluster locations set odd /REGION/RACK. To let autorecovery")
 
 
-def test_all_are_in_one_rack() -> None:
+def test_a_single_rack_gives_a_warning() -> None:
     lost = {**bookie("/b-0", "/b", "gone"), "severity": "bad"}
     gone, one = warnings_of([*rack("/a", 5), lost])
     assert gone.severity == "bad"
@@ -86,7 +86,7 @@ def test_all_are_in_one_rack() -> None:
 
 
 @pytest.mark.parametrize("severity", ["bad", "note"])
-def test_a_bookie_that_is_gone_is_as_bad_as_its_problem(severity: str) -> None:
+def test_a_lost_bookie_has_the_severity_of_its_problem(severity: str) -> None:
     """It was a warning here while the overview called it a note."""
     lost = [{**bookie(name, None, "gone"), "severity": severity} for name in "ab"]
     lost[0]["severity"] = "note"
@@ -102,7 +102,7 @@ def test_a_rack_is_as_full_as_its_fullest_bookie() -> None:
     assert [one["fullness"] for one in found["regions"][0]["racks"]] == ["warn", ""]
 
 
-def test_too_few_are_left_without_a_rack() -> None:
+def test_a_rack_whose_loss_leaves_too_few_bookies_gives_a_warning() -> None:
     found = said(rack("/a", 4) + rack("/b", 1) + rack("/c", 1))
     assert found[0] == (
         "/a has 4 of 6 writable bookies. If it is lost, 2 are left, and new ledgers need 3 by "
@@ -112,7 +112,7 @@ def test_too_few_are_left_without_a_rack() -> None:
     assert not any(one.startswith(("/b", "/c")) for one in found)
 
 
-def test_two_racks_share_three_copies() -> None:
+def test_three_copies_in_two_racks_give_a_warning() -> None:
     found = said(rack("/a", 3) + rack("/b", 3))
     assert len(found) == 1
     assert "2 of 3 copies of an entry share a rack" in found[0]
@@ -122,8 +122,8 @@ def test_two_racks_share_three_copies() -> None:
     ("gb", "unusable"),
     [(20, ""), (40, ""), (60, "33 %")],
 )
-def test_space_that_the_rule_of_two_racks_cannot_use(gb: int, unusable: str) -> None:
-    """With 2 of 3 copies in one rack, the other racks need half of its space."""
+def test_space_that_the_placement_cannot_use_gives_a_warning(gb: int, unusable: str) -> None:
+    """If 2 of 3 copies are in one rack, the other racks need half of its space."""
     found = said(rack("/a", 3, gb=gb) + rack("/b", 3) + rack("/c", 3))
     wanted = [f"{unusable} of its space cannot be used"] if unusable else []
     assert [one.rpartition(", so ")[2] for one in found] == wanted

@@ -42,7 +42,7 @@ class Bookies:
         return {name: report["command"] for name, report in found.items()}
 
 
-async def test_the_last_report_remains_when_the_bookie_dies() -> None:
+async def test_the_last_report_is_kept_when_the_bookie_dies() -> None:
     world = Bookies()
     world.serve("a", "quire", "bookie", "start", "--http", "a:8080")
     assert (await world.commands("a"))["a"][-1] == "a:8080"
@@ -54,7 +54,7 @@ async def test_the_last_report_remains_when_the_bookie_dies() -> None:
     assert (await world.commands())["a"][-1] == "a:8080", "it is gone"
 
 
-async def test_they_are_read_once_in_their_interval_and_for_a_new_bookie() -> None:
+async def test_reports_are_read_once_per_interval_and_for_a_new_bookie() -> None:
     world = Bookies()
     world.serve("a")
     world.serve("b")
@@ -66,7 +66,7 @@ async def test_they_are_read_once_in_their_interval_and_for_a_new_bookie() -> No
     assert len(world.asked) == 3
 
 
-async def test_bookies_without_a_report() -> None:
+async def test_bookies_without_a_report_have_no_start_command() -> None:
     world = Bookies()
     world.answers[f"http://a:8080{PATH}"] = "no report"
     assert await world.commands("a") == {}
@@ -74,7 +74,7 @@ async def test_bookies_without_a_report() -> None:
     assert len(world.asked) == 1
 
 
-async def test_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_known_reports_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_reports, "KNOWN_MAX", 2)
     world = Bookies()
     for name in "abc":
@@ -83,7 +83,7 @@ async def test_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(await world.commands()) == {"b", "c"}
 
 
-async def test_the_report_of_a_bookie_that_has_no_http_server_any_more_is_dropped() -> None:
+async def test_the_report_of_a_bookie_without_an_http_server_is_dropped() -> None:
     """Its old certificate was reported as expiring for ever."""
     world = Bookies()
     world.serve("a", "quire", "bookie", "start")

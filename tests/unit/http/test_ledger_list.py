@@ -65,7 +65,7 @@ async def all_pages(client: Client, index: OwnerIndex, **query: Any) -> list[int
             return found
 
 
-def test_both_orders_and_ranges() -> None:
+def test_ledgers_are_listed_in_both_orders_and_by_range() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         index = await filled(cluster)
@@ -106,7 +106,7 @@ FILTERS: list[tuple[dict[str, Any], Callable[[int], bool]]] = [
 ]
 
 
-def test_filters() -> None:
+def test_ledgers_are_filtered() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         index = await filled(cluster)
@@ -136,7 +136,7 @@ def test_the_state_of_replicas_names_the_lost_bookies() -> None:
     simulated(main)
 
 
-def test_a_page_ends_in_time_and_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_ends_in_time_and_names_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_list, "LOOK_S", 0.0)
 
     async def main() -> None:
@@ -153,7 +153,7 @@ def test_a_page_ends_in_time_and_says_where_to_go_on(monkeypatch: pytest.MonkeyP
     simulated(main)
 
 
-def test_ledgers_whose_metadata_cannot_be_read() -> None:
+def test_ledgers_with_unreadable_metadata_are_listed_with_the_reason() -> None:
     """They are listed with the reason, and no filter can say whether they are meant."""
 
     async def main() -> None:
@@ -170,7 +170,7 @@ def test_ledgers_whose_metadata_cannot_be_read() -> None:
     simulated(main)
 
 
-def test_marked_ledgers_whose_metadata_cannot_be_read_are_listed() -> None:
+def test_marked_ledgers_with_unreadable_metadata_are_listed() -> None:
     """The list of what waits for a repair left out what no worker can repair."""
 
     async def main() -> None:
@@ -191,12 +191,12 @@ def test_marked_ledgers_whose_metadata_cannot_be_read_are_listed() -> None:
                 found = await all_pages(client, index, limit=5, replication="repairing")
                 assert found == [3]
             lacking = await all_pages(client, index, limit=100, replication="complete")
-            assert 5 not in lacking, "it is not known"
+            assert 5 not in lacking, "the state of ledger 5 is not known"
 
     simulated(main)
 
 
-def test_an_owner_that_is_not_known_yet() -> None:
+def test_an_owner_that_is_not_known_yet_is_shown_as_such() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await filled(cluster)
@@ -212,12 +212,12 @@ def test_an_owner_that_is_not_known_yet() -> None:
     simulated(main)
 
 
-def test_states_are_those_of_the_metadata() -> None:
+def test_the_states_of_the_filter_match_the_metadata() -> None:
     assert set(STATES) == {state.name for state in LedgerState}
 
 
 @pytest.mark.parametrize("milliseconds", [-1, -(2**63), 2**63 - 1, 253_402_300_800_000])
-def test_a_number_that_is_no_time_of_our_era_is_no_time(milliseconds: int) -> None:
+def test_a_number_outside_the_calendar_is_not_shown_as_a_time(milliseconds: int) -> None:
     """Transaction ids, which may be times, may be any number."""
     assert time_text(milliseconds) is None
     assert time_text(253_402_300_799_000) == "9999-12-31T23:59:59.000Z"

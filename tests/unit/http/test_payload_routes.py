@@ -63,7 +63,7 @@ def payloads_of(found: Mapping[str, Any]) -> dict[int, bytes]:
     }
 
 
-def test_pages_of_a_closed_ledger() -> None:
+def test_a_closed_ledger_is_read_in_pages() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger(SHAPE, range(45), state=LedgerState.CLOSED)
@@ -126,7 +126,7 @@ def test_entries_that_cannot_be_read_do_not_hide_others(shape: tuple[int, int, i
     simulated(main)
 
 
-def test_what_is_wrong_with_which_replica() -> None:
+def test_the_problem_of_each_replica_is_shown() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger(SHAPE, range(3), state=LedgerState.CLOSED)
@@ -158,7 +158,7 @@ def test_what_is_wrong_with_which_replica() -> None:
     simulated(main)
 
 
-def test_bookies_that_do_not_answer() -> None:
+def test_silent_bookies_are_shown() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger(SHAPE, range(2), state=LedgerState.CLOSED)
@@ -221,7 +221,7 @@ def test_the_bytes_of_one_answer_are_limited(monkeypatch: pytest.MonkeyPatch) ->
     simulated(main)
 
 
-def test_few_answers_are_made_at_a_time() -> None:
+def test_the_number_of_concurrent_payload_requests_is_limited() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger(SHAPE, range(1), state=LedgerState.CLOSED)
@@ -266,7 +266,7 @@ def test_a_wrong_password_is_refused() -> None:
     simulated(main)
 
 
-def test_what_does_not_exist() -> None:
+def test_missing_ledgers_and_entries_are_not_found() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:
@@ -279,7 +279,7 @@ def test_what_does_not_exist() -> None:
     simulated(main)
 
 
-def test_any_bytes_survive() -> None:
+def test_payloads_of_any_bytes_are_returned_unchanged() -> None:
     bytes_of_all_kinds = random.Random(1).randbytes(1000) + bytes(range(256))
 
     async def main() -> None:

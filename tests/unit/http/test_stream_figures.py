@@ -37,7 +37,7 @@ def watched(b: Bench) -> StreamWatch:
     return StreamWatch(b.client.clock.monotonic)
 
 
-def test_size_lag_and_last_write() -> None:
+def test_stream_figures_have_size_lag_and_last_write() -> None:
     async def scene(b: Bench) -> None:
         await append(b, "orders", 10)
         await append(b, "orders", 20)
@@ -64,7 +64,7 @@ def test_size_lag_and_last_write() -> None:
     run(scene)
 
 
-def test_rates_are_those_between_two_observations() -> None:
+def test_stream_rates_are_computed_between_two_observations() -> None:
     async def scene(b: Bench) -> None:
         await append(b, "s", 10)
         watch = watched(b)
@@ -93,7 +93,7 @@ def test_rates_are_those_between_two_observations() -> None:
     run(scene)
 
 
-def test_a_stream_that_cannot_be_read_says_why() -> None:
+def test_an_unreadable_stream_states_the_reason() -> None:
     async def scene(b: Bench) -> None:
         await append(b, "good", 1)
         await append(b, "bad", 1)
@@ -111,7 +111,7 @@ def test_a_stream_that_cannot_be_read_says_why() -> None:
     run(scene)
 
 
-def test_a_subscription_whose_place_cannot_be_read_hides_nothing() -> None:
+def test_an_unreadable_subscription_hides_no_other_figure() -> None:
     """The figures of the whole stream were an error, and so was its page."""
 
     async def scene(b: Bench) -> None:
@@ -219,7 +219,7 @@ def test_a_partition_that_cannot_be_read_is_named() -> None:
     assert (found["lag"], found["slowest"], found["subscriptions"]) == (None, None, 0)
 
 
-def test_a_sum_of_lags_that_is_not_whole_says_so() -> None:
+def test_an_incomplete_sum_of_lags_is_marked() -> None:
     def looked_at(*progress: Mapping[str, object]) -> StreamFigures:
         return StreamFigures(10.0, progress=progress)
 

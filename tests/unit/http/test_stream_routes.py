@@ -46,7 +46,7 @@ async def no_metrics(*_: object) -> str:
 VISITS = {"name": "visits", "partitions": 2, "deleting": False}
 
 
-def test_the_list_names_topics_and_keeps_their_streams() -> None:
+def test_the_list_has_topics_and_their_streams() -> None:
     async def scene(b: Bench) -> None:
         ask = Asked(b.client)
         await b.streams.create_topic("visits", 2)
@@ -75,7 +75,7 @@ def test_the_list_names_topics_and_keeps_their_streams() -> None:
     run(scene)
 
 
-def test_a_topic_and_its_partitions() -> None:
+def test_a_topic_is_shown_with_its_partitions() -> None:
     async def scene(b: Bench) -> None:
         ask = Asked(b.client)
         await b.streams.create_stream("visits/2")  # refused once there is a topic of 2 partitions
@@ -100,7 +100,7 @@ def test_a_topic_and_its_partitions() -> None:
     run(scene)
 
 
-def test_a_topic_whose_deletion_was_interrupted() -> None:
+def test_a_partly_deleted_topic_is_shown_with_its_remaining_partitions() -> None:
     """It is shown with the partitions that are left, so that somebody can complete the deletion."""
 
     async def scene(b: Bench) -> None:

@@ -21,7 +21,7 @@ async def no_metrics(*_: object) -> str:
     raise ConnectionError
 
 
-def test_bookies_that_are_gone_or_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_and_silent_bookies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard, "AWAY_SHOWN_MAX", 2)
 
     async def scene(b: Bench) -> None:

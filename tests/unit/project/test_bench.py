@@ -65,30 +65,30 @@ NO_RESULTS = [
 ]
 
 
-def test_apache_add() -> None:
+def test_apache_add_output_is_parsed() -> None:
     sample = module("parse").parse_apache(ADD)
     assert (sample.kind, sample.rate_per_s, sample.mb_per_s) == ("add", 1847, 1.9)
     assert (sample.p50_ms, sample.p99_ms, sample.errors) == (25.42, 493.79, 0)
 
 
-def test_apache_add_over_ledgers_with_errors() -> None:
+def test_apache_add_output_with_errors_is_parsed() -> None:
     sample = module("parse").parse_apache(LEDGERS)
     assert (sample.kind, sample.rate_per_s, sample.errors) == ("add", 742, 3)
 
 
-def test_apache_read() -> None:
+def test_apache_read_output_is_parsed() -> None:
     sample = module("parse").parse_apache(READ)
     assert (sample.kind, sample.rate_per_s, sample.mb_per_s) == ("read", 13196, 13.5)
     assert sample.p50_ms is None
 
 
-def test_apache_tail() -> None:
+def test_apache_tail_output_is_parsed() -> None:
     sample = module("parse").parse_apache(TAIL)
     assert (sample.kind, sample.rate_per_s, sample.errors) == ("tail", 2000, 3)
     assert (sample.p50_ms, sample.p99_ms) == (2.55, 6.14)
 
 
-def test_apache_streams() -> None:
+def test_apache_stream_output_is_parsed() -> None:
     sample = module("parse").parse_apache(STREAM)
     assert (sample.kind, sample.rate_per_s, sample.errors) == ("stream write", 121000, 2)
     sample = module("parse").parse_apache(STREAM_READ)
@@ -98,20 +98,20 @@ def test_apache_streams() -> None:
     assert (sample.rate_per_s, sample.errors) == (None, 1)
 
 
-def test_apache_recover() -> None:
+def test_apache_recover_output_is_parsed() -> None:
     sample = module("parse").parse_apache(RECOVER)
     assert (sample.kind, sample.p50_ms, sample.p99_ms) == ("recover", 289.72, 291.03)
     assert sample.rate_per_s is None
 
 
-def test_apache_rereplicate() -> None:
+def test_apache_rereplicate_output_is_parsed() -> None:
     sample = module("parse").parse_apache(REREPLICATE)
     assert (sample.kind, sample.rate_per_s, sample.mb_per_s) == ("rereplicate", 4321.0, 4.4)
     assert sample.errors == 0
 
 
 @pytest.mark.parametrize("line", NO_RESULTS)
-def test_apache_lines_that_are_no_results(line: str) -> None:
+def test_apache_lines_without_a_result_are_ignored(line: str) -> None:
     assert module("parse").parse_apache(line) is None
 
 
@@ -133,26 +133,26 @@ def test_apache_result_in_another_format_is_refused(line: str) -> None:
 # -- Quire's lines ----------------------------------------------------------------------------
 
 
-def test_quire_result() -> None:
+def test_quire_bench_output_is_parsed() -> None:
     line = '{"rate_per_s": 98304, "mb_per_s": 100.7, "p50_ms": 9.1, "p99_ms": 20, "cpu_s": 1.5}\n'
     sample = module("parse").parse_quire(line, "add")
     assert (sample.kind, sample.rate_per_s, sample.mb_per_s) == ("add", 98304, 100.7)
     assert (sample.p50_ms, sample.p99_ms) == (9.1, 20)
 
 
-def test_quire_result_without_a_rate() -> None:
+def test_quire_bench_output_without_a_rate_is_parsed() -> None:
     sample = module("parse").parse_quire('{"rate_per_s": null, "p50_ms": 30.5}', "recover")
     assert (sample.rate_per_s, sample.p50_ms) == (None, 30.5)
 
 
-def test_quire_lines_that_are_no_results() -> None:
+def test_quire_lines_without_a_result_are_ignored() -> None:
     assert module("parse").parse_quire("98304/s\n", "add") is None
 
 
 @pytest.mark.parametrize(
     "line", ["{", '{"cpu_s": 1}', '{"rate_per_s": "98304"}', '{"rate_per_s": true}']
 )
-def test_quire_result_that_makes_no_sense_is_refused(line: str) -> None:
+def test_an_implausible_quire_result_is_refused(line: str) -> None:
     with pytest.raises(module("model").BenchmarkError, match="quire bench add"):
         module("parse").parse_quire(line, "add")
 
@@ -160,7 +160,7 @@ def test_quire_result_that_makes_no_sense_is_refused(line: str) -> None:
 # -- what is asked of them --------------------------------------------------------------------
 
 
-def test_every_row_compares_what_it_measures() -> None:
+def test_every_comparison_of_a_row_names_its_measures() -> None:
     for row in module("rows").all_rows():
         names = {measure.name for measure in row.measures}
         assert len(names) == len(row.measures), row.key
@@ -196,7 +196,7 @@ def test_quick_rows_are_smaller() -> None:
     assert quick.title(quick.comparisons[0]) == "1 KB adds over 500 ledgers"
 
 
-def test_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_commands_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = module("sides")
     monkeypatch.setattr(sides, "quire_executable", lambda: "quire")
     (row,) = module("rows").choose(["e5w2a2"], is_quick=False)
@@ -210,7 +210,7 @@ def test_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_tail_has_a_rate_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tail_benchmark_has_a_rate_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = module("sides")
     monkeypatch.setattr(sides, "quire_executable", lambda: "quire")
     (row,) = module("rows").choose(["tail"], is_quick=False)
@@ -223,7 +223,7 @@ def test_a_tail_has_a_rate_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"mode=tail", "rate=2000", "readers=1", "v2=false"} <= set(theirs)
 
 
-def test_many_readers_are_of_one_client_or_each_of_its_own(
+def test_tail_readers_share_a_client_or_have_one_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sides = module("sides")
@@ -242,14 +242,14 @@ def test_many_readers_are_of_one_client_or_each_of_its_own(
     ]  # fmt: skip
 
 
-def test_a_tail_prints_both_times() -> None:
+def test_a_tail_benchmark_prints_both_latencies() -> None:
     line = '{"rate_per_s": 300, "p50_ms": 4.1, "p99_ms": 9, "acked_p50_ms": 1.5, "acked_p99_ms": 7}'
     sample = module("parse").parse_quire(line, "tail")
     assert (sample.p50_ms, sample.acked_p50_ms, sample.acked_p99_ms) == (4.1, 1.5, 7)
     assert sample.get("acked_p99_ms") == 7
 
 
-def test_one_bookie_more_than_an_ensemble_is_there_to_replicate_to(
+def test_the_rereplicate_benchmark_has_one_spare_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sides = module("sides")
@@ -263,7 +263,7 @@ def test_one_bookie_more_than_an_ensemble_is_there_to_replicate_to(
     assert {"mode=rereplicate", "n=1000", "L=20"} <= set(sides.apache_command(theirs, 3))
 
 
-def test_streams_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_benchmarks_use_the_stream_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = module("sides")
     monkeypatch.setattr(sides, "quire_executable", lambda: "quire")
     rows = {row.key: row for row in module("rows").all_rows()}
@@ -341,7 +341,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the benchmark r
 
 
 @linux_only
-def test_the_first_round_does_not_count(tmp_path: Path) -> None:
+def test_the_first_round_is_not_counted(tmp_path: Path) -> None:
     second = ADD.replace("1847/s", "5173/s")
     (sample,) = take([*NO_RESULTS, ADD, READ, second, READ], tmp_path / "log")
     assert sample.rate_per_s == 5173
@@ -350,7 +350,7 @@ def test_the_first_round_does_not_count(tmp_path: Path) -> None:
 
 
 @linux_only
-def test_reads_are_taken_where_reads_are_asked_for(tmp_path: Path) -> None:
+def test_a_read_benchmark_takes_only_read_samples(tmp_path: Path) -> None:
     (sample,) = take([ADD, READ, ADD, READ.replace("13196", "777")], tmp_path / "log", row="read")
     assert sample.rate_per_s == 777
 
@@ -364,7 +364,7 @@ def test_reads_are_taken_where_reads_are_asked_for(tmp_path: Path) -> None:
         ([ADD, ADD.replace("err=0", "err=7")], 0, "7 operations failed"),
     ],
 )
-def test_a_command_that_fails_is_no_result(
+def test_a_failed_command_gives_no_result(
     lines: list[str], status: int, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(module("model").BenchmarkError, match=message):
@@ -372,7 +372,7 @@ def test_a_command_that_fails_is_no_result(
 
 
 @linux_only
-def test_the_disk_is_measured_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_disk_measurement_leaves_no_file(tmp_path: Path) -> None:
     assert module("measure").take_disk(tmp_path, 1 << 20).mb_per_s > 0
     assert list(tmp_path.iterdir()) == []
 
@@ -407,7 +407,7 @@ def line(ours: float | None, theirs: float | None, disk: float | None = None, **
         (300.0, 100.0, None, {}, None),
     ],
 )
-def test_verdict(
+def test_a_target_is_met_by_its_ratio_or_rate(
     ours: float | None,
     theirs: float | None,
     disk: float | None,
@@ -417,7 +417,7 @@ def test_verdict(
     assert line(ours, theirs, disk, **target).met is met
 
 
-def test_results_are_written(tmp_path: Path) -> None:
+def test_benchmark_results_are_written(tmp_path: Path) -> None:
     model, rows = module("model"), module("rows")
     chosen = rows.choose(["add-1k"], is_quick=False)
     use = (model.BookieUse(0.5, 10_000_000, 200 << 20),)

@@ -31,7 +31,7 @@ def peers(name: str) -> Any:
 LINE = '{"kind": "produce", "errors": 0, "records": 500, "rate_per_s": 21011.5}\n'
 
 
-def test_lines_of_the_clients() -> None:
+def test_result_lines_of_the_peer_clients_are_parsed() -> None:
     read = peers("running").read_line
     assert read("Picked up _JAVA_OPTIONS\n") is None
     found = read(LINE)
@@ -43,7 +43,7 @@ def test_lines_of_the_clients() -> None:
         read('{"kind": "produce", "rate')
 
 
-def test_the_clients_have_the_same_modes() -> None:
+def test_the_peer_clients_have_the_same_modes() -> None:
     modes = [
         set(re.findall(r"mode=(\w+)", (BENCH / "peer" / name).read_text())) for name in CLIENTS
     ]
@@ -61,7 +61,7 @@ def column(name: str, *rates: float) -> Any:
     return made
 
 
-def test_the_table(tmp_path: Path) -> None:
+def test_the_table_shows_rates_losses_and_failures(tmp_path: Path) -> None:
     quire, kafka = column("quire", 100.0, 300.0, 200.0), column("kafka", 50.0)
     quire.loss, kafka.loss = (8_014, 0), (9_000, 4_321)
     kafka.failures["many"] = "not done after 120 s"
@@ -95,7 +95,9 @@ def test_the_page_has_a_place_for_the_table() -> None:
     assert 0 < text.index(table.BEGIN) < text.index(table.END)
 
 
-def test_the_version_of_apache_is_that_of_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_bookkeeper_version_is_the_benchmarked_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     version = importlib.import_module("harness.facts")._apache_version
     script = (BENCH / "peer" / "apache").read_text()
     monkeypatch.delenv("APACHE_VERSION", raising=False)

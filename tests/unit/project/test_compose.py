@@ -44,7 +44,7 @@ def configuration() -> Any:
     return merged([file_layer(DEPLOY / "compose" / "quire.toml")])
 
 
-def test_the_services_are_those_of_a_complete_cluster() -> None:
+def test_the_compose_file_has_the_services_of_a_complete_cluster() -> None:
     assert set(SERVICES) == {
         "secrets", "zookeeper", "init", *BOOKIES, "autorecovery", "dashboard", "prometheus",
         "grafana",
@@ -62,7 +62,7 @@ def test_images_are_named_by_version() -> None:
             assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
 
 
-def test_every_command_line_is_one_of_quire(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_line_is_a_valid_quire_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_CONFIG", str(DEPLOY / "compose" / "quire.toml"))
     parsed = 0
     for one in QUIRE.values():
@@ -80,7 +80,7 @@ def test_every_command_line_is_one_of_quire(monkeypatch: pytest.MonkeyPatch) -> 
         parse_quire(["bookie", "start", "--no-such-option"])
 
 
-def test_the_configuration_is_right() -> None:
+def test_the_configuration_is_valid() -> None:
     found = configuration()
     assert found.problems == []
     for name, one in QUIRE.items():
@@ -110,7 +110,7 @@ def test_every_file_and_volume_that_is_mounted_exists() -> None:
         assert (name, "/data", False) in mounts(SERVICES[name])
 
 
-def test_services_wait_for_what_they_need() -> None:
+def test_services_wait_for_their_dependencies() -> None:
     for name, one in SERVICES.items():
         for other, how in one.get("depends_on", {}).items():
             if how["condition"] == "service_completed_successfully":
@@ -122,7 +122,7 @@ def test_services_wait_for_what_they_need() -> None:
         assert "init" in SERVICES[name]["depends_on"]
 
 
-def test_the_ports_are_those_that_the_services_listen_on() -> None:
+def test_the_published_ports_are_the_listening_ports() -> None:
     found = configuration()
     listening = {"prometheus": "9090", "grafana": "3000", "dashboard": found.http().address[-4:]}
     published = {name: one["ports"] for name, one in SERVICES.items() if "ports" in one}
@@ -133,7 +133,7 @@ def test_the_ports_are_those_that_the_services_listen_on() -> None:
     assert found.http_side("bookie").http == found.http_side("autorecovery").http == variable
 
 
-def test_prometheus_asks_every_process_for_its_metrics() -> None:
+def test_prometheus_scrapes_every_process() -> None:
     collected = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
     standard = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     jobs = {one["job_name"]: one for one in collected["scrape_configs"]}
@@ -170,7 +170,7 @@ def test_grafana_finds_its_source_and_its_dashboards() -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
-def test_the_secrets_are_made_once_and_fit_the_configuration(tmp_path: Path) -> None:
+def test_the_secrets_are_created_once_and_match_the_configuration(tmp_path: Path) -> None:
     quire, prometheus = tmp_path / "quire", tmp_path / "prometheus"
     quire.mkdir()
     prometheus.mkdir()
@@ -207,8 +207,8 @@ def test_the_secrets_are_made_once_and_fit_the_configuration(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_docker_compose_understands_the_file() -> None:
-    """Without the plugin of Docker, the other tests have to do."""
+def test_docker_compose_accepts_the_file() -> None:
+    """The test checks nothing without Docker's compose plugin."""
     if shutil.which("docker") is None:
         return
     compose = ["docker", "compose", "-f", str(DEPLOY / "compose.yaml")]

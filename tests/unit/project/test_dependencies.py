@@ -37,10 +37,10 @@ def wanted() -> dict[str, set[str]]:
     return found
 
 
-def test_each_has_its_reason() -> None:
+def test_each_dependency_has_its_reason() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text.partition("## Dependencies")[2].partition("\n## ")[0]
     rows = ROW.findall(section)
     justified = {name: set(re.findall(r"[a-z]+", where)) for name, where in rows}
-    assert len(justified) == len(rows), "one stands there twice"
+    assert len(justified) == len(rows), "a dependency is listed twice"
     assert justified == wanted()

@@ -75,7 +75,7 @@ def test_the_dockerfile_has_no_faults() -> None:
     assert worse.returncode != 0  # It really checks.
 
 
-def test_the_image_is_configured_by_keys_that_there_are() -> None:
+def test_the_image_sets_only_existing_configuration_keys() -> None:
     layer = environment_layer(image_environment())
     assert layer.problems == []
     assert set(layer.given) == {"bookie.directories", "bookie.bind", "bookie.http"}
@@ -84,7 +84,7 @@ def test_the_image_is_configured_by_keys_that_there_are() -> None:
     assert "USER 10001:10001" in DOCKERFILE
 
 
-def test_all_that_the_image_copies_is_sent_to_the_builder() -> None:
+def test_every_file_that_the_image_copies_is_in_the_build_context() -> None:
     sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         for name in line.split():
@@ -92,7 +92,7 @@ def test_all_that_the_image_copies_is_sent_to_the_builder() -> None:
             assert (DEPLOY.parent / name).exists(), name
 
 
-def test_what_a_server_needs_is_pinned_as_it_is_tested() -> None:
+def test_runtime_dependencies_are_pinned_to_the_tested_versions() -> None:
     def pins(name: str) -> set[str]:
         text = (DEPLOY.parent / "requirements" / name).read_text()
         assert "--hash=sha256:" in text
@@ -121,7 +121,7 @@ def test_the_manifests_are_valid(version: str) -> None:
         kubernetes_validate.validate(broken, version, strict=True)
 
 
-def test_the_configuration_of_the_pods_is_right(tmp_path: Path) -> None:
+def test_the_configuration_of_the_pods_is_valid(tmp_path: Path) -> None:
     text = next(manifests())["data"]["quire.toml"]
     path = tmp_path / "quire.toml"
     path.write_text(text)
@@ -136,7 +136,7 @@ def test_the_configuration_of_the_pods_is_right(tmp_path: Path) -> None:
         ]
 
 
-def test_the_file_of_the_pods_is_not_overridden(tmp_path: Path) -> None:
+def test_the_configuration_file_of_the_pods_is_not_overridden(tmp_path: Path) -> None:
     """The image sets variables for its own use, and the file's `http` had no effect."""
     path = tmp_path / "quire.toml"
     path.write_text(next(manifests())["data"]["quire.toml"])
@@ -147,7 +147,7 @@ def test_the_file_of_the_pods_is_not_overridden(tmp_path: Path) -> None:
     assert not set(file_layer(path).given) & set(variables)
 
 
-def test_pods_may_do_no_more_than_they_need() -> None:
+def test_pods_have_only_the_permissions_that_they_need() -> None:
     for name, pod in pods():
         [container] = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"] is True, name
@@ -162,7 +162,7 @@ def test_pods_may_do_no_more_than_they_need() -> None:
         assert f"runAsUser: {pod['securityContext']['runAsUser']}".endswith("10001")
 
 
-def test_bookies_have_time_to_stop_and_are_asked_where_they_listen() -> None:
+def test_bookies_have_time_to_stop_and_probes_use_their_address() -> None:
     pod = bookie_pod()
     assert pod["terminationGracePeriodSeconds"] > BookieConfig().stop_timeout_s
     [container] = pod["containers"]
@@ -180,7 +180,7 @@ def test_bookies_have_time_to_stop_and_are_asked_where_they_listen() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
-def test_systemd_understands_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("quire")
     copies = [tmp_path / unit.name for unit in UNITS]
     for unit, copy in zip(UNITS, copies, strict=True):
@@ -200,7 +200,7 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
     assert "Restrat" in done.stderr
 
 
-def test_a_bookie_whose_disk_failed_is_not_started_again() -> None:
+def test_systemd_does_not_restart_a_bookie_whose_disk_failed() -> None:
     unit = (DEPLOY / "systemd" / "quire-bookie.service").read_text()
     assert f"RestartPreventExitStatus=2 {EXIT_DISK_FAILED}\n" in unit
     [stop] = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
@@ -212,7 +212,7 @@ def test_a_bookie_whose_disk_failed_is_not_started_again() -> None:
         assert command_of(line.removeprefix("--config /etc/quire/quire.toml ").split())
 
 
-def test_the_example_of_a_configuration_is_right() -> None:
+def test_the_example_configuration_is_valid() -> None:
     found = merged([file_layer(DEPLOY / "config" / "quire.toml")])
     assert found.problems == []
     assert found.bookie_process().directories == ("/var/lib/quire/bookie",)

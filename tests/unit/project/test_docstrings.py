@@ -30,7 +30,7 @@ def attribute_docstrings(code: str) -> Iterator[tuple[int, str]]:
                     yield said.lineno, re.split(r"(?<=[.;:])\s", text.strip())[0]
 
 
-def test_no_attribute_hangs_on_its_neighbour() -> None:
+def test_attribute_docstrings_do_not_depend_on_their_neighbour() -> None:
     hanging = [
         f"{path.relative_to(ROOT)}:{line}: {sentence}"
         for path in sorted(ROOT.rglob("*.py"))
@@ -40,7 +40,7 @@ def test_no_attribute_hangs_on_its_neighbour() -> None:
     assert not hanging, "\n".join(hanging)
 
 
-def test_a_docstring_that_hangs_is_found() -> None:
+def test_a_docstring_fragment_is_found() -> None:
     code = 'a = 1\n"""The number of these."""\nb = 1\n"""No such node. These exist."""\n'
     found = [text for _, text in attribute_docstrings(code) if HANGS.search(text)]
     assert found == ["The number of these."]

@@ -92,7 +92,7 @@ MADE_OF_A_MESSAGE = [kind for kind in KINDS if kind is not errors.LedgerOwnedErr
 
 
 @pytest.mark.parametrize("kind", MADE_OF_A_MESSAGE, ids=lambda kind: kind.__name__)
-def test_messages_causes_and_codes_stay(kind: type[QuireError]) -> None:
+def test_errors_keep_message_cause_and_code(kind: type[QuireError]) -> None:
     error = kind("what happened", causes={"b1": "why"}, remedy="Do this")
     assert str(error) == "what happened (b1: why). Do this"
     assert error.args == ("what happened",)
@@ -130,7 +130,7 @@ def _sure_without_saying_so(path: Path) -> Iterator[str]:
             yield f"{path.name}:{call.lineno}"
 
 
-def test_errors_that_say_that_nothing_was_done_know_their_outcome() -> None:
+def test_errors_that_claim_no_effect_have_a_known_outcome() -> None:
     found = [place for path in SOURCES for place in _sure_without_saying_so(path)]
     assert not [place for place in found if place.partition(":")[0] not in SET_BY_ITS_CALLER]
     assert {place.partition(":")[0] for place in found} == {*SET_BY_ITS_CALLER}
@@ -196,14 +196,14 @@ def careless(tree: ast.Module) -> Iterator[int]:
             ours |= "QuireError" in names
 
 
-def test_no_handler_catches_our_errors_as_those_of_python() -> None:
+def test_no_handler_catches_quire_errors_as_builtin_errors() -> None:
     found: dict[str, list[int]] = {}
     for path in SOURCES:
         lines = list(careless(ast.parse(path.read_text(encoding="utf-8"))))
         if lines:
             found.setdefault(path.name, []).extend(lines)
     assert {name: lines for name, lines in found.items() if name not in WAITS_ONLY} == {}
-    assert WAITS_ONLY.keys() <= found.keys(), "these need no reason any more"
+    assert WAITS_ONLY.keys() <= found.keys(), "these entries no longer need a reason"
 
 
 @pytest.mark.parametrize(
@@ -217,6 +217,6 @@ def test_no_handler_catches_our_errors_as_those_of_python() -> None:
         ("try:\n    open(path)\nexcept OSError: ...", False),
     ],
 )
-def test_the_checker_tells_them_apart(source: str, refused: bool) -> None:
+def test_the_checker_recognizes_careless_handlers(source: str, refused: bool) -> None:
     tree = ast.parse("async def f():\n" + "\n".join(f"    {line}" for line in source.split("\n")))
     assert bool(list(careless(tree))) is refused

@@ -65,7 +65,7 @@ def circles(sources: Mapping[str, str]) -> set[frozenset[str]]:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-def test_no_files_import_each_other(package: Path) -> None:
+def test_no_modules_import_each_other(package: Path) -> None:
     found = circles(sources_of(package))
     assert not found, "\n".join(" <-> ".join(sorted(group)) for group in found)
 
@@ -104,7 +104,7 @@ def test_no_test_imports_another_test() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_circle_is_found_wherever_the_import_is() -> None:
+def test_an_import_cycle_is_found_wherever_the_import_is() -> None:
     sources = {
         "p.a": "from p.b import x",
         "p.b": "def f():\n    from p import c",

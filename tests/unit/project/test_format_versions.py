@@ -390,7 +390,7 @@ ELSEWHERE = {
 @pytest.mark.parametrize(
     ("what", "number"), [(what, n) for what, calls in REFUSED.items() for n in range(len(calls))]
 )
-def test_something_newer_is_refused(what: str, number: int) -> None:
+def test_every_newer_format_is_refused(what: str, number: int) -> None:
     with pytest.raises((LaterVersionError, LaterStreamFormatError)) as refused:
         REFUSED[what][number]()
     message = str(refused.value)
@@ -507,7 +507,7 @@ NOT_READ = {
 
 
 @pytest.mark.parametrize("what", IGNORED)
-def test_something_newer_that_is_ignored_or_told_otherwise(what: str) -> None:
+def test_newer_formats_that_are_ignored_or_reported_otherwise(what: str) -> None:
     assert IGNORED[what]()
 
 

@@ -97,7 +97,7 @@ def commands(container: Manifest) -> Iterator[list[str]]:
             yield words
 
 
-def test_the_rendered_copy_is_that_of_this_chart() -> None:
+def test_the_rendered_copy_matches_the_chart() -> None:
     assert (
         sorted(path.stem for path in RENDERED.glob("*.yaml")) == SETS == sorted(script().values())
     )
@@ -137,7 +137,7 @@ def test_the_manifests_are_valid(name: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_container_has_a_right_command_and_configuration(
+def test_every_container_has_a_valid_command_and_configuration(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed = set()
@@ -156,7 +156,7 @@ def test_every_container_has_a_right_command_and_configuration(
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_pods_may_do_no_more_than_they_need(name: str) -> None:
+def test_pods_have_only_the_permissions_that_they_need(name: str) -> None:
     for _, pod in pods(name):
         [container] = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -176,7 +176,7 @@ def test_pods_may_do_no_more_than_they_need(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_bookies_have_their_disks_their_names_and_time_to_stop(name: str, tmp_path: Path) -> None:
+def test_bookies_have_their_own_disks_and_names_and_time_to_stop(name: str, tmp_path: Path) -> None:
     [service] = [one for one in of_kind(name, "Service") if one["spec"].get("clusterIP") == "None"]
     for one in of_kind(name, "StatefulSet"):
         spec = one["spec"]
@@ -243,7 +243,7 @@ def test_with_tls_requests_by_every_name_are_accepted(tmp_path: Path) -> None:
     assert {"quire-http.logs.svc", "quire.example.net"} <= named["quire-http"]
 
 
-def test_prometheus_finds_the_pods_under_the_jobs_of_the_rules() -> None:
+def test_prometheus_finds_the_pods_under_the_job_names_of_the_rules() -> None:
     jobs = {}
     pods_by_labels = [
         one["spec"]["template"]["metadata"]["labels"]
@@ -279,7 +279,7 @@ def test_each_rack_has_its_bookies_and_their_locations() -> None:
     assert "updateStrategy" not in of_kind("default", "StatefulSet")[0]["spec"]
 
 
-def test_the_versions_of_the_chart_are_those_of_quire() -> None:
+def test_the_chart_has_quires_version() -> None:
     import quire
 
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
@@ -297,14 +297,14 @@ def helm(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.helm
 @pytest.mark.parametrize("name", SETS)
-def test_helm_finds_no_fault(name: str) -> None:
+def test_helm_lint_accepts_the_chart(name: str) -> None:
     options = script().values()[name]
     done = helm("lint", "--strict", str(CHART), "--kube-version", "1.31.0", *options)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.helm
-def test_helm_renders_the_copy() -> None:
+def test_helm_renders_the_stored_copy() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "render-chart"), "--check"],
         capture_output=True, text=True, timeout=120, check=False,

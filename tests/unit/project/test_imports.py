@@ -211,11 +211,11 @@ def our_sources() -> dict[str, str]:
     }
 
 
-def test_our_sources_keep_the_rules() -> None:
+def test_the_sources_follow_the_import_rules() -> None:
     assert violations(our_sources()) == []
 
 
-def test_our_sources_are_all_looked_at() -> None:
+def test_all_sources_are_checked() -> None:
     """The walk reaches every room that has a directory."""
     seen = {room_of(file) for file in our_sources()}
     assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} <= seen
@@ -301,13 +301,13 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize(("file", "source", "message"), REFUSED)
-def test_the_checker_refuses(file: str, source: str, message: str) -> None:
+def test_the_checker_refuses_forbidden_imports(file: str, source: str, message: str) -> None:
     found = violations({file: source})
     assert any(message in violation for violation in found), found
 
 
 @pytest.mark.parametrize(("file", "source"), ACCEPTED)
-def test_the_checker_accepts(file: str, source: str) -> None:
+def test_the_checker_accepts_allowed_imports(file: str, source: str) -> None:
     assert violations({file: source}) == []
 
 

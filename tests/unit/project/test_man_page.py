@@ -34,7 +34,7 @@ def run(*command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
     )  # type: ignore[call-overload, no-any-return]
 
 
-def test_the_files_are_current() -> None:
+def test_the_generated_files_are_current() -> None:
     done = run(sys.executable, ROOT / "scripts" / "make-man", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -63,7 +63,7 @@ def test_the_variables_of_the_page_exist() -> None:
     assert {one for one in named if one not in known and f'"{one}"' not in source} == set()
 
 
-def test_man_and_its_relatives_understand_the_page(tmp_path: Path) -> None:
+def test_man_page_tools_accept_the_page(tmp_path: Path) -> None:
     programs = {
         "mandoc": ["-Tlint"],
         "groff": ["-ww", "-man", "-Tutf8"],
@@ -96,7 +96,7 @@ def test_shells_load_their_completion(shell: str) -> None:
         assert done.stderr == ""
 
 
-def test_bash_completes_with_the_file() -> None:
+def test_bash_completes_commands_with_the_file() -> None:
     """It is not the text of the file that counts, but what a user gets."""
     program = Path(sys.executable).parent
     script = (
@@ -107,7 +107,7 @@ def test_bash_completes_with_the_file() -> None:
     assert done.stdout.split() == ["read", "recover"], done.stderr
 
 
-def test_a_wheel_has_the_files(tmp_path: Path) -> None:
+def test_a_wheel_contains_the_man_page_and_completions(tmp_path: Path) -> None:
     done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
     assert done.returncode == 0, done.stderr
     [wheel] = tmp_path.glob("*.whl")

@@ -86,7 +86,7 @@ def check(made: list[list[Function]], map_: Map, *others: Map) -> None:
     crossed = set.intersection(*map(files_of, made))
     named = set().union(*(one.files | one.also_crossed for one in (map_, *others)))
     assert not crossed - named, (
-        f"crossed, and not named in ARCHITECTURE.md: {sorted(crossed - named)}"
+        f"called, but not named in ARCHITECTURE.md: {sorted(crossed - named)}"
     )
 
 
@@ -100,18 +100,18 @@ def test_each_step_names_a_function_and_its_calls(heading: str) -> None:
 
 
 @pytest.mark.parametrize("heading", MAPS)
-def test_each_file_that_is_also_crossed_exists(heading: str) -> None:
+def test_each_file_named_by_a_map_exists(heading: str) -> None:
     map_ = read_map(heading)
     assert not [file for file in map_.also_crossed if not (SOURCE / file).is_file()]
     assert not map_.also_crossed & map_.files
 
 
-def test_an_append_is_short() -> None:
+def test_the_map_of_an_append_is_short() -> None:
     assert len({step.file for step in read_map(APPEND).main}) <= APPEND_FILES_MAX
 
 
 @pytest.mark.parametrize("heading", MAPS[1:])
-def test_other_paths_are_short(heading: str) -> None:
+def test_the_other_maps_are_short(heading: str) -> None:
     assert len({step.file for step in read_map(heading).main}) <= OTHER_FILES_MAX
 
 
@@ -145,7 +145,7 @@ def test_the_tables_of_rooms_name_every_folder() -> None:
 # -- what is called ---------------------------------------------------------------------------
 
 
-async def test_the_map_of_an_append_is_what_is_called(tmp_path: Path) -> None:
+async def test_the_map_of_an_append_matches_the_calls(tmp_path: Path) -> None:
     map_ = read_map(APPEND)
     with CallTrace() as trace:
         async with cluster(tmp_path) as client:
@@ -161,7 +161,7 @@ def branches_of(map_: Map, *numbers: str) -> set[tuple[str, str]]:
     return {(step.file, step.function) for step in map_.steps if step.number in numbers}
 
 
-async def test_an_append_by_itself_takes_the_branch_of_coalesced_adds(tmp_path: Path) -> None:
+async def test_a_single_append_takes_the_branch_of_coalesced_adds(tmp_path: Path) -> None:
     map_ = read_map(APPEND)
     with CallTrace() as trace:
         async with cluster(tmp_path) as client:
@@ -185,7 +185,7 @@ async def test_appends_to_two_ledgers_are_acknowledged_together(tmp_path: Path) 
     assert any(branches_of(map_, "6a", "6b", "22a") <= set(calls) for calls in made)
 
 
-async def test_the_map_of_a_read_is_what_is_called(tmp_path: Path) -> None:
+async def test_the_map_of_a_read_matches_the_calls(tmp_path: Path) -> None:
     with CallTrace() as trace:
         async with cluster(tmp_path) as client:
             async with await client.create_ledger() as ledger:
@@ -198,7 +198,7 @@ async def test_the_map_of_a_read_is_what_is_called(tmp_path: Path) -> None:
             check(await recordings(trace, read), read_map(READ))
 
 
-async def test_the_map_of_a_stream_append_is_what_is_called(tmp_path: Path) -> None:
+async def test_the_map_of_a_stream_append_matches_the_calls(tmp_path: Path) -> None:
     with CallTrace() as trace:
         async with (
             cluster(tmp_path) as client,
@@ -212,7 +212,7 @@ async def test_the_map_of_a_stream_append_is_what_is_called(tmp_path: Path) -> N
 # -- the check itself -------------------------------------------------------------------------
 
 
-def test_a_wrong_map_is_noticed() -> None:
+def test_an_outdated_map_is_noticed() -> None:
     steps = read_map(APPEND).main
     calls = [(step.file, step.function) for step in steps]
     assert not out_of_order(steps, calls)

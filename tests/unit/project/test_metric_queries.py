@@ -92,14 +92,14 @@ def panels(path: Path) -> Iterator[dict[str, Any]]:
         ("sum by (rack) (quire_cluster_problems)", "nothing has a label rack"),
     ],
 )
-def test_faults_are_found(query: str, fault: str) -> None:
+def test_faults_of_a_metric_query_are_found(query: str, fault: str) -> None:
     assert faults_of(query) == [fault]
     with pytest.raises(ValueError, match="unexpected"):
         faults_of(query + ")")
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
-def test_an_alert_asks_for_what_exists(rule: dict[str, Any]) -> None:
+def test_an_alert_uses_only_existing_metrics(rule: dict[str, Any]) -> None:
     assert faults_of(rule["expr"]) == []
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert {*rule["annotations"]} == {"summary", "description", "runbook_url"}
@@ -119,7 +119,7 @@ def test_an_alert_links_to_its_section_of_the_troubleshooting_page(rule: dict[st
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_a_dashboard_asks_for_what_exists(path: Path) -> None:
+def test_a_dashboard_uses_only_existing_metrics(path: Path) -> None:
     found = {
         panel["title"]: faults
         for panel in panels(path)
@@ -152,7 +152,7 @@ def test_the_panels_of_a_dashboard_do_not_overlap(path: Path) -> None:
         taken |= cells
 
 
-def test_the_dashboards_are_those_of_their_table() -> None:
+def test_the_dashboards_match_their_table() -> None:
     script = ROOT / "scripts" / "grafana-dashboards"
     done = subprocess.run(
         [sys.executable, str(script), "--check"],

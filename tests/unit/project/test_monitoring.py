@@ -25,7 +25,7 @@ MADE_OF_A_STATE = {"directory_read_only", "directory_failed"}
 @pytest.mark.parametrize(
     "name", ["monitoring.md", "tuning.md", "full-disk.md", "security-checklist.md"]
 )
-def test_each_metric_exists(name: str) -> None:
+def test_each_documented_metric_exists(name: str) -> None:
     text = (GUIDES / name).read_text(encoding="utf-8")
     named = {re.sub(r"_bucket$", "", one) for one in METRIC.findall(text)}
     assert named
@@ -33,7 +33,7 @@ def test_each_metric_exists(name: str) -> None:
     assert missing == []
 
 
-def test_there_is_a_rule_for_each_row_in_the_same_order() -> None:
+def test_each_row_of_the_page_has_an_alert_rule_in_the_same_order() -> None:
     [group] = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     rows = re.findall(r"^\| \d+ \| ([^|]+) \|", PAGE, re.MULTILINE)
     assert len(rows) == len(group["rules"]) == 11
@@ -45,7 +45,7 @@ def test_there_is_a_rule_for_each_row_in_the_same_order() -> None:
     assert [rule["labels"]["severity"] for rule in group["rules"]] == ["page"] * 5 + ["ticket"] * 6
 
 
-def test_each_event_is_logged_somewhere() -> None:
+def test_each_documented_event_is_logged() -> None:
     events = PAGE.split("## 6. ")[1]
     named = set(re.findall(r"`([a-z]+_[a-z_]+)`", events))
     assert len(named) > 10
@@ -57,7 +57,7 @@ def test_each_event_is_logged_somewhere() -> None:
     assert {one for one in named if f'"{one}"' not in source} == MADE_OF_A_STATE
 
 
-def test_each_path_is_served() -> None:
+def test_each_documented_path_is_served() -> None:
     paths = set(re.findall(r"^\| `(/[\w/]+)` \|", PAGE, re.MULTILINE))
     assert len(paths) == 5
     assert [path for path in paths if path not in HTTP] == []

@@ -142,7 +142,7 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.long
-def test_what_is_fatal_is_found_and_what_is_equivalent_survives(place: Path) -> None:
+def test_fatal_mutants_are_found_and_equivalent_ones_survive(place: Path) -> None:
     before = content(place / "tree")
     done = sample(place, "--seed", "5")
     assert done.returncode == 0, done.stderr
@@ -168,7 +168,7 @@ def test_what_is_fatal_is_found_and_what_is_equivalent_survives(place: Path) -> 
     assert read_session(session.place) == session
 
 
-def test_the_simulator_alone_leaves_the_tests_out(place: Path) -> None:
+def test_the_simulator_only_option_skips_the_tests(place: Path) -> None:
     done = sample(place, "--seed", "5", "--simulator-only")
     assert done.returncode == 0, done.stderr
     session = only_session(place)
@@ -178,7 +178,7 @@ def test_the_simulator_alone_leaves_the_tests_out(place: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_resumed_sample_draws_nothing_again(place: Path) -> None:
+def test_a_resumed_sample_keeps_its_draw(place: Path) -> None:
     assert sample(place, "--seed", "5").returncode == 0
     session = only_session(place)
     file = session.place / "results.jsonl"
@@ -199,7 +199,7 @@ def test_a_resumed_sample_draws_nothing_again(place: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["test", "seed"])
 @pytest.mark.long
-def test_nothing_is_reported_if_the_unmutated_copy_fails(place: Path, kind: str) -> None:
+def test_no_report_is_made_if_the_unmutated_copy_fails(place: Path, kind: str) -> None:
     if kind == "test":
         file = place / "tree" / "tests/unit/core/test_answers.py"
         file.write_text(f"{TEST}\n\ndef test_more():\n    assert not 1\n", encoding="utf-8")
@@ -213,7 +213,7 @@ def test_nothing_is_reported_if_the_unmutated_copy_fails(place: Path, kind: str)
     assert only_session(place).results == {}
 
 
-def test_nothing_is_concluded_from_a_seed_that_always_fails(place: Path) -> None:
+def test_a_seed_that_fails_without_the_mutant_gives_no_result(place: Path) -> None:
     """Seed 0 is checked before all mutants, and any other seed when it has found one."""
     file = place / "tree" / "simulator/quire_simulator/__init__.py"
     file.write_text(SIMULATED.replace('and simulated(True) != "yes"', ""), encoding="utf-8")
@@ -234,7 +234,7 @@ def drawn_sample(place: Path) -> Session:
     return read_session(write_sample(place / "state", sampled))
 
 
-def test_a_changed_copy_gives_no_report(place: Path) -> None:
+def test_no_report_is_made_from_a_changed_copy(place: Path) -> None:
     copy = open_tree(place / "state", drawn_sample(place).drawn.tree).root
     assert sample(place, "--report").returncode == 0
     (copy / FILE).write_text(f"{CODE}\n\nadded = 1\n", encoding="utf-8")
@@ -286,7 +286,7 @@ TESTS = {
 
 @pytest.mark.parametrize("limit", ["CPU", "CLOCK"])
 @pytest.mark.long
-def test_a_test_that_hangs_has_found_the_mutant(
+def test_a_hanging_test_counts_as_finding_the_mutant(
     place: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     limit_s = 3.0 if limit == "CPU" else 6.0
@@ -303,7 +303,7 @@ def test_a_test_that_hangs_has_found_the_mutant(
 
 
 @pytest.mark.long
-def test_a_run_of_the_simulator_that_hangs_has_found_the_mutant(place: Path) -> None:
+def test_a_hanging_simulator_run_counts_as_finding_the_mutant(place: Path) -> None:
     mutated, unmutated = trees(place, HANGS)
     process = mutated.root / "tests/support/mutation/seeds_process.py"
     text = process.read_text(encoding="utf-8")
@@ -313,7 +313,7 @@ def test_a_run_of_the_simulator_that_hangs_has_found_the_mutant(place: Path) -> 
     assert (outcome.found, outcome.by, outcome.tried) == (True, "seed 1 of 'all': time-out", 2)
 
 
-def test_code_that_cannot_be_imported_is_found(place: Path) -> None:
+def test_a_mutant_that_cannot_be_imported_is_found(place: Path) -> None:
     mutated, unmutated = trees(place, "raise RuntimeError\n")
     assert unit_stage.run_tests(mutated, unmutated, list(TESTS), TESTS).found
     assert simulator_stage.find_by_seeds(mutated, unmutated, [("all", 0)]).found
@@ -328,7 +328,7 @@ def test_a_process_that_imports_another_tree_is_refused(place: Path) -> None:
     assert "was imported from" in ended.output
 
 
-def test_a_copy_does_not_take_the_bytecode_of_the_old_text(place: Path) -> None:
+def test_a_copy_does_not_use_the_bytecode_of_the_old_text(place: Path) -> None:
     """Both texts have the same size, and the file has the same time."""
     tree = Tree(place / "tree")
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src"], cwd=tree.root, check=True)
@@ -344,12 +344,12 @@ def test_a_copy_does_not_take_the_bytecode_of_the_old_text(place: Path) -> None:
     assert tree.read(FILE) == CODE
 
 
-def test_two_runs_of_one_sample_are_refused(tmp_path: Path) -> None:
+def test_concurrent_runs_of_one_sample_are_refused(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(SystemExit, match="Another process"), locked(tmp_path):
         raise AssertionError
 
 
-def test_a_result_is_on_disk_before_it_is_told(place: Path) -> None:
+def test_a_result_is_on_disk_before_it_is_reported(place: Path) -> None:
     session = drawn_sample(place)
     session.add(0, UNIT, Outcome(found=True, by="a test", tried=1, seconds=0.5))
     last = (session.place / "results.jsonl").read_text(encoding="utf-8").split("\n")[-2]

@@ -58,7 +58,7 @@ def changes(source: str) -> set[str]:
         ("@cache\ndef f():\n    pass\n", "def f():\n    pass\n"),
     ],
 )
-def test_each_kind_of_change_is_there(source: str, expected: str) -> None:
+def test_each_kind_of_mutation_is_generated(source: str, expected: str) -> None:
     same = {"".join(text.split()) for text in changes(source)}
     assert "".join(expected.split()) in same
 
@@ -80,11 +80,11 @@ def test_each_kind_of_change_is_there(source: str, expected: str) -> None:
         'error = LostError(f"entry {last + 1} of {b}")\n',
     ],
 )
-def test_places_without_a_meaning_are_left_out(source: str) -> None:
+def test_meaningless_places_are_not_mutated(source: str) -> None:
     assert mutants_of(source) == []
 
 
-def test_a_declaration_of_a_dataclass_is_left_out_but_not_its_order() -> None:
+def test_only_the_order_flag_of_a_dataclass_is_mutated() -> None:
     source = "@dataclass(frozen=True, slots=True, order=True)\nclass A:\n    pass\n"
     flags = [mutant for mutant in mutants_of(source) if "True" in mutant.operator]
     assert [mutant.column for mutant in flags] == [source.index("True", source.index("order"))]
@@ -104,7 +104,7 @@ def test_a_declaration_of_a_dataclass_is_left_out_but_not_its_order() -> None:
         "dialog.close(1)\n",
     ],
 )
-def test_places_beside_them_are_not(source: str) -> None:
+def test_places_beside_meaningless_ones_are_mutated(source: str) -> None:
     assert mutants_of(source)
 
 
@@ -120,7 +120,7 @@ class Positions(Visitor):
         return node
 
 
-def test_places_are_those_that_cosmic_ray_counts() -> None:
+def test_occurrences_are_numbered_like_cosmic_rays() -> None:
     """Only the nodes at which an operator looks are asked. That must not change the numbers."""
     source = (ROOT / PACKAGE / "core" / "append" / "quorum.py").read_text(encoding="utf-8")
     found: dict[str, list[tuple[int, int]]] = {name: [] for name in operators()}
@@ -135,14 +135,14 @@ def test_places_are_those_that_cosmic_ray_counts() -> None:
         assert visitor.found == found[name], name
 
 
-def test_what_is_no_python_or_the_same_is_no_mutant() -> None:
+def test_invalid_or_unchanged_code_is_not_a_mutant() -> None:
     source = "def f(*, a):\n    return a\n"
     assert all(mutated(mutant, source) is None for mutant in mutants_of(source))
     unchanged = Mutant(FILE, "core/NumberReplacer", 0, 1, 0, 1)
     assert mutated(unchanged, source) is None
 
 
-def test_a_change_is_on_its_line() -> None:
+def test_a_mutation_is_on_its_reported_line() -> None:
     """Draw from real files, and compare the line that changed with the line of the mutant."""
     chance = random.Random(0)
     for name in ("core/append/quorum.py", "storage/worker.py"):
@@ -187,7 +187,7 @@ def f(
         ("7", range(16, 17)),
     ],
 )
-def test_the_function_of_a_change(text: str, lines: range | None) -> None:
+def test_the_function_of_a_mutation_is_named(text: str, lines: range | None) -> None:
     line = SOURCE[: SOURCE.index(text)].count("\n") + 1
     assert body_of(Mutant(FILE, "", 0, line, 0, line), SOURCE) == lines
 
@@ -204,7 +204,7 @@ def test_each_folder_has_workloads_that_exist() -> None:
     assert room_of("src/quire/client/read/tail.py") == "client"
 
 
-def test_workloads_take_turns() -> None:
+def test_simulator_workloads_alternate() -> None:
     found = seeds_of("src/quire/streams/write/writer.py", 7, first_seed=10)
     assert found[:4] == [("streams", 10), ("relay", 10), ("lives", 10), ("streams", 11)]
     assert len(found) == 7

@@ -55,7 +55,7 @@ def test_every_class_of_a_picture_is_in_its_style(picture: Path) -> None:
     assert used <= known
 
 
-def test_the_pictures_that_pages_show_are_there() -> None:
+def test_the_pictures_on_pages_exist() -> None:
     docs = PICTURES.parent
     for page in docs.rglob("*.md"):
         for target in re.findall(r"!\[[^\]]*\]\(([^)#]+)", page.read_text(encoding="utf-8")):

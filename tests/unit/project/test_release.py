@@ -90,7 +90,7 @@ def without_golden(source: Path) -> None:
     commit(source)
 
 
-def test_a_source_that_is_ready_has_no_problems(source: Path) -> None:
+def test_a_releasable_source_has_no_problems(source: Path) -> None:
     assert release.problems(source) == []
 
 
@@ -126,7 +126,7 @@ def test_a_source_that_is_ready_has_no_problems(source: Path) -> None:
         ),
     ],
 )
-def test_a_source_that_is_not_ready_is_refused(
+def test_a_source_that_is_not_releasable_is_refused(
     source: Path, change: Callable[[Path], object], said: str
 ) -> None:
     change(source)
@@ -134,7 +134,7 @@ def test_a_source_that_is_not_ready_is_refused(
     assert re.search(said, "\n".join(found)), found
 
 
-def test_it_says_what_to_publish(source: Path) -> None:
+def test_the_release_script_prints_what_to_publish(source: Path) -> None:
     dist = source / "dist"
     dist.mkdir()
     (dist / "quire_log-0.2.0.tar.gz").write_text("x")

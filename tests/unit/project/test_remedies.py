@@ -139,11 +139,13 @@ def test_every_remedy_that_destroys_has_its_reason() -> None:
     assert len(found) > 250  # the reader of the trees works
     destructive = {place for place, text in found if DESTRUCTIVE.search(text)}
     listed = {*ASKED_FOR, *HARMLESS, *LOOK_FIRST}
-    assert destructive - listed == set(), "say first how to find out; then list it with a reason"
-    assert listed - destructive == set(), "listed for nothing"
+    assert destructive - listed == set(), (
+        "say first how to check, then list the remedy with a reason"
+    )
+    assert listed - destructive == set(), "a listed remedy destroys nothing"
 
 
-def test_the_first_sentence_says_how_to_find_out_or_what_is_safe() -> None:
+def test_the_first_sentence_of_a_remedy_is_a_safe_step() -> None:
     for place, text in remedies():
         if place in LOOK_FIRST and DESTRUCTIVE.search(text):
             first = re.split(r"(?<=[.;:]) ", text, maxsplit=1)[0]

@@ -22,7 +22,7 @@ def ignores() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def test_no_signal_that_tests_send_stays_ignored() -> None:
+def test_no_signal_that_tests_send_is_ignored() -> None:
     """A test of a rolling restart waited for ever, because bookies inherit it."""
     command = [sys.executable, "-c", LOOK]
     done = subprocess.run(

@@ -122,7 +122,7 @@ SENTENCES = [
 @pytest.mark.parametrize(
     ("place", "text"), SENTENCES, ids=[text.replace("\0", "..") for _, text in SENTENCES]
 )
-def test_the_page_explains_each_finding(place: str, text: str) -> None:
+def test_the_troubleshooting_page_explains_each_finding(place: str, text: str) -> None:
     shown = text.replace("\0", "...")
     assert any(said(text).fullmatch(cell) for cell in first_cells()), (
         f"no row of the page shows what {place} says: {shown}"
@@ -179,7 +179,7 @@ def test_the_page_explains_each_exit_status() -> None:
     assert shown == {0, SIGTERM_STATUS, *constants}
 
 
-def test_what_the_reader_types_exists() -> None:
+def test_every_command_on_the_page_exists() -> None:
     """Commands in the text: their names, to the last one before arguments."""
     from quire.cli.main import cli
 

@@ -43,7 +43,7 @@ async def counted(client: Client, there: str, **groups: str) -> AtRisk:
     return [found async for found in at_risk(client, set(there), named)][-1]
 
 
-async def test_what_lacks_copies(client: Client) -> None:
+async def test_ledgers_that_lack_copies_are_counted(client: Client) -> None:
     await ledger(client, "ab")
     await ledger(client, "bc")
     await ledger(client, "cd")
@@ -55,14 +55,14 @@ async def test_what_lacks_copies(client: Client) -> None:
     assert (found.lacking, found.last_copy, found.unreadable) == (3, 2, 1)
 
 
-async def test_a_striped_ledger_goes_by_its_write_sets(client: Client) -> None:
+async def test_copies_of_a_striped_ledger_are_counted_by_write_set(client: Client) -> None:
     """Neighbours lost together take the entries of one write set; others do not."""
     await ledger(client, "abcd")
     assert (await counted(client, "bd", x="ac")).unreadable == 0
     assert (await counted(client, "cd", x="ab")).unreadable == 1
 
 
-async def test_only_places_with_entries_count(client: Client) -> None:
+async def test_only_segments_with_entries_are_counted(client: Client) -> None:
     """The end of a closed ledger is known, so its last segment may be empty.
 
     No bookie has the entries that a short ledger lacks.
@@ -70,25 +70,29 @@ async def test_only_places_with_entries_count(client: Client) -> None:
     await ledger(client, "ab", "ac", closed=4)
     assert (await counted(client, "ab", x="c")).lacking == 0
     await ledger(client, "ab", closed=-1)
-    assert (await counted(client, "b", x="a")).lacking == 1, "of the one with entries"
+    assert (await counted(client, "b", x="a")).lacking == 1, (
+        "only the ledger with entries is counted"
+    )
     await ledger(client, "cde", copies=1, closed=0)
     assert (await counted(client, "abc", x="de")).lacking == 0
     assert (await counted(client, "abde", x="c")).unreadable == 1
 
 
-async def test_an_open_ledger_may_have_entries_in_each_place(client: Client) -> None:
+async def test_an_open_ledger_may_have_entries_on_each_member(client: Client) -> None:
     await ledger(client, "abc", closed=None)
     found = await counted(client, "bc", x="a")
     assert (found.lacking, found.last_copy) == (1, 1)
 
 
-async def test_one_copy_of_one_is_no_last_copy(client: Client) -> None:
+async def test_the_only_copy_of_an_unreplicated_entry_is_not_a_last_copy(client: Client) -> None:
     await ledger(client, "ab", copies=1)
     found = await counted(client, "ab")
     assert found == AtRisk(1, True, 0, 0, 0, {})
 
 
-async def test_more_than_are_looked_at(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_count_that_stops_early_is_a_lower_bound(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The numbers are then lower bounds, and say so."""
     for _ in range(7):
         await ledger(client, "ab")
@@ -98,7 +102,7 @@ async def test_more_than_are_looked_at(client: Client, monkeypatch: pytest.Monke
     assert found == AtRisk(4, False, 4, 4, 0, {"x": 4}, without_spare=4)
 
 
-async def test_whether_other_bookies_can_take_the_copies(client: Client) -> None:
+async def test_ledgers_whose_copies_no_other_bookie_can_take_are_counted(client: Client) -> None:
     await ledger(client, "abc")
     assert (await counted(client, "bc", x="a")).without_spare == 1
     assert (await counted(client, "bcd", x="a")).without_spare == 0

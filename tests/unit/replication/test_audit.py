@@ -49,7 +49,7 @@ def lose(bookie: FakeBookie, entries: Iterable[int]) -> None:
 
 @shapes
 @pytest.mark.parametrize("state", [CLOSED, LedgerState.OPEN])
-def test_nothing_is_wrong_with_a_ledger_that_is_whole(
+def test_an_audit_finds_no_problem_in_a_complete_ledger(
     shape: tuple[int, int, int], state: LedgerState
 ) -> None:
     """Each replica is read once. Entries that may not be confirmed are not asked for."""
@@ -69,7 +69,7 @@ def test_nothing_is_wrong_with_a_ledger_that_is_whole(
 
 
 @shapes
-def test_each_problem_is_named_with_its_bookie_and_its_entries(shape: tuple[int, int, int]) -> None:
+def test_an_audit_names_the_bookie_and_entries_of_each_problem(shape: tuple[int, int, int]) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)
         await cluster.ledger(shape, range(40), state=CLOSED)
@@ -91,7 +91,7 @@ def test_each_problem_is_named_with_its_bookie_and_its_entries(shape: tuple[int,
     simulated(main)
 
 
-def test_without_a_majority_all_replicas_that_differ_are_named() -> None:
+def test_without_a_majority_all_differing_replicas_are_named() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
@@ -106,7 +106,7 @@ def test_without_a_majority_all_replicas_that_differ_are_named() -> None:
 
 
 def test_replicas_are_compared_in_every_block_and_segment() -> None:
-    """With payloads of the same size, which only their checksums tell apart."""
+    """The payloads have the same size, so only their checksums differ."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)
@@ -128,7 +128,7 @@ def test_replicas_are_compared_in_every_block_and_segment() -> None:
 
 
 @shapes
-def test_a_bookie_that_does_not_answer_is_unreachable_with_all_that_it_should_have(
+def test_a_bookie_that_does_not_answer_is_unreachable_for_all_of_its_entries(
     shape: tuple[int, int, int],
 ) -> None:
     """The others are read all the same."""
@@ -146,7 +146,7 @@ def test_a_bookie_that_does_not_answer_is_unreachable_with_all_that_it_should_ha
     simulated(main)
 
 
-def test_a_bookie_that_lost_data_of_unknown_ledgers_has_damage_and_no_absence() -> None:
+def test_a_bookie_that_lost_data_of_unknown_ledgers_reports_damage_not_absence() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(20), state=CLOSED)
@@ -160,7 +160,7 @@ def test_a_bookie_that_lost_data_of_unknown_ledgers_has_damage_and_no_absence() 
 
 
 @pytest.mark.parametrize("comes", ["all", "one too few", "nothing", "dies"])
-def test_a_replica_that_merely_lagged_is_not_named(comes: str) -> None:
+def test_a_replica_that_only_lagged_is_not_reported(comes: str) -> None:
     """Entries that are missing are read again after some time."""
 
     async def main() -> None:
@@ -186,7 +186,7 @@ def test_a_replica_that_merely_lagged_is_not_named(comes: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["moved", "deleted", "moved elsewhere"])
-def test_what_has_changed_since_it_was_read_is_left_out(what: str) -> None:
+def test_segments_that_changed_since_they_were_read_are_not_reported(what: str) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)
         segments = (Segment(0, ("b0", "b1", "b2")), Segment(10, ("b0", "b1", "b3")))
@@ -235,7 +235,7 @@ def test_what_has_changed_since_it_was_read_is_left_out(what: str) -> None:
     simulated(main)
 
 
-def test_a_comparison_takes_the_newest_copy_of_a_bookie_that_was_repaired() -> None:
+def test_a_comparison_uses_the_newest_copy_of_a_repaired_bookie() -> None:
     """A long read of such a bookie may return the copy from before the repair."""
 
     async def main() -> None:

@@ -41,7 +41,7 @@ def looked(delay_s: int = 10) -> LostBookies:
     return lost
 
 
-def test_a_single_lost_bookie_is_waited_for() -> None:
+def test_the_auditor_waits_for_a_single_lost_bookie() -> None:
     lost = looked()
     assert lost.due_s() is None
     lost.look(("a", "b"), 100.0)
@@ -52,7 +52,7 @@ def test_a_single_lost_bookie_is_waited_for() -> None:
     assert lost.due_s() == 110.0
 
 
-def test_one_that_comes_back_costs_nothing() -> None:
+def test_a_bookie_that_returns_in_time_is_not_given_up() -> None:
     lost = looked()
     lost.look(("a", "b"), 100.0)
     lost.look(ALL, 101.0)
@@ -62,7 +62,7 @@ def test_one_that_comes_back_costs_nothing() -> None:
     assert lost.due_s() == 210.0
 
 
-def test_more_than_one_are_not_waited_for() -> None:
+def test_the_auditor_does_not_wait_for_several_lost_bookies() -> None:
     lost = looked()
     lost.look(("a", "b"), 100.0)
     lost.look(("a",), 103.0)
@@ -71,7 +71,7 @@ def test_more_than_one_are_not_waited_for() -> None:
     assert lost.due_s() == 110.0
 
 
-def test_waits_and_returns_are_counted_only_if_it_is_waited() -> None:
+def test_waits_and_returns_are_counted_only_if_the_auditor_waits() -> None:
     lost = looked(0)
     lost.look(("a", "b"), 100.0)
     lost.look(ALL, 101.0)
@@ -97,7 +97,7 @@ def test_waits_and_returns_are_counted_only_if_it_is_waited() -> None:
     assert (lost.waits, lost.returns) == (3, 1)
 
 
-def test_what_was_given_up_counts_no_more_until_it_is_back() -> None:
+def test_a_bookie_that_was_given_up_is_not_counted_until_it_returns() -> None:
     lost = looked()
     lost.look(("a", "b"), 100.0)
     lost.give_up(("c",))
@@ -110,7 +110,7 @@ def test_what_was_given_up_counts_no_more_until_it_is_back() -> None:
     assert lost.due_s() == 160.0
 
 
-def test_one_that_was_taken_away_neither_returns_nor_ends_a_wait() -> None:
+def test_a_decommissioned_bookie_neither_returns_nor_ends_a_wait() -> None:
     lost = looked()
     lost.look(("a", "b"), 100.0)
     lost.look(("a",), 103.0, taken_away=("b",))
@@ -124,7 +124,7 @@ def test_one_that_was_taken_away_neither_returns_nor_ends_a_wait() -> None:
     assert lost.due_s() == 105.0  # Two of them may return.
 
 
-def test_the_delay_may_change_and_be_overruled() -> None:
+def test_the_delay_can_be_changed_and_cut_short() -> None:
     lost = looked(0)
     lost.look(("a", "b"), 100.0)
     assert lost.due_s() == 100.0
@@ -137,14 +137,14 @@ def test_the_delay_may_change_and_be_overruled() -> None:
     assert lost.due_s() == 162.0  # that was about the one before
 
 
-def test_a_bookie_that_is_named_and_was_never_seen_is_missing() -> None:
+def test_a_bookie_that_a_ledger_names_but_was_never_seen_is_missing() -> None:
     lost = looked(0)
     lost.learn(("d",))
     lost.look(ALL, 5.0)
     assert lost.missing == {"d": 5.0}
 
 
-def test_values_of_the_tree() -> None:
+def test_lock_holders_ledger_paths_and_votes_are_parsed() -> None:
     assert LockHolder.decode(b'bookieId: "h"\n') == LockHolder("h")
     one = LockHolder("10.0.0.1:3181", 1_750_000_000_000, "1f/2")
     assert LockHolder.decode(one.encode()) == one
@@ -223,7 +223,7 @@ def office(
     world.loop.run(whole())
 
 
-def test_who_was_lost_before_is_noticed_at_the_start() -> None:
+def test_bookies_lost_earlier_are_noticed_at_the_start() -> None:
     """This includes a bookie without a cookie, which only a ledger names (rule 29)."""
 
     async def scenario(there: Office) -> None:
@@ -240,7 +240,7 @@ def test_who_was_lost_before_is_noticed_at_the_start() -> None:
     office(scenario)
 
 
-def test_the_audit_that_first_meets_a_lost_bookie_marks_its_ledgers() -> None:
+def test_the_audit_that_first_finds_a_lost_bookie_marks_its_ledgers() -> None:
     """The next audit may be a day away."""
 
     async def scenario(there: Office) -> None:
@@ -255,7 +255,7 @@ def test_the_audit_that_first_meets_a_lost_bookie_marks_its_ledgers() -> None:
     office(scenario)
 
 
-def test_a_bookie_that_is_lost_during_an_audit_is_searched_for_from_the_beginning(
+def test_a_bookie_lost_during_an_audit_is_searched_for_in_all_ledgers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first pages were examined while it was still registered."""
@@ -281,7 +281,7 @@ def test_a_bookie_that_is_lost_during_an_audit_is_searched_for_from_the_beginnin
     office(scenario)
 
 
-def test_a_bookie_that_comes_back_during_an_audit_is_not_lost() -> None:
+def test_a_bookie_that_returns_during_an_audit_is_not_lost() -> None:
     """Metadata is read first, and registrations afterwards."""
 
     async def scenario(there: Office) -> None:
@@ -309,7 +309,7 @@ def test_a_bookie_that_comes_back_during_an_audit_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("delay_s", [0, 100])
-def test_a_bookie_that_comes_back_and_is_lost_again_during_an_audit_is_searched_for_anew(
+def test_a_bookie_that_returns_and_is_lost_again_during_an_audit_is_searched_for_again(
     monkeypatch: pytest.MonkeyPatch, delay_s: int
 ) -> None:
     """The pages in between were examined while it was registered."""
@@ -342,7 +342,7 @@ def test_a_bookie_that_comes_back_and_is_lost_again_during_an_audit_is_searched_
     office(scenario, lost_bookie_delay_s=delay_s)
 
 
-def test_a_bookie_that_is_waited_for_again_during_an_audit_is_not_given_up(
+def test_raising_the_delay_during_an_audit_keeps_the_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An operator has raised the delay in the middle."""
@@ -370,7 +370,7 @@ def test_a_bookie_that_is_waited_for_again_during_an_audit_is_not_given_up(
     office(scenario)
 
 
-def test_a_delay_is_kept_changed_and_cut_short() -> None:
+def test_the_auditor_follows_a_changed_or_shortened_delay() -> None:
     async def scenario(there: Office) -> None:
         ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
         await asyncio.sleep(1.0)
@@ -387,8 +387,8 @@ def test_a_delay_is_kept_changed_and_cut_short() -> None:
     office(scenario, lost_bookie_delay_s=60)
 
 
-def test_it_says_whom_it_waits_for() -> None:
-    """It explains why nothing is copied. A changed delay is reported again."""
+def test_the_auditor_records_which_bookie_it_waits_for() -> None:
+    """The note explains why nothing is copied. A changed delay is reported again."""
 
     async def scenario(there: Office) -> None:
         now_ms = there.client.clock.now_ms
@@ -413,7 +413,7 @@ def test_it_says_whom_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize("end", ["trigger", "second", "return"])
-def test_it_does_not_say_that_it_waits_when_the_wait_has_ended(end: str) -> None:
+def test_the_auditor_withdraws_its_note_when_the_wait_ends(end: str) -> None:
     """An operator, a second lost bookie and the bookie itself can end a wait before its time."""
 
     async def scenario(there: Office) -> None:
@@ -476,7 +476,7 @@ def test_a_note_that_could_not_be_withdrawn_is_withdrawn_by_the_next_look() -> N
     office(scenario, lost_bookie_delay_s=600)
 
 
-def test_a_bookie_that_was_taken_away_does_not_end_the_wait_for_another_one() -> None:
+def test_a_decommissioned_bookie_does_not_end_the_wait_for_another() -> None:
     """It was decommissioned, and another bookie is restarted after that."""
 
     async def scenario(there: Office) -> None:
@@ -502,7 +502,7 @@ def test_a_bookie_that_was_taken_away_does_not_end_the_wait_for_another_one() ->
     office(scenario, lost_bookie_delay_s=100)
 
 
-def test_a_delay_that_is_over() -> None:
+def test_a_delay_that_has_passed_does_not_start_again() -> None:
     async def scenario(there: Office) -> None:
         ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
         await asyncio.sleep(1.0)
@@ -519,7 +519,7 @@ def test_a_delay_that_is_over() -> None:
     office(scenario, lost_bookie_delay_s=60)
 
 
-def test_nothing_is_marked_while_it_is_disabled() -> None:
+def test_no_ledger_is_marked_while_autorecovery_is_disabled() -> None:
     async def scenario(there: Office) -> None:
         ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
         await there.marks.disable()
@@ -534,7 +534,7 @@ def test_nothing_is_marked_while_it_is_disabled() -> None:
     office(scenario)
 
 
-def test_a_search_that_was_disabled_in_the_middle_is_done_when_it_is_enabled_again(
+def test_a_search_interrupted_by_disabling_resumes_when_autorecovery_is_enabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the ledger names the lost bookie, so nothing else causes a search."""
@@ -581,7 +581,7 @@ def test_read_only_bookies_are_not_lost() -> None:
     office(scenario)
 
 
-def test_a_check_finds_what_is_missing_and_keeps_its_time() -> None:
+def test_a_ledger_check_marks_missing_entries_and_stores_its_time() -> None:
     """The ledgers of this test have no entries on any bookie."""
 
     async def scenario(there: Office) -> None:
@@ -599,7 +599,7 @@ def test_a_check_finds_what_is_missing_and_keeps_its_time() -> None:
     office(scenario, ledger_check_interval_s=100, replicas_check_interval_s=50)
 
 
-def test_a_new_auditor_goes_on_with_the_times_of_the_former_one() -> None:
+def test_a_new_auditor_continues_with_the_check_times_of_the_former_one() -> None:
     async def scenario(there: Office) -> None:
         await asyncio.sleep(75.0)
         assert there.stats.replicas_checks == 2  # at once, and after its interval
@@ -673,7 +673,7 @@ def test_a_check_of_the_future_delays_the_next_one_once_and_not_in_each_term() -
     office(scenario)
 
 
-def test_a_replica_that_merely_lags_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_only_lags_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker would read all of it, and find nothing to do."""
     behind, short = bookie_id("bookie-0"), bookie_id("bookie-1")
     looks: list[int] = []
@@ -695,7 +695,7 @@ def test_a_replica_that_merely_lags_is_not_marked(monkeypatch: pytest.MonkeyPatc
     office(scenario, replicas_check_interval_s=50)
 
 
-def test_a_bookie_that_is_away_makes_no_ledger_misplaced() -> None:
+def test_an_absent_bookie_makes_no_ledger_misplaced() -> None:
     """Its rack is unknown, so its ledgers are left to the search for lost bookies."""
 
     async def scenario(there: Office) -> None:
@@ -707,7 +707,7 @@ def test_a_bookie_that_is_away_makes_no_ledger_misplaced() -> None:
     office(scenario, lambda metadata: False, placement_check_interval_s=50)
 
 
-def test_a_placement_check_is_not_repeated_because_its_note_was_not_stored() -> None:
+def test_a_placement_check_is_not_repeated_if_its_note_could_not_be_stored() -> None:
     """The pass was once repeated, and all marks made again, until the store accepted the note."""
     passes = 0
 
@@ -736,7 +736,7 @@ def test_a_placement_check_is_not_repeated_because_its_note_was_not_stored() -> 
     office(scenario, adheres, placement_check_interval_s=50)
 
 
-def test_the_findings_are_those_of_the_present_auditor() -> None:
+def test_statistics_show_only_the_findings_of_the_current_auditor() -> None:
     """A former auditor reported for ever what was repaired long ago."""
 
     async def scenario(there: Office) -> None:

@@ -59,7 +59,7 @@ def autorecovery(uri: str, *words: str) -> Result:
     return result
 
 
-def test_it_is_switched_off_and_on(uri: str) -> None:
+def test_autorecovery_is_switched_off_and_on(uri: str) -> None:
     assert "autorecovery was switched on already" in autorecovery(uri, "enable").stderr
     assert "autorecovery is switched off" in autorecovery(uri, "disable").stderr
     assert "autorecovery was switched off already" in autorecovery(uri, "disable").stderr
@@ -77,7 +77,7 @@ def test_it_is_switched_off_and_on(uri: str) -> None:
     assert (found["enabled"], found["switched_off"]) == (True, None)
 
 
-def test_a_switch_of_java_says_not_who_set_it(uri: str) -> None:
+def test_a_switch_set_by_java_does_not_name_who_set_it(uri: str) -> None:
     """Java's processes create the node without a value."""
 
     async def disable(store: MetadataStore) -> None:
@@ -91,8 +91,8 @@ def test_a_switch_of_java_says_not_who_set_it(uri: str) -> None:
     assert "autorecovery is switched on" in autorecovery(uri, "enable").stderr
 
 
-def test_zero_marks_are_not_reported_as_health_while_nothing_marks(uri: str) -> None:
-    """With autorecovery off, `status` said that 0 ledgers lack replicas, while 8 did."""
+def test_zero_marks_are_not_reported_as_health_without_an_auditor(uri: str) -> None:
+    """With autorecovery off, `status` once reported 0 ledgers that lack replicas instead of 8."""
     nobody = "no autorecovery process runs as auditor: ledgers may lack replicas all the same"
     assert nobody in autorecovery(uri, "status").stdout
     assert nobody in autorecovery(uri, "list").stderr
@@ -122,8 +122,8 @@ def test_the_delay_is_set_and_shown(uri: str) -> None:
     in_store(uri, look)
 
 
-def test_a_trigger_says_who_looks_or_that_nobody_does(uri: str) -> None:
-    """It said nothing if no process could do what it asked for."""
+def test_a_trigger_names_the_auditor_or_says_that_there_is_none(uri: str) -> None:
+    """The command once printed nothing if no process could do the requested work."""
     assert "no autorecovery process runs" in autorecovery(uri, "trigger").stderr
     elected, asked = threading.Event(), threading.Event()
 
@@ -179,17 +179,17 @@ def test_marked_ledgers_are_listed_with_the_reason(uri: str) -> None:
         (["--auditor-only", "--worker-only"], "exclude each other"),
     ],
 )
-def test_what_cannot_be_is_a_usage_error(uri: str, words: list[str], named: str) -> None:
+def test_invalid_options_are_usage_errors(uri: str, words: list[str], named: str) -> None:
     result = CliRunner().invoke(cli, ["autorecovery", "start", "--metadata", uri, *words])
     assert result.exit_code == 2
     assert named in result.stderr
 
 
-def test_a_process_has_a_name_that_java_takes_for_a_bookie() -> None:
+def test_a_process_has_a_name_that_java_accepts_as_a_bookie_id() -> None:
     assert is_bookie_id(default_name())
 
 
-def test_the_status_tells_what_the_check_of_placement_has_found(uri: str) -> None:
+def test_the_status_shows_the_result_of_the_placement_check(uri: str) -> None:
     assert json.loads(autorecovery(uri, "status", "--json").stdout)["placement"] is None
 
     async def note(store: MetadataStore) -> None:

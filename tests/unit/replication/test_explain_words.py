@@ -44,13 +44,13 @@ def said(**facts: object) -> str:
     return diagnosed(replace(FACTS, **facts)).verdict.sentence  # type: ignore[arg-type]
 
 
-def test_how_long_it_is_waited_for() -> None:
+def test_explain_says_how_long_the_auditor_waits() -> None:
     assert "the auditor healer waits 42 s more for b to return" in said(waiting=("b", 42.2))
     assert "waits up to 10 min for a lost bookie" in said()
     assert "waits up to 10 min for a lost bookie" in said(waiting=("z", 42.0)), "another's"
 
 
-def test_why_nothing_is_done() -> None:
+def test_explain_says_why_nothing_is_repaired() -> None:
     assert "autorecovery is switched off" in said(enabled=False, waiting=("b", 42.0))
     assert "there is no auditor" in said(auditor=None, waiting=("b", 42.0))
     assert "has not marked the ledger" in said(delay_s=0)
@@ -66,7 +66,7 @@ def test_why_nothing_is_done() -> None:
     assert known.command == "quire bookie start --dir d --set gc_interval_s=60"
 
 
-def test_several_lost_bookies_are_spoken_of_as_several() -> None:
+def test_several_lost_bookies_are_described_in_the_plural() -> None:
     both = (replica("a", True), replica("b", True), replica("c", False))
     first = SegmentView(0, 9, True, 1, both)
     assert "so no bookie can replace them. Start a again" in said(spare=0, segments=(first,))
@@ -84,7 +84,7 @@ def test_several_lost_bookies_are_spoken_of_as_several() -> None:
     )
 
 
-def test_a_registered_bookie_that_does_not_answer_says_why() -> None:
+def test_explain_says_why_a_registered_bookie_does_not_answer() -> None:
     silent = replace(replica("10.0.0.1:4181", True), host="host", registered="writable")
     facts = replace(FACTS, segments=(SegmentView(0, 9, True, 1, (replica("a", False), silent)),))
 
@@ -110,7 +110,7 @@ def test_a_registered_bookie_that_does_not_answer_says_why() -> None:
     assert back.sentence == "10.0.0.1:4181 did not answer, and does now. Check again"
 
 
-def test_entries_on_a_registered_bookie_alone_say_why_it_does_not_answer() -> None:
+def test_entries_only_on_a_silent_bookie_name_the_reason_for_its_silence() -> None:
     """The bookie was to be started again, although only its certificate had expired."""
     silent = replace(replica("b", True), host="host", registered="writable")
     only = SegmentView(0, 9, True, 0, (silent,))
@@ -158,7 +158,7 @@ def test_damage_is_repaired_without_a_spark_job() -> None:
     assert bad("missing", mark=mark()).command == "quire explain ledger 7"
 
 
-def test_bad_replicas_that_nobody_repairs() -> None:
+def test_explain_reports_bad_replicas_that_nobody_repairs() -> None:
     assert bad("damaged", auditor=None).command == "quire autorecovery start"
     assert bad("damaged", enabled=False).command == "quire autorecovery enable"
     audit = "quire pipeline audit --ledger 7 --repair"
@@ -169,13 +169,13 @@ def test_bad_replicas_that_nobody_repairs() -> None:
     assert bad("damaged", mark=failed).command == audit
 
 
-def test_a_mark_that_nobody_looks_at() -> None:
+def test_explain_reports_a_mark_that_nobody_processes() -> None:
     assert mark().sentence() == "no worker has started on it yet"
     assert "and no autorecovery process is running" in mark(unattended=True).sentence()
 
 
-def test_each_verdict_about_a_missing_replica_says_that_nothing_is_repaired() -> None:
-    """It was not said if no bookie could replace the lost one, and so in an outage of one rack."""
+def test_every_verdict_about_a_missing_replica_says_if_nothing_is_repaired() -> None:
+    """Some verdicts once did not say it, for example in an outage of one rack."""
     off = "Nothing is repaired meanwhile: autorecovery is switched off (`quire autorecovery enable`"
     assert off in said(spare=0, enabled=False)
     assert "Nothing is repaired meanwhile: there is no auditor" in said(spare=0, auditor=None)
@@ -193,7 +193,7 @@ def test_each_verdict_about_a_missing_replica_says_that_nothing_is_repaired() ->
     )
 
 
-def test_damage_that_a_bookie_reports_is_not_nothing() -> None:
+def test_damage_reported_by_a_bookie_is_part_of_the_verdict() -> None:
     """The verdict was "Nothing is wrong" while 13 entries of the ledger were not restored."""
     whole = (SegmentView(0, 9, True, 2, (replica("a", False), replica("b", False))),)
     assert said(segments=whole).startswith("Nothing is wrong")

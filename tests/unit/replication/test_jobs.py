@@ -100,7 +100,7 @@ def test_a_lost_bookie_is_recovered() -> None:
     simulated(scenario, bookies=4)
 
 
-def test_a_ledger_that_another_process_repairs_is_left() -> None:
+def test_a_ledger_that_another_process_repairs_is_skipped() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")
@@ -118,7 +118,7 @@ def test_a_ledger_that_another_process_repairs_is_left() -> None:
 
 
 @pytest.mark.parametrize("mode", [OpenLedgers.SKIP, OpenLedgers.FENCE])
-def test_an_open_ledger_is_left_or_fenced(mode: OpenLedgers) -> None:
+def test_an_open_ledger_is_skipped_or_fenced_as_requested(mode: OpenLedgers) -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client, other = world.client("client"), world.client("other")
@@ -138,7 +138,7 @@ def test_an_open_ledger_is_left_or_fenced(mode: OpenLedgers) -> None:
     simulated(scenario, bookies=4)
 
 
-def test_a_bookie_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_bookie_is_refused() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -175,7 +175,7 @@ async def retire(world: World, client: Any, bookie: str, **how: Any) -> Any:
     )
 
 
-def test_a_running_bookie_is_emptied_and_ends() -> None:
+def test_a_running_bookie_is_drained_and_ends() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")
@@ -198,7 +198,7 @@ def test_a_running_bookie_is_emptied_and_ends() -> None:
     simulated(scenario, bookies=4)
 
 
-def test_an_emptied_bookie_with_its_cookie_is_taken_back() -> None:
+def test_a_drained_bookie_with_its_cookie_can_be_taken_back() -> None:
     async def scenario(world: World) -> None:
         await start(world, 4)
         client = world.client("client")
@@ -258,7 +258,7 @@ def may_lack_ledgers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.metadata, "list_ledgers", list_ledgers)
 
 
-def test_a_list_of_ledgers_that_may_not_be_complete_keeps_the_cookie(
+def test_an_incomplete_list_of_ledgers_keeps_the_cookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A ledger that is not listed may name the bookie."""
@@ -302,7 +302,7 @@ def test_a_lost_bookie_that_an_unlisted_ledger_may_name_keeps_its_cookie(
     simulated(scenario, bookies=4)
 
 
-def test_a_bookie_on_which_ledgers_appear_again_and_again_keeps_its_cookie(
+def test_a_bookie_on_which_ledgers_keep_appearing_keeps_its_cookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No pass has proved that it is empty."""
@@ -379,7 +379,7 @@ def test_clients_have_time_to_notice_that_a_bookie_is_read_only() -> None:
     simulated(scenario, bookies=4)
 
 
-def test_a_bookie_that_was_created_again_is_another_one() -> None:
+def test_a_recreated_bookie_is_treated_as_another_one() -> None:
     """Its cookie may be the same in each byte, and the version begins again."""
     cookie = Versioned(b"cookie", 0)
     before = BookieIdentity(cookie, frozenset({"0a", "0b"}))
@@ -397,7 +397,7 @@ def test_a_bookie_that_was_created_again_is_another_one() -> None:
 
 
 def test_a_bookie_that_stays_registered_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the order it would accept entries again, although no cookie names it."""
+    """A bookie without the order would accept entries again, although it has no cookie."""
 
     async def stays(_: Orders) -> None:
         pass
@@ -420,7 +420,7 @@ def test_a_bookie_that_stays_registered_keeps_its_order(monkeypatch: pytest.Monk
     simulated(scenario, bookies=4)
 
 
-def test_a_decommissioning_without_a_place_for_the_copies_is_refused() -> None:
+def test_a_decommissioning_without_room_for_the_copies_is_refused() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client = world.client("client")
@@ -435,7 +435,7 @@ def test_a_decommissioning_without_a_place_for_the_copies_is_refused() -> None:
     simulated(scenario, bookies=3)
 
 
-def test_a_cancellation_that_comes_too_late_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_cancellation_is_reported_as_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """It once failed with a version conflict that named a node of the metadata store."""
     real = decommission_module.stored_order
 
@@ -458,7 +458,7 @@ def test_a_cancellation_that_comes_too_late_says_so(monkeypatch: pytest.MonkeyPa
     simulated(scenario, bookies=4)
 
 
-def test_a_job_that_cannot_drain_leaves_the_order_of_another(
+def test_a_job_that_cannot_drain_does_not_withdraw_the_order_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It once withdrew it, so that the bookie accepted entries while the other job emptied it."""
@@ -519,7 +519,7 @@ def test_replicas_move_to_a_new_bookie() -> None:
     simulated(scenario, bookies=4)
 
 
-def test_a_move_whose_segment_has_changed_since_the_plan_is_not_made() -> None:
+def test_a_move_is_skipped_if_its_segment_changed_since_the_plan() -> None:
     """A bookie would be in the ensemble twice, or another member would be replaced."""
     closed = LedgerMetadata(3, 3, 2, (Segment(0, ("a", "b", "c")),)).with_close(9, 90)
     move = PlannedMove(1, 0, 1, "b", "d", 90, 10)
@@ -628,7 +628,7 @@ def test_a_ledger_without_entries_is_explained() -> None:
         (BookieIOError("I/O error on the bookie"), "damaged"),
     ],
 )
-def test_only_a_bookie_that_cannot_read_an_entry_has_a_damaged_copy(
+def test_only_an_unreadable_entry_is_explained_as_a_damaged_copy(
     error: BookieError, state: str
 ) -> None:
     """A busy bookie seemed to have a failing disk."""
@@ -682,7 +682,7 @@ def test_the_copies_of_an_entry_are_shown() -> None:
     simulated(scenario, bookies=3)
 
 
-def test_an_entry_that_is_not_known_to_be_acknowledged_is_not_shown() -> None:
+def test_an_entry_that_may_be_unacknowledged_is_not_shown() -> None:
     async def scenario(world: World) -> None:
         await start(world, 3)
         client, other = world.client("client"), world.client("other")

@@ -16,7 +16,7 @@ from tests.support.metadata.golden import GOLDEN, NAMED
 # -- the tree of marks ------------------------------------------------------------------------
 
 
-def test_marks_and_locks_are_those_of_apache() -> None:
+def test_marks_and_locks_are_encoded_like_apaches() -> None:
     one = NAMED["ur_ledger_one_replica"]
     value = Underreplicated(("10.0.0.2:3181",), 1_600_000_000_123)
     assert value.encode().hex() == one["hex"]
@@ -29,7 +29,7 @@ def test_marks_and_locks_are_those_of_apache() -> None:
     assert lock_owner(bytes.fromhex(NAMED["ur_lock"]["hex"])) == "host-1"
 
 
-def test_the_paths_of_marks_and_locks_are_those_of_apache() -> None:
+def test_the_paths_of_marks_and_locks_equal_apaches() -> None:
     known = [vector for vector in GOLDEN["vectors"] if "underreplicationLock" in json.dumps(vector)]
     assert known
     for vector in known:
@@ -51,7 +51,7 @@ def _with_key(value: object, key: str) -> list[dict[str, str]]:
     return found + [one for item in value.values() for one in _with_key(item, key)]
 
 
-def test_a_mark_grows_and_is_left_where_it_says_so_already() -> None:
+def test_a_mark_gains_new_bookies_and_is_otherwise_unchanged() -> None:
     mark = Underreplicated(("a:1",), 5)
     assert mark.adding(["a:1"], 9) is None
     assert mark.adding(["b:1", "a:1"], 9) == Underreplicated(("a:1", "b:1"), 9)

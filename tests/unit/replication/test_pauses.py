@@ -41,7 +41,7 @@ def test_each_kind_of_job_is_paused_once_and_resumed_once() -> None:
     simulated(scenario, bookies=0)
 
 
-def test_a_pause_that_follows_the_resumed_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_pause_is_not_deleted_by_an_earlier_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another operator resumes and pauses the job between the look and the deletion."""
     later = Pause(PAUSE.kind, PAUSE.target, "another operator", 8)
 
@@ -76,7 +76,7 @@ def test_a_pause_that_follows_the_resumed_one_stays(monkeypatch: pytest.MonkeyPa
         ("rebalance", "b:1", "only be paused for the whole 'cluster'"),
     ],
 )
-def test_a_pause_of_no_job_is_refused(kind: str, target: str, why: str) -> None:
+def test_a_pause_of_an_unknown_job_is_refused(kind: str, target: str, why: str) -> None:
     async def scenario(world: World) -> None:
         client = world.client("client")
         with pytest.raises(UsageError, match=why):
@@ -101,7 +101,7 @@ def test_a_pause_that_cannot_be_decoded_pauses_the_job() -> None:
     simulated(scenario, bookies=0)
 
 
-def test_a_paused_job_waits_and_goes_on_when_it_is_resumed() -> None:
+def test_a_paused_job_waits_until_it_is_resumed() -> None:
     async def scenario(world: World) -> None:
         client = world.client("client")
         pauses = Pauses(client.metadata)

@@ -55,7 +55,7 @@ def jobs(uri: str, wanted: Callable[[list[RunningJob]], bool]) -> list[RunningJo
     return found
 
 
-def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_listed_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make(uri)
 
     @contextmanager
@@ -82,7 +82,7 @@ def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatc
     assert jobs(uri, lambda them: not them) == []
 
 
-def test_one_that_fails_is_told_of_no_more(uri: str) -> None:
+def test_a_failed_job_is_no_longer_listed(uri: str) -> None:
     make(uri)
 
     def fail() -> None:
@@ -95,8 +95,8 @@ def test_one_that_fails_is_told_of_no_more(uri: str) -> None:
     assert jobs(uri, lambda them: not them) == []
 
 
-def test_a_store_that_cannot_be_reached_is_asked_again(uri: str) -> None:
-    """The job runs meanwhile."""
+def test_an_unreachable_store_is_tried_again_while_the_job_runs(uri: str) -> None:
+    """The job continues while the store is unreachable."""
     with told(uri, ClientConfig(), "pipeline x", "y", StepBar().far):
         with pytest.raises(QuireError):
             jobs(uri, bool)
@@ -105,8 +105,8 @@ def test_a_store_that_cannot_be_reached_is_asked_again(uri: str) -> None:
         assert found.kind == "pipeline x"
 
 
-def test_a_job_that_ends_at_once_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread has ended with it, wherever it was."""
+def test_a_short_job_does_not_wait_for_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the job ends with it at any step."""
     monkeypatch.setattr(pipeline_job, "END_TIMEOUT_S", LIMIT_S)
     begun_s = time.monotonic()
     for _ in range(20):

@@ -33,7 +33,7 @@ def client(**free: int) -> Client:
     return cast(Any, Bookies(**free))
 
 
-async def test_the_free_space_of_those_that_answer() -> None:
+async def test_free_space_is_known_for_bookies_that_answer() -> None:
     assert await free_bytes(client(a=5, b=7), ["a", "b", "gone"]) == {"a": 5, "b": 7}
 
 
@@ -52,7 +52,7 @@ async def test_a_bookie_with_too_little_space_is_named() -> None:
              "space"),
     ],
 )  # fmt: skip
-async def test_bookies_that_have_too_little_space_together(needed: int, said: str) -> None:
+async def test_bookies_with_too_little_space_in_total_are_named(needed: int, said: str) -> None:
     assert await no_space_together(client(a=5, b=7), {"a", "b"}, needed) == said
 
 

@@ -71,7 +71,7 @@ def pairs(count: int, *names: str, size: int = KIB) -> dict[int, LedgerMetadata]
     return {n: closed((0, names), entries=10, size=size) for n in range(count)}
 
 
-def test_a_new_bookie_gets_its_share_and_not_a_byte_more() -> None:
+def test_a_new_bookie_gets_exactly_its_share() -> None:
     found = plan(pairs(30, "a", "b"), "a b c", target_spread_percent=0)
     assert found.before == {"a": 300 * KIB, "b": 300 * KIB, "c": 0}
     assert found.after == {"a": 200 * KIB, "b": 200 * KIB, "c": 200 * KIB}
@@ -80,20 +80,20 @@ def test_a_new_bookie_gets_its_share_and_not_a_byte_more() -> None:
     assert len({one.ledger for one in found.moves}) == len(found.moves)
 
 
-def test_what_is_balanced_enough_is_left() -> None:
+def test_a_balanced_cluster_needs_no_moves() -> None:
     ledgers = pairs(11, "a", "b") | {99: closed((0, ("c", "d")), entries=10, size=10 * KIB)}
     assert plan(ledgers, "a b c d", target_spread_percent=10).moves == ()
     assert plan({}, "a b c").moves == ()
     assert plan(pairs(3, "a", "b"), "a b").moves == ()
 
 
-def test_the_bound_of_bytes_is_kept() -> None:
+def test_a_plan_respects_the_limit_of_bytes() -> None:
     found = plan(pairs(30, "a", "b"), "a b c", target_spread_percent=0, max_bytes=55 * KIB)
     assert found.size_bytes == 50 * KIB
     assert plan(pairs(30, "a", "b"), "a b c", max_bytes=5 * KIB).moves == ()
 
 
-def test_a_read_only_bookie_neither_gives_nor_takes() -> None:
+def test_a_read_only_bookie_is_neither_source_nor_target() -> None:
     found = plan(pairs(30, "a", "b"), "b c", target_spread_percent=0)
     assert {(one.source, one.target) for one in found.moves} == {("b", "c")}
     assert "a" not in found.before
@@ -108,8 +108,8 @@ def test_only_complete_segments_are_moved() -> None:
     assert plan({1: still_written}, "a b c", target_spread_percent=0).moves == ()
 
 
-def test_a_replica_that_is_too_large_to_help_stays() -> None:
-    """On the other bookie it would be as wrong as here."""
+def test_a_replica_that_is_too_large_to_help_is_not_moved() -> None:
+    """The replica would be as unbalanced on the other bookie."""
     one = closed((0, ("a",)), entries=10, size=KIB, quorums=(1, 1))
     found = plan({1: one}, "a b", target_spread_percent=0)
     assert (found.moves, found.blocked, found.too_large) == ((), {}, True)
@@ -119,21 +119,21 @@ def test_a_replica_that_is_too_large_to_help_stays() -> None:
     assert what_blocks(limited) == ""
 
 
-def test_a_large_one_moves_where_it_makes_the_fullest_less_full() -> None:
+def test_a_large_replica_moves_if_that_relieves_the_fullest_bookie() -> None:
     ledgers = {n: closed((0, ("a",)), entries=1, size=KIB, quorums=(1, 1)) for n in range(3)}
     found = plan(ledgers, "a b", target_spread_percent=0)
     assert len(found.moves) == 1
     assert sorted(found.after.values()) == [KIB, 2 * KIB]
 
 
-def test_replicas_do_not_come_to_fewer_hosts() -> None:
+def test_a_plan_does_not_reduce_the_hosts_of_a_segment() -> None:
     hosts = {"a": "x", "b": "y", "c": "y"}
     found = plan(pairs(30, "a", "b"), "a b c", hosts=hosts, target_spread_percent=0)
     assert found.moves
     assert {one.source for one in found.moves} == {"b"}  # "a" is the only one on its host
 
 
-def test_what_the_placement_forbids_is_not_planned() -> None:
+def test_a_plan_contains_no_move_that_the_placement_forbids() -> None:
     def allowed(ensemble: Ensemble, write_quorum: int, ack_quorum: int) -> bool:
         assert (write_quorum, ack_quorum) == (2, 2)
         return "c" not in ensemble or "a" in ensemble
@@ -142,12 +142,12 @@ def test_what_the_placement_forbids_is_not_planned() -> None:
     assert {one.source for one in found.moves} == {"b"}
 
 
-def test_what_is_forbidden_already_may_be_moved() -> None:
+def test_a_segment_that_already_violates_the_placement_may_be_moved() -> None:
     found = plan(pairs(30, "a", "b"), "a b c", allowed=lambda *of: False, target_spread_percent=0)
     assert found.moves
 
 
-def test_a_plan_says_which_rule_ends_it() -> None:
+def test_a_plan_names_the_rule_that_ends_it() -> None:
     ledgers = pairs(30, "a", "b") | {99: closed((0, ("a", "b")), entries=10, size=99 * KIB)}
     found = plan(ledgers, "a b", target_spread_percent=0)
     assert (found.moves, found.blocked) == ((), {})  # they are balanced
@@ -181,7 +181,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert plan(ledgers, "a b c d", seed=5) != plan(ledgers, "a b c d", seed=6)
 
 
-def test_spread() -> None:
+def test_the_spread_is_computed_in_percent() -> None:
     assert spread_percent([]) == spread_percent([0, 0]) == 0
     assert spread_percent([50, 150]) == 100
     assert anywhere(("a",), 1, 1)
@@ -209,7 +209,7 @@ def clusters(draw: st.DrawFn) -> dict[int, LedgerMetadata]:
 
 @settings(max_examples=60, deadline=None)
 @given(clusters(), st.integers(0, 3))
-def test_a_plan_can_be_carried_out_and_makes_nothing_worse(
+def test_every_plan_is_executable_and_does_not_increase_the_spread(
     ledgers: dict[int, LedgerMetadata], seed: int
 ) -> None:
     found = plan(ledgers, "a b c d e f", seed=seed, target_spread_percent=5)
@@ -235,7 +235,7 @@ def test_a_plan_can_be_carried_out_and_makes_nothing_worse(
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 2, 2)])
-def test_no_byte_goes_through_a_third_bookie(sizes: tuple[int, ...]) -> None:
+def test_no_byte_is_moved_through_a_third_bookie(sizes: tuple[int, ...]) -> None:
     """Only the excess over the mean is moved, if pieces are small enough."""
     names = "abcd"
     ledgers = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.replication.moves.recover import LedgerMove, RecoverResult, RemainingLedger
 
 
-def test_the_number_of_unreadable_ledgers_is_among_what_is_left_only() -> None:
+def test_unreadable_ledgers_are_counted_once_among_the_remaining_ones() -> None:
     result = RecoverResult(
         "b", False, (LedgerMove(7, 1, 10, 1_000, False),), ledgers=1, fragments=1, entries=10,
         bytes=1_000, open=(8, 9, 10), failed=(RemainingLedger(11, "why"),),

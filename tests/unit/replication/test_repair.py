@@ -65,7 +65,7 @@ async def repaired(client: Client, *found: Finding) -> Repaired:
 
 
 @shapes
-def test_what_a_bookie_lacks_is_written_back_to_it(shape: tuple[int, int, int]) -> None:
+def test_entries_that_a_bookie_lacks_are_written_back(shape: tuple[int, int, int]) -> None:
     """Only that, as recovery adds, and also where the bookie is read-only or the ledger fenced."""
 
     async def main() -> None:
@@ -114,7 +114,7 @@ def test_only_good_replicas_are_copied(shape: tuple[int, int, int]) -> None:
     simulated(main)
 
 
-def test_what_no_other_bookie_has_is_left_and_the_rest_is_written_back() -> None:
+def test_entries_without_a_source_are_reported_and_the_others_written_back() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)
         await cluster.ledger((3, 3, 2), range(40), state=CLOSED)
@@ -134,8 +134,10 @@ def test_what_no_other_bookie_has_is_left_and_the_rest_is_written_back() -> None
 
 
 @pytest.mark.parametrize("others_have_it", [True, False])
-def test_a_replica_that_differs_is_overwritten_with_what_most_have(*, others_have_it: bool) -> None:
-    """Without another good replica it is left as it is, because it is the only one."""
+def test_a_differing_replica_is_overwritten_with_the_majoritys_copy(
+    *, others_have_it: bool
+) -> None:
+    """A differing replica is kept if there is no other good replica."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)
@@ -164,7 +166,7 @@ def test_a_replica_that_differs_is_overwritten_with_what_most_have(*, others_hav
     simulated(main)
 
 
-def test_replicas_of_which_none_has_a_majority_are_left_alone() -> None:
+def test_replicas_without_a_majority_are_not_changed() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)
         await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
@@ -181,7 +183,7 @@ def test_replicas_of_which_none_has_a_majority_are_left_alone() -> None:
     simulated(main)
 
 
-def test_a_missing_entry_beside_one_that_differs_has_its_own_sources() -> None:
+def test_a_missing_entry_beside_a_differing_one_has_its_own_sources() -> None:
     """The bookie whose replica of entry 6 is wrong is the only one that has entry 5."""
 
     async def main() -> None:
@@ -200,7 +202,7 @@ def test_a_missing_entry_beside_one_that_differs_has_its_own_sources() -> None:
     simulated(main)
 
 
-def test_an_outdated_finding_is_no_work() -> None:
+def test_an_outdated_finding_needs_no_repair() -> None:
     """It is of a bookie that is no member any more, or of a ledger that was deleted."""
 
     async def main() -> None:
@@ -217,7 +219,7 @@ def test_an_outdated_finding_is_no_work() -> None:
     simulated(main)
 
 
-def test_a_repair_that_another_process_does_is_left_to_it() -> None:
+def test_a_ledger_under_repair_by_another_process_is_skipped() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
@@ -261,7 +263,7 @@ def _refuses(cluster: FakeCluster, bookie: FakeBookie) -> None:
 
 @pytest.mark.parametrize("how", [_forgets, _alters, _refuses])
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_bookie_that_cannot_be_repaired_is_replaced_in_what_is_complete(
+def test_an_unrepairable_bookie_is_replaced_in_complete_segments(
     how: Callable[[FakeCluster, FakeBookie], None], *, closed: bool
 ) -> None:
     """The repair reads from a bookie again what that bookie acknowledged."""
@@ -314,7 +316,7 @@ def test_a_bookie_that_did_not_answer_is_replaced_unless_it_answers_now(*, back:
 
 
 @pytest.mark.parametrize("trouble", ["none left", "refuses", "no source"])
-def test_a_bookie_that_cannot_be_replaced_stays(trouble: str) -> None:
+def test_a_bookie_that_cannot_be_replaced_stays_in_the_ensemble(trouble: str) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3 if trouble == "none left" else 4)
         await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
@@ -337,7 +339,7 @@ def test_a_bookie_that_cannot_be_replaced_stays(trouble: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["b0", "b2"])
 @shapes
-def test_a_replica_that_differs_is_no_source_for_the_bookie_that_replaces_another(
+def test_a_differing_replica_is_not_copied_to_a_replacement(
     shape: tuple[int, int, int], wrong: str
 ) -> None:
     """Otherwise the wrong entry would have a majority, and replace the acknowledged one."""
@@ -367,7 +369,7 @@ def test_a_replica_that_differs_is_no_source_for_the_bookie_that_replaces_anothe
     simulated(main)
 
 
-def test_a_bookie_whose_replica_differs_is_not_the_source_of_the_one_that_replaces_it() -> None:
+def test_a_bookie_with_a_differing_replica_is_not_the_source_of_its_replacement() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
@@ -399,7 +401,7 @@ async def while_naming(client: Client, action: Callable[[], Awaitable[Any]]) -> 
     store.write_ledger = write  # type: ignore[method-assign]
 
 
-def test_a_change_of_another_client_is_kept_and_the_bookie_is_replaced_after_it() -> None:
+def test_a_bookie_is_replaced_after_a_concurrent_change_which_is_kept() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)
         await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
@@ -426,7 +428,7 @@ def test_a_change_of_another_client_is_kept_and_the_bookie_is_replaced_after_it(
     simulated(main)
 
 
-def test_a_finding_that_only_the_next_attempt_repairs_is_not_left() -> None:
+def test_a_finding_repaired_by_a_retry_is_not_reported_as_remaining() -> None:
     """The other client's change brings a bookie that has the entry."""
     segments = (Segment(0, ("b0", "b1", "b2")), Segment(6, ("b0", "b1", "b3")))
 
@@ -476,7 +478,9 @@ def test_a_ledger_that_is_deleted_during_a_repair_is_done() -> None:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_finding_is_left_once_and_none_of_a_ledger_that_is_deleted(*, deleted: bool) -> None:
+def test_remaining_findings_are_reported_once_and_none_for_a_deleted_ledger(
+    *, deleted: bool
+) -> None:
     """An attempt that others disturbed had left it already, and the last one leaves all."""
 
     async def main() -> None:
@@ -506,7 +510,7 @@ def test_a_finding_is_left_once_and_none_of_a_ledger_that_is_deleted(*, deleted:
     simulated(main)
 
 
-def test_a_name_whose_answer_was_lost_counts() -> None:
+def test_a_replacement_with_a_lost_metadata_reply_counts_as_done() -> None:
     """The store did it, and the repeated write finds its own change as a conflict."""
 
     async def main() -> None:
@@ -546,7 +550,7 @@ def test_a_finding_of_one_entry_is_repaired_at_either_end_of_a_segment(at: int) 
     simulated(main)
 
 
-def test_a_finding_of_many_segments_is_written_back_in_several_portions(
+def test_a_finding_over_many_segments_is_written_back_in_portions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Some entries of a portion differ, and are portions of their own."""

@@ -59,7 +59,7 @@ async def ends(client: Client, ledger_id: int, percent: float = 0.0) -> LackingR
     return await check_ends(client, ledger_id, ALL, random.Random(1), percent)
 
 
-def test_a_whole_ledger_lacks_nothing() -> None:
+def test_a_complete_ledger_lacks_no_replica() -> None:
     async def play(world: World, client: Client) -> None:
         for entries in (0, 1, 5):
             ledger_id = await ledger(client, entries)
@@ -69,7 +69,7 @@ def test_a_whole_ledger_lacks_nothing() -> None:
     scene(play)
 
 
-def test_no_bookie_is_asked_about_what_has_no_entries() -> None:
+def test_no_bookie_is_asked_about_segments_without_entries() -> None:
     async def play(world: World, client: Client) -> None:
         asked: list[str] = []
 
@@ -102,7 +102,7 @@ def test_missing_entries_are_found_and_counted() -> None:
     scene(play)
 
 
-def test_what_a_writer_may_still_be_writing_is_not_missing() -> None:
+def test_entries_that_may_still_be_written_are_not_missing() -> None:
     async def play(world: World, client: Client) -> None:
         ledger_id = await ledger(client, 3, closed=False)
         stored = await client.metadata.read_ledger(ledger_id)
@@ -120,7 +120,7 @@ def test_what_a_writer_may_still_be_writing_is_not_missing() -> None:
     scene(play)
 
 
-def test_a_deleted_ledger_lacks_nothing() -> None:
+def test_a_deleted_ledger_lacks_no_replica() -> None:
     async def play(world: World, client: Client) -> None:
         ledger_id = await ledger(client, 3)
         await client.delete_ledger(ledger_id)
@@ -156,7 +156,7 @@ def test_entries_of_one_segment_do_not_make_up_for_missing_ones_of_another(
     scene(play)
 
 
-def test_a_silent_bookie_is_not_taken_for_one_that_lacks_entries() -> None:
+def test_a_silent_bookie_is_not_reported_as_lacking_entries() -> None:
     async def play(world: World, client: Client) -> None:
         ledger_id = await ledger(client, 3)
         world.crash("bookie-1")
@@ -168,7 +168,7 @@ def test_a_silent_bookie_is_not_taken_for_one_that_lacks_entries() -> None:
     scene(play)
 
 
-def test_a_bookie_without_the_ledger_lacks_all_of_it() -> None:
+def test_a_bookie_without_the_ledger_lacks_all_of_its_entries() -> None:
     async def play(world: World, client: Client) -> None:
         ledger_id = await ledger(client, 3)
         asked: list[str] = []
@@ -195,7 +195,7 @@ def test_a_bookie_without_the_ledger_lacks_all_of_it() -> None:
     [((3, 3, 2), [(11, 18)]), ((3, 2, 2), [(12, 18)])],
     ids=["plain", "striped"],
 )
-def test_what_a_list_lacks_of_a_very_long_ledger_is_found(
+def test_missing_entries_of_a_very_long_ledger_are_found_quickly(
     shape: tuple[int, int, int], missing: list[tuple[int, int]]
 ) -> None:
     """It once took time and memory for each entry, in which the process did nothing else."""

@@ -90,7 +90,7 @@ def test_connections_from_before_a_restart_do_not_hide_the_bookie(
     simulated(main)
 
 
-def test_connections_that_break_for_ever_end_it() -> None:
+def test_a_read_ends_if_connections_keep_breaking() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(5))
@@ -105,7 +105,7 @@ def test_connections_that_break_for_ever_end_it() -> None:
     simulated(main)
 
 
-def test_a_silent_bookie_is_not_asked_as_often() -> None:
+def test_a_silent_bookie_is_retried_less_often() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(5))
@@ -131,7 +131,7 @@ def test_a_silent_bookie_is_not_asked_as_often() -> None:
         (99.0, 99.0, PATIENCE_ROUNDS),  # no more time than that
     ],
 )
-def test_while_a_bookie_sends_it_has_more_time(
+def test_a_bookie_that_keeps_sending_gets_more_time(
     monkeypatch: pytest.MonkeyPatch, sends_for: float, answers_after: float, ends_after: float
 ) -> None:
     """The time limit is extended in units of `read_timeout_s`."""
@@ -212,7 +212,7 @@ async def read_all(cluster: FakeCluster, client: Client, count: int, **how: Any)
 
 @pytest.mark.parametrize("rate", [None, 1_000_000.0, 5_000_000.0])
 @pytest.mark.parametrize("size", [1, 300, 5_000])
-def test_requests_are_as_large_as_the_entries_so_far_allow(
+def test_the_size_of_requests_follows_the_size_of_earlier_entries(
     asked: list[Asked], size: int, rate: float | None
 ) -> None:
     """After the first request. A budget makes them smaller, so that appends wait for less."""
@@ -240,7 +240,7 @@ def test_requests_are_as_large_as_the_entries_so_far_allow(
     simulated(main)
 
 
-def test_the_size_of_a_request_for_few_entries_follows_from_theirs(asked: list[Asked]) -> None:
+def test_the_size_of_a_small_request_follows_the_size_of_its_entries(asked: list[Asked]) -> None:
     """A bookie answers small requests at once. Entries may be larger than earlier ones."""
 
     async def main() -> None:
@@ -260,7 +260,7 @@ def test_the_size_of_a_request_for_few_entries_follows_from_theirs(asked: list[A
     simulated(main)
 
 
-def test_no_request_is_for_more_than_a_number_of_entries(
+def test_no_request_exceeds_the_limit_of_entries(
     asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quire.replication.repair.replica_reader.WINDOW_ENTRIES_MAX", 300)
@@ -297,7 +297,7 @@ def test_the_size_of_entries_is_a_running_mean(asked: list[Asked]) -> None:
     simulated(main)
 
 
-def test_a_budget_bounds_the_rate_of_what_is_read() -> None:
+def test_a_budget_limits_the_rate_of_reads() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await with_sizes(cluster, [100] * 2_000)
@@ -383,7 +383,7 @@ def test_a_bookie_that_refuses_this_client_is_unreachable(shape: tuple[int, int,
 
 
 @pytest.mark.parametrize("busy", [1, BUSY_ATTEMPTS - 1, BUSY_ATTEMPTS])
-def test_a_busy_bookie_is_asked_again_a_few_times(busy: int) -> None:
+def test_a_busy_bookie_is_retried_a_few_times(busy: int) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         await cluster.ledger((3, 3, 2), range(5))
@@ -409,7 +409,7 @@ def test_a_busy_bookie_is_asked_again_a_few_times(busy: int) -> None:
 
 
 @pytest.mark.parametrize("lists", [True, False])
-def test_a_long_range_that_a_bookie_lacks_is_known_from_its_list(*, lists: bool) -> None:
+def test_a_long_missing_range_is_found_from_the_bookies_entry_list(*, lists: bool) -> None:
     """A bookie that cannot list its entries is asked for each of them."""
 
     async def main() -> None:
@@ -438,7 +438,7 @@ def test_a_long_range_that_a_bookie_lacks_is_known_from_its_list(*, lists: bool)
 
 
 @pytest.mark.parametrize("entry", [4, 5, 9, 10])
-def test_what_a_bookie_has_by_its_own_list_is_asked_for_again(entry: int) -> None:
+def test_an_entry_in_a_bookies_own_list_is_requested_again(entry: int) -> None:
     """It denies the entry once, for example because it just got it."""
 
     async def main() -> None:
@@ -472,8 +472,8 @@ def test_what_a_bookie_has_by_its_own_list_is_asked_for_again(entry: int) -> Non
     simulated(main)
 
 
-def test_an_old_bookie_that_closes_the_connection_of_a_batch_read_is_read_entry_by_entry() -> None:
-    """Apache's bookies before 4.17 do."""
+def test_a_bookie_without_batch_reads_is_read_entry_by_entry() -> None:
+    """Apache's bookies before 4.17 close the connection of a batch read."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

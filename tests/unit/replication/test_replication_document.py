@@ -44,7 +44,7 @@ def rows() -> dict[int, tuple[str, str, str]]:
     return {int(number): (rule, code, tests) for number, rule, code, tests in ROW.findall(DOCUMENT)}
 
 
-def test_every_rule_is_there_once() -> None:
+def test_every_rule_is_documented_once() -> None:
     assert [int(number) for number, *_ in ROW.findall(DOCUMENT)] == list(RULES)
 
 
@@ -58,13 +58,13 @@ def test_a_rule_has_a_module_and_a_test(number: int) -> None:
     assert TEST.findall(tests)
 
 
-def test_every_module_that_is_named_exists() -> None:
+def test_every_module_that_a_rule_names_exists() -> None:
     named = set(re.findall(r"`((?!tests/)[\w/]+\.py)`", DOCUMENT))
     assert len(named) > 20
     assert [name for name in sorted(named) if not (ROOT / "src" / "quire" / name).exists()] == []
 
 
-def test_every_test_that_is_named_exists() -> None:
+def test_every_test_that_a_rule_names_exists() -> None:
     named = TEST.findall(DOCUMENT)
     assert len(named) > len(RULES)
     for file, function in named:
@@ -73,7 +73,7 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def test_a_test_that_does_not_exist_is_noticed() -> None:
-    assert "test_every_rule_is_there_once" in functions_of(
+    assert "test_every_rule_is_documented_once" in functions_of(
         "tests/unit/replication/test_replication_document.py"
     )
     assert "test_nothing_at_all" not in functions_of(
@@ -81,7 +81,7 @@ def test_a_test_that_does_not_exist_is_noticed() -> None:
     )
 
 
-def test_kinds_are_those_of_the_code() -> None:
+def test_the_documented_kinds_of_misbehaviour_match_the_code() -> None:
     page = (ROOT / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
     found = re.findall(r"^\| `([a-z-]+)` \| .+ \| (yes|no) \| (yes|no) \|$", page, re.MULTILINE)
     assert found == [
@@ -90,7 +90,7 @@ def test_kinds_are_those_of_the_code() -> None:
     ]
 
 
-def test_limits_are_those_of_the_configuration() -> None:
+def test_the_documented_limits_exist_in_the_configuration() -> None:
     fields = {field.name for field in dataclasses.fields(ClientConfig)}
     named = set(re.findall(r"`((?:\w+_)+(?:s|ms|errors|changes|liars|ledgers))`", DOCUMENT))
     assert len(named) >= 10

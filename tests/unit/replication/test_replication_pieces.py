@@ -42,7 +42,7 @@ def test_a_planned_ledger_survives_json() -> None:
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2)])
-def test_parts_cover_each_replica_once_and_end_where_blocks_do(
+def test_parts_cover_each_replica_once_and_end_at_block_boundaries(
     quorums: tuple[int, int, int],
 ) -> None:
     ledgers = [planned(1, 50_000, quorums), planned(2, -1, quorums), planned(3, 5, quorums)]
@@ -78,7 +78,7 @@ def test_with_a_rate_no_bookie_is_read_by_two_tasks_at_once() -> None:
     assert len(set(first)) == len(by_bookie)
 
 
-def test_a_budget_is_a_bound_over_any_time() -> None:
+def test_a_budget_limits_the_rate_over_any_period() -> None:
     loop = SimulatedLoop(1)
     taken: list[tuple[float, int]] = []
 

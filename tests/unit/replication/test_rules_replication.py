@@ -25,7 +25,7 @@ from tests.support.replication import replicate_fragment
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (4, 3, 2)], ids=["plain", "striped"])
-def test_rule_23_entries_are_copied_to_a_bookie_where_the_ledger_is_fenced(
+def test_rule_23_entries_are_copied_to_a_bookie_that_has_the_ledger_fenced(
     shape: tuple[int, int, int],
 ) -> None:
     """Unchanged in payload and length (rule 22), and only those that belong there."""
@@ -52,7 +52,7 @@ def test_rule_23_entries_are_copied_to_a_bookie_where_the_ledger_is_fenced(
     simulated(main)
 
 
-def test_rule_24_what_is_still_written_is_not_copied() -> None:
+def test_rule_24_segments_still_being_written_are_not_copied() -> None:
     """Only the segments before the last one of an open ledger are complete."""
 
     async def main() -> None:
@@ -96,7 +96,7 @@ def test_rule_26_a_mark_that_changed_since_it_was_read_is_not_removed() -> None:
 
 
 @pytest.mark.parametrize("session", ["goes on", "ends"])
-def test_a_lock_that_another_process_holds_meanwhile_is_not_released(session: str) -> None:
+def test_a_lock_that_another_process_took_meanwhile_is_not_released(session: str) -> None:
     """The store did not answer the release, and has done it all the same, or ended the session."""
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_a_lock_that_another_process_holds_meanwhile_is_not_released(session: st
     simulated(main)
 
 
-def test_a_session_that_ends_while_a_lock_is_released_costs_nobody_else_the_lock() -> None:
+def test_a_session_that_ends_during_a_release_keeps_the_lock_of_another_process() -> None:
     """The store sends a request in the next session if the former one ended before."""
 
     async def main() -> None:
@@ -169,7 +169,7 @@ def test_a_session_that_ends_while_a_lock_is_released_costs_nobody_else_the_lock
     simulated(main)
 
 
-def test_answers_to_copies_that_were_given_up_do_not_count_for_later_ones() -> None:
+def test_answers_to_abandoned_copies_do_not_count_for_later_copies() -> None:
     """They have the same ledger and entry ids, so they would prove copies that are still lost."""
 
     async def main() -> None:

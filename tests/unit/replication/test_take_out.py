@@ -89,7 +89,7 @@ async def two_segments(cluster: FakeCluster, state: LedgerState = CLOSED) -> Led
 
 @shapes
 @pytest.mark.parametrize("down", [True, False])
-def test_a_lost_bookie_is_replaced_by_one_that_has_everything(
+def test_a_lost_bookie_is_replaced_by_one_with_all_of_its_entries(
     shape: tuple[int, int, int], *, down: bool
 ) -> None:
     async def main() -> None:
@@ -117,7 +117,7 @@ def test_a_lost_bookie_is_replaced_by_one_that_has_everything(
 
 @shapes
 @pytest.mark.parametrize("window", [1, 2, 7, 20])
-def test_a_segment_is_copied_in_windows_that_leave_nothing_out(
+def test_a_segment_is_copied_completely_in_windows(
     shape: tuple[int, int, int], window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two members are replaced at the same time, which have different entries if it is striped."""
@@ -147,7 +147,7 @@ def test_a_segment_is_copied_in_windows_that_leave_nothing_out(
     simulated(main)
 
 
-def test_all_segments_are_repaired_and_a_bookie_that_is_left_alone_keeps_its_mark() -> None:
+def test_all_segments_are_repaired_and_other_bookies_keep_their_marks() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(6)
         before = await two_segments(cluster)
@@ -173,7 +173,7 @@ def test_all_segments_are_repaired_and_a_bookie_that_is_left_alone_keeps_its_mar
 @pytest.mark.parametrize(
     ("named", "stays"), [("b2", True), ("b3", True), ("b0", True), ("gone", False)]
 )
-def test_a_mark_stays_while_any_segment_names_a_bookie_of_it(named: str, *, stays: bool) -> None:
+def test_a_mark_is_kept_while_any_segment_names_its_bookie(named: str, *, stays: bool) -> None:
     """The bookie may lack entries of that segment, wherever in the ledger the segment is."""
 
     async def main() -> None:
@@ -189,7 +189,7 @@ def test_a_mark_stays_while_any_segment_names_a_bookie_of_it(named: str, *, stay
     simulated(main)
 
 
-def test_the_lost_bookie_is_the_source_of_what_nobody_else_has() -> None:
+def test_the_lost_bookie_is_the_source_of_entries_that_only_it_has() -> None:
     """It may still answer, for example while it is decommissioned."""
 
     async def main() -> None:
@@ -202,13 +202,13 @@ def test_the_lost_bookie_is_the_source_of_what_nobody_else_has() -> None:
         assert done.work is LedgerOutcome.DONE
         assert cluster.codec.unpack(cluster["b3"].entries[7], 7).payload == payload(7)
         asked = {ask.entry for ask in cluster["b1"].asked}
-        assert asked == {7}, "it is asked last"
+        assert asked == {7}, "the lost bookie is asked last"
 
     simulated(main)
 
 
 @shapes
-def test_a_bookie_that_refuses_this_client_does_not_keep_others_from_being_the_source(
+def test_a_bookie_that_refuses_this_client_does_not_prevent_other_sources(
     shape: tuple[int, int, int],
 ) -> None:
     """It requires TLS, for example. The copy of an unstriped ledger failed because of it."""
@@ -236,7 +236,7 @@ def test_a_bookie_that_refuses_this_client_does_not_keep_others_from_being_the_s
 
 
 @shapes
-def test_a_bookie_that_refuses_this_client_ends_no_repair_of_an_open_ledger(
+def test_a_bookie_that_refuses_this_client_does_not_end_the_repair_of_an_open_ledger(
     shape: tuple[int, int, int],
 ) -> None:
     """The error ended the process of autorecovery, and an audit of all ledgers."""
@@ -268,7 +268,9 @@ async def _scans(client: Client) -> list[ReplicaScan]:
 
 
 @shapes
-def test_what_a_bookie_lost_is_one_range_of_bad_entries(shape: tuple[int, int, int]) -> None:
+def test_the_entries_that_a_bookie_lost_are_reported_as_one_range(
+    shape: tuple[int, int, int],
+) -> None:
     """A repair writes a range back in large portions, and needs little memory for it."""
 
     async def main() -> None:
@@ -296,7 +298,7 @@ def test_what_a_bookie_lost_is_one_range_of_bad_entries(shape: tuple[int, int, i
 
 
 @pytest.mark.parametrize("damaged", [True, False])
-def test_a_segment_of_which_an_entry_cannot_be_read_is_not_named(*, damaged: bool) -> None:
+def test_a_segment_with_an_unreadable_entry_keeps_its_ensemble(*, damaged: bool) -> None:
     """The mark stays, and what could be repaired is repaired."""
 
     async def main() -> None:
@@ -324,7 +326,7 @@ def test_a_segment_of_which_an_entry_cannot_be_read_is_not_named(*, damaged: boo
     simulated(main)
 
 
-def test_without_another_bookie_nothing_changes() -> None:
+def test_a_repair_without_a_spare_bookie_changes_no_metadata() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         before = await two_segments(cluster)
@@ -341,7 +343,7 @@ def test_without_another_bookie_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("broken", [1, TARGET_ATTEMPTS - 1, TARGET_ATTEMPTS])
-def test_new_bookies_that_refuse_the_copies_are_not_named(broken: int) -> None:
+def test_new_bookies_that_refuse_the_copies_do_not_enter_the_ensemble(broken: int) -> None:
     """The ledger stays as it is, and is repaired as soon as one takes them."""
 
     async def main() -> None:
@@ -369,7 +371,7 @@ def test_new_bookies_that_refuse_the_copies_are_not_named(broken: int) -> None:
 
 
 @pytest.mark.parametrize("window", [2, 100])
-def test_a_new_bookie_that_refuses_counts_once(
+def test_a_new_bookie_that_refuses_is_counted_once(
     monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     """One that refused during a copy counted again when the copies were to be named, so that the
@@ -438,7 +440,9 @@ def test_a_new_bookie_that_refuses_is_replaced_by_another_one() -> None:
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_new_bookie_that_does_not_acknowledge_everything_is_not_named(*, silent: bool) -> None:
+def test_a_new_bookie_enters_the_ensemble_only_after_acknowledging_every_copy(
+    *, silent: bool
+) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
@@ -463,7 +467,7 @@ def test_a_new_bookie_that_does_not_acknowledge_everything_is_not_named(*, silen
     simulated(main)
 
 
-def test_only_the_copies_of_bookies_that_acknowledged_them_are_named() -> None:
+def test_only_bookies_that_acknowledged_their_copies_enter_the_ensemble() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(6)
         before = await two_segments(cluster)
@@ -485,7 +489,7 @@ def test_only_the_copies_of_bookies_that_acknowledged_them_are_named() -> None:
 
 
 @pytest.mark.parametrize("change", ["ensemble", "end", "created again"])
-def test_a_copy_of_what_has_changed_since_is_not_begun(change: str) -> None:
+def test_a_copy_is_not_started_if_the_ledger_changed(change: str) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(6)
         await cluster.ledger((3, 3, 2), range(20), state=CLOSED)
@@ -555,7 +559,7 @@ def test_conflicts_are_resolved_by_reading_the_ledger_again(times: int) -> None:
     simulated(main)
 
 
-def test_a_deleted_ledger_is_gone_and_its_mark_too() -> None:
+def test_the_mark_of_a_deleted_ledger_is_removed_with_its_repair() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         locks = locks_of(cluster)
@@ -569,7 +573,7 @@ def test_a_deleted_ledger_is_gone_and_its_mark_too() -> None:
     simulated(main)
 
 
-def test_a_ledger_that_another_process_repairs_is_left_to_it() -> None:
+def test_a_ledger_that_another_process_repairs_is_not_touched() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.ledger((3, 3, 2), range(10), state=CLOSED)
@@ -583,7 +587,7 @@ def test_a_ledger_that_another_process_repairs_is_left_to_it() -> None:
     simulated(main)
 
 
-def test_a_bookie_that_is_back_is_not_replaced() -> None:
+def test_a_bookie_that_has_returned_is_not_replaced() -> None:
     """It is asked for before each copy. A mark that names it stays, for somebody who reads it."""
 
     async def main() -> None:
@@ -617,7 +621,7 @@ async def opened(client: Client) -> OpenedLedger:
 
 
 @pytest.mark.parametrize("moved", ["nothing", "lac", "metadata", "created again"])
-def test_a_writer_is_taken_for_dead_only_if_nothing_has_moved(moved: str) -> None:
+def test_a_writer_is_treated_as_dead_only_without_progress(moved: str) -> None:
     """The first call never fences. The second one does if the state is still the same."""
 
     async def main() -> None:
@@ -683,7 +687,7 @@ def test_no_writer_is_fenced_if_no_bookie_can_replace_the_lost_one(state: Ledger
     simulated(main)
 
 
-def test_a_writer_whose_bookies_are_well_is_left_alone() -> None:
+def test_a_writer_whose_bookies_are_healthy_is_not_fenced() -> None:
     """Segments before the last one are complete, and are repaired while it writes."""
 
     async def main() -> None:
@@ -704,7 +708,7 @@ def test_a_writer_whose_bookies_are_well_is_left_alone() -> None:
     simulated(main)
 
 
-def test_a_recovery_that_fails_is_repeated_without_giving_the_writer_time_again() -> None:
+def test_a_failed_recovery_is_retried_without_another_grace_period() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)
         await cluster.ledger((3, 3, 2), range(10))
@@ -736,7 +740,7 @@ def test_a_recovery_that_fails_is_repeated_without_giving_the_writer_time_again(
 # -- opening ----------------------------------------------------------------------------------
 
 
-def test_a_ledger_opened_for_repair_is_not_changed_and_has_its_known_entries() -> None:
+def test_opening_a_ledger_for_repair_does_not_change_it() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(6)
         before = await two_segments(cluster, OPEN)
@@ -758,7 +762,7 @@ def test_a_ledger_opened_for_repair_is_not_changed_and_has_its_known_entries() -
 
 
 @shapes
-def test_what_a_removal_would_move_is_counted(shape: tuple[int, int, int]) -> None:
+def test_the_entries_that_a_removal_would_move_are_counted(shape: tuple[int, int, int]) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(5)
         await cluster.ledger(shape, range(40), state=CLOSED)
@@ -774,7 +778,7 @@ def test_what_a_removal_would_move_is_counted(shape: tuple[int, int, int]) -> No
     simulated(main)
 
 
-def test_a_copy_with_an_impossible_length_ends_no_scan() -> None:
+def test_a_copy_with_an_impossible_length_does_not_end_a_scan() -> None:
     """The length in a copy is signed, and a hostile bookie or client gives it a good digest."""
 
     async def scenario() -> ReplicaScan:
@@ -796,9 +800,9 @@ def test_a_copy_with_an_impossible_length_ends_no_scan() -> None:
 def test_no_writer_is_fenced_if_too_few_bookies_answer_to_recover_its_ledger(
     state: LedgerState,
 ) -> None:
-    """With an ack quorum of one, only the lost bookie may have the last entries.
+    """If the ack quorum is one, the last entries may be only on the lost bookie.
 
-    The writer may append to it all the same, if it has only lost its registration.
+    The writer may still append to that bookie if the bookie has only lost its registration.
     """
 
     async def main() -> None:

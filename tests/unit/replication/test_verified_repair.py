@@ -32,7 +32,7 @@ WANTED = Copies((3, 4), (b"a", b"b"), (1, 2))
         (Bad(4, 4, Kind.DAMAGED), "entries 4 to 4: damaged"),
     ],
 )
-async def test_the_reason_is_a_sentence(part: Bad, why: str) -> None:
+async def test_the_reason_of_a_failed_repair_is_a_sentence(part: Bad, why: str) -> None:
     """It was the representation of a dataclass."""
     with pytest.raises(Unreachable) as said:
         await _verify(cast(ReplicaReader, Returning(part)), WANTED)

@@ -62,7 +62,7 @@ def test_the_ledgers_of_a_lost_bookie_are_copied_and_counted() -> None:
     scene(work)
 
 
-def test_what_a_running_bookie_lacks_is_written_back() -> None:
+def test_entries_that_a_running_bookie_lacks_are_written_back() -> None:
     async def work(there: Scene) -> None:
         ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
         bookie = (await there.ensemble(ledger_id))[2]
@@ -77,7 +77,7 @@ def test_what_a_running_bookie_lacks_is_written_back() -> None:
     scene(work)
 
 
-def test_the_writer_of_an_open_ledger_has_its_time_before_the_ledger_is_fenced() -> None:
+def test_the_writer_of_an_open_ledger_gets_a_grace_period_before_fencing() -> None:
     async def work(there: Scene) -> None:
         dead = there.world.client("dead")
         ledger_id = (await write(dead, ENTRIES, close=False)).ledger_id
@@ -100,7 +100,7 @@ def test_the_writer_of_an_open_ledger_has_its_time_before_the_ledger_is_fenced()
     scene(work)
 
 
-def test_a_new_mark_gives_the_writer_its_time_again() -> None:
+def test_a_new_mark_starts_the_grace_period_again() -> None:
     """The grace period of an earlier mark says nothing about a writer that went on since."""
 
     async def work(there: Scene) -> None:
@@ -125,10 +125,11 @@ def test_a_new_mark_gives_the_writer_its_time_again() -> None:
 
 
 @pytest.mark.parametrize("fault", ["refused", "silent"])
-def test_a_mark_stays_until_its_bookies_have_synced_the_ledger(
+def test_a_mark_is_kept_until_its_bookies_have_synced_the_ledger(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a bookie returned may be lost with its power, and nobody would look again."""
+    """Entries that a bookie returned may be lost in a power failure, and nobody would check
+    again."""
     force, faulty = ControlChannel.force, True
 
     async def forced(self: ControlChannel, ledger_id: int) -> None:
@@ -158,7 +159,7 @@ def test_a_mark_stays_until_its_bookies_have_synced_the_ledger(
 
 
 @pytest.mark.parametrize("change", ["grown", "created again"])
-def test_a_mark_stays_if_the_ledger_has_changed_since_it_was_examined(
+def test_a_mark_is_kept_if_the_ledger_changed_since_its_check(
     change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change promises an entry that the bookies of the mark were not asked for."""
@@ -201,7 +202,7 @@ def test_a_mark_stays_if_the_ledger_has_changed_since_it_was_examined(
     scene(work)
 
 
-def test_a_ledger_that_was_created_again_is_examined_again(
+def test_a_recreated_ledger_is_checked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has the same segments as the one before, of which the bookie had everything."""
@@ -300,7 +301,7 @@ def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
 
 
 @pytest.mark.parametrize("wrong", [{"at_ms": None}, {"attempts": "3"}, {"next_attempt_ms": "soon"}])
-def test_a_note_with_values_of_other_types_counts_as_none(wrong: dict[str, Any]) -> None:
+def test_a_failure_note_with_wrong_types_is_ignored(wrong: dict[str, Any]) -> None:
     """A later version may have written it. It ended all workers of the process."""
     note = {"reason": "why", "at_ms": 2**60, "attempts": 1, "next_attempt_ms": 2**60, "by": "x"}
 
@@ -317,7 +318,7 @@ def test_a_note_with_values_of_other_types_counts_as_none(wrong: dict[str, Any])
     scene(work)
 
 
-def test_a_failure_of_another_worker_is_waited_for_once() -> None:
+def test_a_worker_waits_once_after_the_failure_of_another() -> None:
     async def work(there: Scene) -> None:
         ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
         bookie = (await there.ensemble(ledger_id))[0]
@@ -335,7 +336,7 @@ def test_a_failure_of_another_worker_is_waited_for_once() -> None:
     scene(work)
 
 
-def test_a_worker_does_nothing_while_autorecovery_is_disabled() -> None:
+def test_a_worker_repairs_nothing_while_autorecovery_is_disabled() -> None:
     async def work(there: Scene) -> None:
         ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
         assert await there.marks.disable()
@@ -389,7 +390,9 @@ def test_a_worker_that_begins_while_autorecovery_is_disabled_notices_it(
     scene(work)
 
 
-def test_one_task_of_an_idle_process_searches_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_task_of_an_idle_process_searches_for_marks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A cluster has as many processes as bookies, so the requests of the idle ones add up."""
     calls: Counter[str] = Counter()
 
@@ -412,7 +415,7 @@ def test_one_task_of_an_idle_process_searches_for_all(monkeypatch: pytest.Monkey
         calls.clear()
         await asyncio.sleep(120)
         assert 120 / 4 <= calls.pop("walk") <= 120 / 4 / (1 - POLL_JITTER) + 1
-        assert not calls, "an idle process asks for marks, and for nothing else"
+        assert not calls, "an idle process requests only marks"
         for ledger_id in ledgers:
             await there.locks.mark(ledger_id, [])
         for ledger_id in ledgers:
@@ -435,7 +438,7 @@ def test_the_mark_of_a_deleted_ledger_is_removed() -> None:
     scene(work)
 
 
-def test_a_ledger_that_another_process_holds_is_left_alone() -> None:
+def test_a_ledger_that_another_process_holds_is_skipped() -> None:
     async def work(there: Scene) -> None:
         ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
         await there.locks.mark(ledger_id, await there.ensemble(ledger_id))
@@ -449,7 +452,7 @@ def test_a_ledger_that_another_process_holds_is_left_alone() -> None:
     scene(work)
 
 
-def test_a_node_that_leads_to_no_mark_is_reported_and_kept() -> None:
+def test_a_node_without_a_mark_is_reported_and_kept() -> None:
     async def work(there: Scene) -> None:
         marks, tree = there.marks, there.client.metadata.tree
         await marks.prepare()

@@ -64,7 +64,7 @@ def test_an_incomplete_file_that_cannot_be_removed_is_named() -> None:
         store.write("manifest", DATA)
 
 
-def test_a_local_file_that_cannot_be_written_leaves_nothing(
+def test_a_failed_write_of_a_local_file_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:

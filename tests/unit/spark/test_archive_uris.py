@@ -46,14 +46,14 @@ def shown(error: BaseException) -> str:
         "gs://bucket/x?token=secret",
     ],
 )
-def test_a_directory_that_no_library_knows(uri: str) -> None:
+def test_a_directory_with_an_unknown_scheme_is_refused_without_its_keys(uri: str) -> None:
     with pytest.raises(UsageError, match="because neither library supports such a URI") as caught:
         ArchiveDirectory(uri)
     assert "cannot be reached" not in shown(caught.value)
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/x/", "s3://bucket/x/?region=eu", "s3://bucket/x?r=e"])
-def test_a_slash_at_the_end_is_not_a_directory_without_a_name(uri: str) -> None:
+def test_a_trailing_slash_of_a_directory_is_ignored(uri: str) -> None:
     """Delta and Iceberg looked for the files in a directory with two slashes before it."""
     directory = ArchiveDirectory(uri, fs.SubTreeFileSystem("/", fs.LocalFileSystem()))
     below = directory.below("orders")
@@ -61,7 +61,9 @@ def test_a_slash_at_the_end_is_not_a_directory_without_a_name(uri: str) -> None:
     assert below.uri.partition("?")[2] == uri.partition("?")[2]
 
 
-def test_a_directory_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_directory_is_reported_without_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def away(uri: str) -> Any:
         raise OSError(f"no route to {uri}")
 
@@ -71,7 +73,7 @@ def test_a_directory_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> 
     shown(caught.value)
 
 
-def test_a_directory_that_fsspec_cannot_reach() -> None:
+def test_a_directory_unreachable_by_fsspec_is_reported_without_its_keys() -> None:
     with pytest.raises(HistoryError, match=r"ftp://127\.0\.0\.1:1/x cannot be reached") as caught:
         ArchiveDirectory("ftp://user:secret@127.0.0.1:1/x?sig=secret")
     shown(caught.value)
@@ -107,7 +109,7 @@ def broken() -> OffloadHistory:
         lambda store: store.remove_directory("data"),
     ],
 )
-def test_a_file_that_cannot_be_used(
+def test_an_unusable_file_is_reported_without_its_keys(
     call: Callable[[ArchiveDirectory], object], broken: OffloadHistory
 ) -> None:
     with pytest.raises(HistoryError, match=f"no answer of {SHOWN}") as caught:
@@ -115,7 +117,7 @@ def test_a_file_that_cannot_be_used(
     assert f"{SHOWN}/orders/data" in shown(caught.value)
 
 
-def test_a_parquet_file_that_cannot_be_read(
+def test_an_unreadable_parquet_file_is_reported_without_its_keys(
     broken: OffloadHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> Any:
@@ -128,7 +130,7 @@ def test_a_parquet_file_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_table_that_cannot_be_changed(
+def test_an_unchangeable_table_is_reported_without_its_keys(
     kind: str, broken: OffloadHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> Any:
@@ -152,7 +154,7 @@ def test_a_table_that_cannot_be_changed(
     shown(caught.value)
 
 
-def test_a_history_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_history_is_reported_without_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = SimpleNamespace(newest=lambda: None)
     monkeypatch.setattr(history, "OffloadHistory", lambda *_: empty)
     spark: Any = None
@@ -161,7 +163,7 @@ def test_a_history_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     shown(caught.value)
 
 
-def test_errors_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_compaction_have_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     newest = SimpleNamespace(newest=lambda: None)
     monkeypatch.setattr(compact, "Versions", lambda *_: newest)
@@ -185,7 +187,7 @@ def test_errors_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
         shown(error)
 
 
-def test_the_result_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_of_a_compaction_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     span = SimpleNamespace(
         start=DLSN(0, 0, 0), end=SimpleNamespace(position=DLSN(1, 0, 0)), records=0
     )
@@ -197,7 +199,7 @@ def test_the_result_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compact.preview_compact(source, "orders", source, to=URI).target == SHOWN
 
 
-def test_files_that_are_not_there() -> None:
+def test_missing_files_are_reported_without_their_keys() -> None:
     rows = SimpleNamespace(selectExpr=lambda *_: SimpleNamespace(collect=list))
     reader = SimpleNamespace(load=lambda _: rows, options=lambda: reader)
     spark: Any = SimpleNamespace(read=SimpleNamespace(format=lambda _: reader))
@@ -207,7 +209,7 @@ def test_files_that_are_not_there() -> None:
     shown(caught.value)
 
 
-def test_the_result_of_following_files() -> None:
+def test_the_result_of_following_files_has_no_keys() -> None:
     query = SimpleNamespace(awaitTermination=lambda _: True, recentProgress=())
     target = SimpleNamespace(namespace="/n")
     stop = SimpleNamespace(is_set=lambda: False)

@@ -40,7 +40,7 @@ def told(text: str, step: Callable[[], AbstractContextManager[None]] | None = No
     return error
 
 
-def test_the_outcome_of_an_error_is_not_known_by_itself() -> None:
+def test_an_error_of_spark_has_an_unknown_outcome_by_default() -> None:
     for text in (FENCED, UNAVAILABLE, "Job aborted", "quire.errors.StreamGapError: gone"):
         error = told(text)
         assert type(error) is JobError
@@ -54,7 +54,7 @@ def test_a_refusal_was_raised_before_anything_was_done(kind: type[QuireError]) -
 
 
 @pytest.mark.parametrize("text", [FENCED, UNAVAILABLE, "Job aborted due to stage failure"])
-def test_nothing_is_published_before_the_step_that_publishes(text: str) -> None:
+def test_an_error_before_the_publication_has_a_known_outcome(text: str) -> None:
     error = told(text, before_publishing)
     assert type(error) is JobError
     assert error.outcome_known
@@ -73,7 +73,9 @@ def test_nothing_is_published_before_the_step_that_publishes(text: str) -> None:
         ("Job aborted due to stage failure: Python worker exited unexpectedly", False),
     ],
 )
-def test_what_is_certain_after_a_write_to_one_stream(text: str, known: bool) -> None:
+def test_the_outcome_of_a_failed_write_to_one_stream_follows_from_the_error(
+    text: str, known: bool
+) -> None:
     error = told(text, publishing_one_stream)
     assert error.outcome_known is known
 

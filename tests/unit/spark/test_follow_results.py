@@ -49,13 +49,13 @@ def watched(query: Query, stop: threading.Event, *, available_now: bool) -> tupl
 
 
 @pytest.mark.parametrize("how", ["stop", "interrupt"])
-def test_the_last_micro_batch_of_a_run_that_is_stopped_counts(how: str) -> None:
+def test_the_last_micro_batch_of_a_stopped_run_is_counted(how: str) -> None:
     """A micro-batch that ended after the last look was written and not counted."""
     query = Query(looks=99) if how == "stop" else Query(looks=3, interrupt=True)
     assert watched(query, threading.Event(), available_now=False) == (40, 4, "stopped")
 
 
-def test_a_query_ends_by_itself_or_is_ended() -> None:
+def test_a_query_that_ends_by_itself_or_is_stopped_is_reported() -> None:
     """Another thread of the program may stop a query that would continue."""
     assert watched(Query(2), threading.Event(), available_now=True) == (20, 2, "available")
     assert watched(Query(2), threading.Event(), available_now=False) == (20, 2, "stopped")

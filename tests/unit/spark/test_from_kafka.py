@@ -37,7 +37,7 @@ KINDS: list[tuple[Callable[..., Any], Mapping[str, str]]] = [
 
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize(("parse", "others"), KINDS)
-def test_the_error_names_what_to_write(
+def test_the_error_names_the_option_to_use(
     parse: Callable[..., Any], others: Mapping[str, str], name: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -45,7 +45,7 @@ def test_the_error_names_what_to_write(
     assert f"'{name}': {'' if PLACES[name].startswith('leave') else 'use '}" in str(caught.value)
 
 
-def test_one_error_names_all_of_them() -> None:
+def test_one_error_names_all_kafka_options() -> None:
     given = {
         "kafka.bootstrap.servers": "kafka:9092", "subscribe": "orders", "kafka.acks": "all",
         "startingOffsets": "latest", "fetchOffset.numRetries": "3",
@@ -61,13 +61,13 @@ def test_one_error_names_all_of_them() -> None:
     )
 
 
-def test_other_options_are_none_of_kafkas() -> None:
+def test_other_unknown_options_get_no_kafka_advice() -> None:
     assert kafka_advice(["stream", "failondataloss", "topics"]) == ""
     with pytest.raises(UsageError, match="Did you mean 'stream'"):
         ReadOptions.parse({"strem": "s"})
 
 
-def test_the_places_exist() -> None:
+def test_the_options_in_the_advice_exist() -> None:
     """The quoted words of an advice are options, or forms of their values."""
     for place in PLACES.values():
         named = set(re.findall(r"'(\w+)'", place)) - {*KNOWN}

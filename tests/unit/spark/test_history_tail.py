@@ -46,7 +46,7 @@ def read(
         (DLSN(1, 0, 0), (Gap("truncated", DLSN(2, 0, 0), DLSN(3, 1, 0)),)),
     ],
 )
-def test_records_that_were_never_offloaded_are_not_left_out(
+def test_records_that_were_never_offloaded_are_a_gap(
     start: DLSN, gaps: tuple[Gap, ...], tmp_path: Path
 ) -> None:
     """The stream was truncated, and offloaded from there on, after the read was planned."""

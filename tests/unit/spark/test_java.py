@@ -81,7 +81,7 @@ def start(processes: JavaProcesses) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_nothing_is_left_of_a_start_that_a_signal_ends(
+def test_a_start_that_a_signal_ends_leaves_no_process(
     submit: Callable[..., Path], tmp_path: Path, number: int
 ) -> None:
     """PySpark has removed the directory in which Java would have written its port by then, so that
@@ -101,7 +101,7 @@ def test_nothing_is_left_of_a_start_that_a_signal_ends(
     wait_for(lambda: not alive(int(child.read_text())))
 
 
-def test_one_that_does_not_end_is_killed(
+def test_a_java_process_that_does_not_end_is_killed(
     submit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "END_LIMIT_S", 0.05)
@@ -113,7 +113,7 @@ def test_one_that_does_not_end_is_killed(
     assert not alive(int(pid.read_text()))
 
 
-def test_a_second_signal_does_not_wait(
+def test_a_second_signal_kills_java_at_once(
     submit: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "END_LIMIT_S", 1_000.0)
@@ -127,7 +127,7 @@ def test_a_second_signal_does_not_wait(
     assert not alive(int(pid.read_text()))
 
 
-def test_a_start_that_fails_leaves_nothing(submit: Callable[..., Path]) -> None:
+def test_a_failed_start_leaves_no_process(submit: Callable[..., Path]) -> None:
     submit("exit 3")
     processes = JavaProcesses()
     with pytest.raises(Exception, match="JAVA_GATEWAY_EXITED"):
@@ -170,7 +170,7 @@ def test_an_error_after_a_signal_is_its_consequence() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
+def test_a_signal_that_was_ignored_stays_ignored() -> None:
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
         with raising_signals(lambda: None):

@@ -70,7 +70,7 @@ def test_the_page_lists_the_keys_of_each_result(job: str, result: str, part: str
     assert parts == (found(part) if part else set())
 
 
-def test_the_page_lists_the_keys_of_an_audit_with_those_of_its_parts() -> None:
+def test_the_page_lists_the_keys_of_an_audit_and_its_parts() -> None:
     from quire.core.replicas import Finding
     from quire.spark.jobs.audit import AuditResult
     from quire.spark.jobs.repair import RepairResult

@@ -17,13 +17,13 @@ pytest.importorskip("pyspark")
 
 @pytest.mark.parametrize("time_ms", [-1, 253_402_300_800_000, 2**63 - 1])
 def test_a_time_that_no_calendar_has_is_unknown(time_ms: int) -> None:
-    """Other implementations store what they want."""
+    """Other implementations may store any number."""
     assert tables._time(time_ms) is None
     assert tables._time(1_000) == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("wanted", [None, "/bad"])
-def test_a_namespace_whose_streams_cannot_be_listed(
+def test_a_namespace_that_cannot_be_listed_is_reported(
     monkeypatch: pytest.MonkeyPatch, wanted: str | None
 ) -> None:
     class Opened:

@@ -56,7 +56,7 @@ def searching(streams: _Streams, patch: pytest.MonkeyPatch) -> StreamQuery:
     return query
 
 
-async def test_a_query_goes_on_while_the_metadata_store_is_away(
+async def test_a_query_continues_while_the_metadata_store_is_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A query over a pattern failed at once, although one over a named stream waited."""
@@ -85,7 +85,7 @@ async def test_a_query_goes_on_while_the_metadata_store_is_away(
         await query._discover()
 
 
-async def test_a_stream_that_is_deleted_during_the_search_is_left_out(
+async def test_a_stream_deleted_during_the_search_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streams = _Streams("a", "b")

@@ -25,14 +25,14 @@ def test_java_gets_a_log_configuration() -> None:
 @pytest.mark.parametrize(
     "key", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"]
 )
-def test_a_configuration_of_the_program_stays(key: str) -> None:
+def test_a_log_configuration_of_the_program_is_kept(key: str) -> None:
     environ: dict[str, str] = {}
     quiet_settings({key: "-Dlog4j2.configurationFile=mine.xml"}, environ)
     assert environ == {}
 
 
 @pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", "SPARK_HOME"])
-def test_a_file_of_the_installation_stays(tmp_path: Path, variable: str) -> None:
+def test_a_log_file_of_the_installation_is_kept(tmp_path: Path, variable: str) -> None:
     directory = tmp_path / "conf" if variable == "SPARK_HOME" else tmp_path
     directory.mkdir(exist_ok=True)
     environ = {variable: str(tmp_path)}
@@ -43,7 +43,7 @@ def test_a_file_of_the_installation_stays(tmp_path: Path, variable: str) -> None
     assert environ == {variable: str(tmp_path)}
 
 
-def test_the_progress_of_stages_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_progress_is_shown_only_on_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert quiet_settings({}, {}) == {PROGRESS: "false"}
     assert quiet_settings({PROGRESS: "true"}, {}) == {}
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -62,7 +62,7 @@ def test_the_progress_of_stages_is_for_terminals(monkeypatch: pytest.MonkeyPatch
         ("Service 'sparkDriver' could not bind on port 4040. Attempting port 4041.", False),
     ],
 )
-def test_what_is_left_out(message: str, left_out: bool) -> None:
+def test_known_log_noise_is_suppressed(message: str, left_out: bool) -> None:
     found = re.search(r"regex = (.*)", LOG_FILE.read_text(encoding="utf-8"))
     assert found
     assert bool(re.fullmatch(found[1].replace("\\\\", "\\"), message)) is left_out

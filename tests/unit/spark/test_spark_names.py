@@ -13,5 +13,5 @@ def test_every_public_name_of_the_jobs_can_be_imported(name: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["source", "streams.lag"])
-def test_the_modules_that_a_session_imports_late_are_there(module: str) -> None:
+def test_the_lazily_imported_modules_of_a_session_exist(module: str) -> None:
     assert session._import(module) is not None

@@ -58,12 +58,12 @@ def write(**options: str) -> WriteOptions:
 # -- options ----------------------------------------------------------------------------------
 
 
-def test_defaults() -> None:
+def test_options_have_the_documented_defaults() -> None:
     assert read(dataset="d") == ReadOptions(metadata=URI, dataset="d")
     assert write() == WriteOptions(metadata=URI, dataset="d")
 
 
-def test_all_of_reading() -> None:
+def test_all_read_options_are_parsed() -> None:
     parsed = read(
         LEDGERS=" 7, 8 ,9", Password="p", RECOVER="True", columns="Value,entry_id",
         PartitionEntries="10", partitionbytes="1k", minPartitions="4", pushDown="true",
@@ -81,7 +81,7 @@ def test_all_of_reading() -> None:
     )
 
 
-def test_all_of_writing() -> None:
+def test_all_write_options_are_parsed() -> None:
     parsed = write(
         password="p", ensemble="5", writeQUORUM="4", ackQuorum="3", digest="hmac",
         valueColumn="body", txnID="t1", placement="rack-aware,min_racks=2",
@@ -100,7 +100,7 @@ def test_all_of_writing() -> None:
     )
 
 
-def test_placement_of_writers() -> None:
+def test_placement_options_of_writers_are_parsed() -> None:
     environ = {"QUIRE_METADATA": URI, "QUIRE_PLACEMENT": "any"}
     assert WriteOptions.parse({"dataset": "d"}, environ=environ).placement == "any"
     stream = {"stream": "s", "writerId": "w"}
@@ -148,12 +148,12 @@ def test_the_environment_names_the_cluster() -> None:
     assert ReadOptions.parse(given, environ=environ).metadata == "memory:"
 
 
-def test_columns_without_the_value() -> None:
+def test_the_value_column_can_be_omitted() -> None:
     assert read(ledger="1", value="false").columns == ("ledger_id", "entry_id", "length")
     assert read(ledger="1", value="true").columns == read(ledger="1").columns
 
 
-def test_the_default_of_pushdown() -> None:
+def test_the_pushdown_option_overrides_the_default_of_its_reader() -> None:
     given = {"metadata": URI, "ledger": "1"}
     assert ReadOptions.parse(given, pushdown=True).pushdown
     assert not ReadOptions.parse({**given, "pushdown": "false"}, pushdown=True).pushdown
@@ -191,7 +191,7 @@ def test_the_default_of_pushdown() -> None:
         ({"provider": "quire"}, "CREATE TEMPORARY VIEW"),
     ],
 )
-def test_bad_reading(options: dict[str, str], message: str) -> None:
+def test_invalid_read_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=f"(?s){message}"):
         read(**options)
 
@@ -215,7 +215,7 @@ def test_bad_reading(options: dict[str, str], message: str) -> None:
         ({"ledger": "2"}, "option 'ledger' cannot be used for writing"),
     ],
 )
-def test_bad_writing(options: dict[str, str], message: str) -> None:
+def test_invalid_write_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         write(**options)
 
@@ -233,14 +233,14 @@ def test_bad_writing(options: dict[str, str], message: str) -> None:
         ),
     ],
 )
-def test_bad_writing_of_streams(options: dict[str, str], message: str) -> None:
+def test_invalid_stream_write_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         StreamWriteOptions.parse({"metadata": URI, **options}, streaming=False, environ={})
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["writerId", "queryName"])
-def test_bad_writers_of_streams(name: str) -> None:
+def test_invalid_stream_writers_are_refused(name: str) -> None:
     options = {"metadata": URI, "stream": "a", name: "x" * 300}
     with pytest.raises(UsageError, match="cannot be the name of a writer"):
         StreamWriteOptions.parse(options, streaming=True, environ={})
@@ -334,11 +334,11 @@ def test_min_partitions_of_one_ledger_is_met_exactly() -> None:
             assert len(plan(whole, partition_bytes=2**40, min_partitions=count)) == count
 
 
-def test_nothing_to_read() -> None:
+def test_an_empty_plan_has_no_tasks() -> None:
     assert plan([], partition_bytes=1, min_partitions=9) == []
 
 
-def test_there_are_never_more_tasks_than_entries() -> None:
+def test_a_plan_never_has_more_tasks_than_entries() -> None:
     tasks = plan([WeightedRange(Range(1, 5, 7), 30)], partition_bytes=1, min_partitions=100)
     assert tasks == [(Range(1, 5, 5),), (Range(1, 6, 6),), (Range(1, 7, 7),)]
 
@@ -387,7 +387,7 @@ ledger, entry = ("ledger_id",), ("entry_id",)
         (ds.StringStartsWith(("value",), "x"), None),
     ],
 )
-def test_filters(condition: ds.Filter, bounds: Bounds | None) -> None:
+def test_filters_narrow_the_bounds(condition: ds.Filter, bounds: Bounds | None) -> None:
     assert narrowed(Bounds(), condition) == bounds
 
 
@@ -431,13 +431,13 @@ def test_bounds_are_exact(conditions: list[ds.Filter], among: set[int] | None) -
             assert kept is wanted
 
 
-def test_what_cannot_be_pushed_down_is_given_back() -> None:
+def test_filters_that_cannot_be_pushed_down_are_returned_to_spark() -> None:
     reader = QuirePushdownReader(read(dataset="d"), spark_schema(["entry_id"]))
     kept, given_back = ds.GreaterThan(entry, 3), ds.EqualTo(("length",), 3)
     assert list(reader.pushFilters([kept, given_back])) == [given_back]
 
 
-def test_only_the_option_brings_the_reader_that_pushes_down() -> None:
+def test_pushdown_needs_its_option() -> None:
     """Spark refuses it where the session does not allow it."""
     source = QuireDataSource({"metadata": URI, "ledger": "1"})
     assert type(source.reader(source.schema())) is QuireReader
@@ -448,7 +448,7 @@ def test_only_the_option_brings_the_reader_that_pushes_down() -> None:
 # -- columns ----------------------------------------------------------------------------------
 
 
-def test_a_schema_of_the_user() -> None:
+def test_a_user_schema_is_accepted() -> None:
     schema = StructType([StructField("Value", BinaryType()), StructField("length", LongType())])
     reader = QuireReader(read(dataset="d"), schema)
     assert reader._schema.names == ["Value", "length"]
@@ -463,7 +463,7 @@ def test_a_schema_of_the_user() -> None:
         (StructField("length", IntegerType()), "'length' has type bigint, but the schema says int"),
     ],
 )
-def test_a_schema_that_cannot_be(field: StructField, message: str) -> None:
+def test_an_invalid_user_schema_is_refused(field: StructField, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         QuireReader(read(dataset="d"), StructType([field]))
 
@@ -472,7 +472,7 @@ def frame(**columns: object) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def test_the_column_to_write() -> None:
+def test_the_column_to_write_is_selected() -> None:
     string, binary, long = StringType(), BinaryType(), LongType()
     assert value_column(frame(id=long, value=string), None) == 1
     assert value_column(frame(a=string, VALUE=binary), None) == 1
@@ -493,7 +493,7 @@ def test_the_column_to_write() -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_no_column_of_rows_for_streams_is_passed_over_silently(streaming: bool) -> None:
+def test_every_surplus_column_of_a_stream_write_is_refused(streaming: bool) -> None:
     string, binary, long = StringType(), BinaryType(), LongType()
 
     def value_of(schema: StructType, **options: str) -> str:
@@ -540,7 +540,7 @@ def test_no_column_of_rows_for_streams_is_passed_over_silently(streaming: bool) 
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 200))
-def test_large_runs_are_cut(sizes: list[int], bytes_max: int) -> None:
+def test_large_runs_are_divided(sizes: list[int], bytes_max: int) -> None:
     data, offsets, ends = b"", [], []
     for size in sizes:
         data += b"header"
@@ -579,7 +579,7 @@ def test_discovery_never_raises_and_imports_nothing_early() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_the_room_is_usable_without_pyspark() -> None:
+def test_the_package_can_be_imported_without_pyspark() -> None:
     code = (
         "import sys\n"
         "sys.modules['pyspark'] = None\n"
@@ -594,7 +594,7 @@ def test_the_room_is_usable_without_pyspark() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_tls() -> None:
+def test_tls_options_are_parsed() -> None:
     assert read(dataset="d").tls is None
     files = {"tlsca": "/ca.pem", "tlscert": "/own.pem", "tlskey": "/own.key"}
     wanted = TlsClientConfig("/ca.pem", "/own.pem", "/own.key")
@@ -609,7 +609,7 @@ def test_tls() -> None:
         write(tlsCert="/own.pem")
 
 
-def test_an_encrypted_key_and_certificates_without_host_names() -> None:
+def test_tls_options_for_key_passwords_and_host_names_are_parsed() -> None:
     """The help of the jobs offered both, and the jobs refused them."""
     tls = TlsClientConfig(
         "/ca.pem", "/own.pem", "/own.key", key_password_file="/secret", verify_host_name=False
@@ -637,7 +637,7 @@ def test_an_encrypted_key_and_certificates_without_host_names() -> None:
 @pytest.mark.parametrize(
     ("names", "expected"), [("key KEY value", 0), ("KEY key value", 1), ("Key value", 0)]
 )
-def test_the_case_of_letters_decides_between_columns(names: str, expected: int) -> None:
+def test_letter_case_distinguishes_columns(names: str, expected: int) -> None:
     schema = StructType([StructField(name, BinaryType()) for name in names.split()])
     given = {"metadata": "m", "stream": "s", "keyColumn": "key", "valueColumn": "value"}
     parsed = StreamWriteOptions.parse(given, streaming=False)
@@ -645,7 +645,7 @@ def test_the_case_of_letters_decides_between_columns(names: str, expected: int) 
 
 
 @pytest.mark.parametrize("names", ["key key value", "KEY Key value"])
-def test_a_name_of_several_columns_is_refused(names: str) -> None:
+def test_an_ambiguous_column_name_is_refused(names: str) -> None:
     """A join may leave two columns of one name. Either could be meant."""
     schema = StructType([StructField(name, BinaryType()) for name in names.split()])
     given = {"metadata": "m", "stream": "s", "keyColumn": "key", "valueColumn": "value"}

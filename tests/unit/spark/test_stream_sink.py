@@ -27,7 +27,7 @@ NAMES = ("a", "b", "c")
 OPTIONS = StreamWriteOptions("memory://sim", "/acme/test", NAMES, "stream")
 
 
-def test_an_abort_goes_on_after_a_stream_that_cannot_be_aborted(
+def test_an_abort_continues_after_a_stream_that_cannot_be_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The ledgers of the streams after it stayed, and so did the plans under which they might

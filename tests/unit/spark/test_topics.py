@@ -71,7 +71,7 @@ def test_a_topic_has_the_column_partition() -> None:
         ([ds.GreaterThan(PARTITION, 1), ds.In(PARTITION, (0, 2))], {2}),
     ],
 )
-def test_filters_on_the_partition_choose_exactly_what_is_read(
+def test_filters_on_the_partition_select_exactly_the_partitions(
     conditions: list[ds.Filter], expected: set[int]
 ) -> None:
     bounds = StreamBounds()
@@ -102,14 +102,14 @@ def test_other_filters_are_left_to_spark(condition: ds.Filter) -> None:
 @pytest.mark.parametrize(
     ("text", "numbers"), [("0", (0,)), ("3, 0-1", (0, 1, 3)), ("5-5,63", (5, 63))]
 )
-def test_partitions(text: str, numbers: tuple[int, ...]) -> None:
+def test_the_partitions_option_is_parsed(text: str, numbers: tuple[int, ...]) -> None:
     assert read(topic="t", partitions=text).partitions == numbers
 
 
 @pytest.mark.parametrize(
     "text", ["", "a", "-1", "1-", "3-2", "64", "0-64", "1,1", "0-2,2", "1-2-3"]
 )
-def test_partitions_that_are_refused(text: str) -> None:
+def test_invalid_partitions_options_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="option 'partitions'"):
         read(topic="t", partitions=text)
 
@@ -143,7 +143,7 @@ def test_a_topic_is_written_like_several_streams() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
-def test_rows_go_where_their_content_says(kind: pa.DataType) -> None:
+def test_rows_are_assigned_to_partitions_by_key_or_value(kind: pa.DataType) -> None:
     keys = ["a", None, "b", "a", "", None]
     values = ["1", "2", "3", "4", "5", None]
     expected = [

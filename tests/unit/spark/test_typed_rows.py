@@ -135,7 +135,7 @@ def test_entries_stay_below_a_frame() -> None:
     assert decoded == blobs
 
 
-def test_a_task_with_too_many_partitions_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_with_too_many_partition_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typed_rows, "PARTITIONS_MAX", 3)
     rows = batch([(number, number, "a") for number in range(4)])
     with pytest.raises(UsageError, match=r"more than 3 combinations .* columns day\."):
@@ -181,7 +181,7 @@ def test_a_cut_entry_is_an_error(cut: int) -> None:
         (LongType(), [None, 1], EqualTo(("other",), 2), [None, 1]),
     ],
 )  # fmt: skip
-def test_which_partitions_a_filter_leaves(
+def test_filters_select_partitions_by_their_values(
     kind: DataType, values: list[PartitionValue], condition: Filter, left: list[PartitionValue]
 ) -> None:
     schema = StructType().add("p", kind).add("other", LongType())
@@ -192,7 +192,7 @@ def test_which_partitions_a_filter_leaves(
     assert [one for one in values if reader.reads((("p", one),))] == left
 
 
-def test_entries_of_a_dataset_that_got_columns_meanwhile_are_no_rows() -> None:
+def test_entries_of_a_dataset_that_gained_columns_meanwhile_are_not_rows() -> None:
     """It was overwritten between the look at its columns and the plan."""
     dataset = SimpleNamespace(schema=object(), ledgers=())
     client: Any = SimpleNamespace(datasets=SimpleNamespace(read=lambda _: dataset))

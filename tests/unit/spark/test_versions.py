@@ -20,7 +20,7 @@ def written(claim: VersionClaim, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("sweep", [1, 2])
-def test_a_former_job_leaves_what_a_later_one_writes(
+def test_a_former_job_does_not_delete_files_of_a_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: int
 ) -> None:
     """The former one sleeps between its look for a later claim and its clean-up."""
@@ -51,7 +51,7 @@ def test_a_former_job_leaves_what_a_later_one_writes(
     assert current.state == {"rows": 2}
 
 
-def test_a_directory_that_no_claim_made_is_left(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_not_deleted(tmp_path: Path) -> None:
     other = tmp_path / "data" / "notes"
     other.mkdir(parents=True)
     claim = Versions(str(tmp_path)).claim()
@@ -61,7 +61,7 @@ def test_a_directory_that_no_claim_made_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("continues", ["after this version", "after the former one", "not yet"])
-def test_a_job_that_is_overtaken_says_whether_its_version_counts(
+def test_an_overtaken_job_reports_whether_its_version_was_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, continues: str
 ) -> None:
     versions, write = Versions(str(tmp_path)), VersionClaim._write
@@ -91,7 +91,7 @@ def test_a_job_that_is_overtaken_says_whether_its_version_counts(
 
 
 @pytest.mark.parametrize("failing", ["directories", "remove_directory", "remove"])
-def test_a_version_is_complete_although_a_former_one_cannot_be_removed(
+def test_a_version_is_complete_even_if_a_former_one_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     versions = Versions(str(tmp_path))
@@ -111,7 +111,7 @@ def test_a_version_is_complete_although_a_former_one_cannot_be_removed(
     assert current.state == {"rows": 2}
 
 
-def test_an_error_of_the_store_while_a_directory_is_removed_is_one_of_quire(
+def test_an_error_while_removing_a_directory_is_a_quire_error(
     tmp_path: Path,
 ) -> None:
     store = ArchiveDirectory(str(tmp_path))

@@ -62,7 +62,7 @@ def test_an_error_of_one_thread_does_not_close_the_client_of_another(made: list[
     assert made[1].closed == 1
 
 
-def test_a_client_that_is_used_stays_open_when_others_take_its_place(made: list[Any]) -> None:
+def test_a_replaced_client_stays_open_while_it_is_used(made: list[Any]) -> None:
     with worker.client("first"):
         for number in range(worker.CLIENTS_MAX + 1):
             with worker.client(f"c{number}"):
@@ -71,7 +71,7 @@ def test_a_client_that_is_used_stays_open_when_others_take_its_place(made: list[
     assert [one.uri for one in made if one.closed] == ["first", "c0"]
 
 
-def test_of_two_first_users_one_connects_in_vain(
+def test_only_one_of_two_concurrent_first_clients_is_kept(
     made: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect: Any = blocking.connect

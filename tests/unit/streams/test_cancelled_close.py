@@ -44,8 +44,8 @@ async def assert_ended(client: Client, waiting: list[asyncio.Task[Any]]) -> None
 
 
 @pytest.mark.parametrize("what", ["client", "state machine"])
-def test_nothing_stays_open(what: str) -> None:
-    """The steps after the one that was cancelled were left out, and a second close did nothing."""
+def test_a_cancelled_close_leaves_no_handle_open(what: str) -> None:
+    """A cancelled close once skipped its later steps, and a second close did nothing."""
 
     async def scene(b: Bench) -> None:
         for iterations in range(1, POINTS_MAX):
@@ -73,7 +73,7 @@ def test_nothing_stays_open(what: str) -> None:
     run(scene)
 
 
-def test_a_handle_that_cannot_be_ended_keeps_no_other_open() -> None:
+def test_a_handle_that_fails_to_close_does_not_keep_others_open() -> None:
     class Handle:
         def __init__(self, error: Exception | None) -> None:
             self.error = error

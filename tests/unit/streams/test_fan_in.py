@@ -133,7 +133,7 @@ def before(
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("key", [A, JOB])
 @pytest.mark.parametrize("early", [False, True], ids=["plans in the step", "planned before"])
-def test_another_sink_publishes_during_each_step(
+def test_a_commit_succeeds_if_another_sink_publishes_during_any_step(
     monkeypatch: pytest.MonkeyPatch, step: str, parts: int, key: BatchKey, early: bool
 ) -> None:
     async def scene(b: Bench) -> None:
@@ -158,7 +158,7 @@ def test_another_sink_publishes_during_each_step(
     run(scene)
 
 
-def test_a_plan_of_another_sink_disturbs_nobody() -> None:
+def test_the_plan_of_one_sink_does_not_disturb_other_sinks() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         batch = await planned(b, A)
@@ -171,7 +171,7 @@ def test_a_plan_of_another_sink_disturbs_nobody() -> None:
     run(scene)
 
 
-def test_many_sinks_at_once_keep_the_order_of_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_concurrent_sinks_keep_the_order_of_each_sink(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "quire.streams")
 
     async def scene(b: Bench) -> None:
@@ -196,7 +196,9 @@ def test_many_sinks_at_once_keep_the_order_of_each(caplog: pytest.LogCaptureFixt
     run(scene)
 
 
-def test_a_commit_that_is_never_first_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_always_loses_the_race_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(publishing, "COMMIT_LIMIT_S", 3.0)
 
     async def scene(b: Bench) -> None:
@@ -226,7 +228,7 @@ def test_a_commit_that_is_never_first_ends_with_an_error(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("other", ["before the crash", "after the crash", "not at all"])
-def test_a_driver_dies_before_each_step_and_starts_again(
+def test_a_driver_that_restarts_after_dying_before_any_step_publishes_once(
     monkeypatch: pytest.MonkeyPatch, step: str, other: str
 ) -> None:
     async def scene(b: Bench) -> None:
@@ -258,10 +260,10 @@ def test_a_driver_dies_before_each_step_and_starts_again(
 
 @pytest.mark.parametrize("follows", [False, True])
 @pytest.mark.parametrize("end", ["crash", "lost reply"])
-def test_a_driver_dies_after_the_transaction(
+def test_a_driver_that_dies_after_the_transaction_publishes_once(
     monkeypatch: pytest.MonkeyPatch, follows: bool, end: str
 ) -> None:
-    """It starts again, or tries again, and another sink may have published in between."""
+    """The driver restarts or retries. Another sink may have published in between."""
     real = publishing._commit
 
     async def scene(b: Bench) -> None:
@@ -290,7 +292,7 @@ def test_a_driver_dies_after_the_transaction(
     run(scene)
 
 
-def test_a_lost_reply_inside_of_the_transaction_while_another_sink_publishes(
+def test_a_commit_with_a_lost_reply_publishes_once_beside_another_sink(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene(b: Bench) -> None:
@@ -317,7 +319,7 @@ def test_a_lost_reply_inside_of_the_transaction_while_another_sink_publishes(
     run(scene)
 
 
-def test_a_sink_dies_while_it_takes_the_stream_from_a_writer(
+def test_a_sink_that_dies_during_a_takeover_from_a_writer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene(b: Bench) -> None:
@@ -339,7 +341,7 @@ def test_a_sink_dies_while_it_takes_the_stream_from_a_writer(
     run(scene)
 
 
-def test_sinks_take_the_stream_from_a_writer_at_the_same_time() -> None:
+def test_concurrent_sinks_take_the_stream_over_from_a_writer() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"w")
@@ -358,7 +360,7 @@ def test_sinks_take_the_stream_from_a_writer_at_the_same_time() -> None:
 
 @pytest.mark.parametrize("key", [A, JOB])
 @pytest.mark.parametrize("step", STEPS)
-def test_an_abort_in_each_step_ends_a_commit_that_could_be_tried_again(
+def test_an_abort_during_any_step_ends_a_commit_that_retries(
     monkeypatch: pytest.MonkeyPatch, step: str, key: BatchKey
 ) -> None:
     """Another sink publishes too, so that the commit has to be tried again."""
@@ -382,7 +384,7 @@ def test_an_abort_in_each_step_ends_a_commit_that_could_be_tried_again(
     run(scene)
 
 
-def test_an_abort_after_the_commit_has_found_its_new_place(
+def test_an_abort_before_the_retried_transaction_ends_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The ledgers exist when the commit looks, and are deleted before its transaction."""
@@ -406,7 +408,7 @@ def test_an_abort_after_the_commit_has_found_its_new_place(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_next_driver_of_the_same_writer_ends_the_former_one(
+def test_the_next_driver_of_a_writer_fences_the_former_one(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     async def scene(b: Bench) -> None:
@@ -479,8 +481,8 @@ def test_a_stream_that_is_created_again_does_not_get_the_batch(
     run(scene)
 
 
-def test_a_job_that_publishes_nothing_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each left one, until there were a thousand, and the stream could not be renamed any more."""
+def test_a_job_without_batches_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job once left a plan, until a thousand of them prevented a rename of the stream."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
@@ -571,7 +573,9 @@ def test_an_abort_leaves_the_plan_of_a_stream_that_was_created_again(key: BatchK
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["planned", "planning"])
-def test_a_stream_that_others_take_every_time(monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
+def test_a_commit_that_always_loses_the_claim_reports_that_nothing_was_published(
+    monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
     """The error said that records may be in the stream, although nothing was published."""
     monkeypatch.setattr(stream_end, "TAKE_ATTEMPTS", 2)
 
@@ -594,7 +598,7 @@ def test_a_stream_that_others_take_every_time(monkeypatch: pytest.MonkeyPatch, e
     run(scene)
 
 
-def test_the_outcome_of_a_refused_batch_is_known_whatever_refused_it(
+def test_every_error_that_refuses_a_batch_has_a_known_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An error of a bookie while small ledgers are merged says nothing about the stream."""
@@ -723,7 +727,7 @@ def test_the_producers_and_the_token_of_a_writer_in_between_are_kept() -> None:
     run(scene)
 
 
-def test_a_stream_that_was_ended_in_between() -> None:
+def test_a_batch_is_refused_if_the_stream_was_ended_meanwhile() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         batch = await planned(b, A, fence_writers=True)
@@ -738,7 +742,7 @@ def test_a_stream_that_was_ended_in_between() -> None:
     run(scene)
 
 
-def test_a_program_that_does_not_know_sinks_counts_as_a_writer() -> None:
+def test_a_program_that_ignores_sink_claims_is_treated_as_a_writer() -> None:
     """Its segment in progress appears under the claim of the sinks, which it leaves."""
 
     async def scene(b: Bench) -> None:
@@ -762,7 +766,7 @@ def test_a_program_that_does_not_know_sinks_counts_as_a_writer() -> None:
 # -- limits -----------------------------------------------------------------------------------
 
 
-def test_two_sinks_with_txids_of_their_own() -> None:
+def test_two_sinks_with_given_txids_keep_the_txid_order() -> None:
     """The stream keeps the order of txids, so that the later commit needs the larger ones."""
 
     async def scene(b: Bench) -> None:
@@ -785,7 +789,7 @@ def test_two_sinks_with_txids_of_their_own() -> None:
     run(scene)
 
 
-def test_the_quota_counts_what_other_sinks_have_published() -> None:
+def test_the_quota_includes_bytes_that_other_sinks_published() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"bytes_max": 2_000})
         first, second = await planned(b, A), await planned(b, B)
@@ -823,7 +827,7 @@ def test_retention_of_one_sink_does_not_disturb_the_commit_of_another(
     run(scene)
 
 
-def test_stamps_of_claims() -> None:
+def test_sink_claims_are_recognized_by_their_stamp() -> None:
     stamp = sink_stamp("1f-2", "writer/käse 1")
     assert is_sink(stamp)
     assert stamp.isascii()
@@ -833,7 +837,7 @@ def test_stamps_of_claims() -> None:
     assert claimant("") == "a writer (another program)"
 
 
-def test_a_writer_that_opens_the_stream_has_its_claim_alone() -> None:
+def test_a_writer_holds_the_claim_of_a_stream_exclusively() -> None:
     async def scene(b: Bench) -> None:
         await published_stream(b)
         taken = await take_over(b.client, b.streams.metadata("s"), b"")
@@ -880,7 +884,9 @@ def test_a_batch_whose_ledgers_are_swept_is_not_published(
     run(scene)
 
 
-def test_a_sweep_does_not_end_a_plan_of_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_keeps_plans_that_are_newer_than_its_age_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         batch = await planned(b, A)
@@ -897,7 +903,7 @@ def test_a_sweep_does_not_end_a_plan_of_later(monkeypatch: pytest.MonkeyPatch) -
     run(scene)
 
 
-def test_a_ledger_with_a_path_that_no_stream_has_ends_no_sweep(
+def test_a_ledger_with_an_invalid_stream_path_does_not_end_a_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its metadata can say anything, and the plans of a stream may be denied."""

@@ -71,7 +71,7 @@ async def publish_payloads(b: Bench, payloads: list[bytes], envelopes: bytes) ->
     await publish(b.streams, "s", batch, [built])
 
 
-def test_every_way_to_append() -> None:
+def test_every_append_call_stores_keys_and_headers() -> None:
     async def scene(b: Bench) -> None:
         async with b.streams.open_writer("s", create=True) as writer:
             await writer.append(b"plain")
@@ -216,7 +216,7 @@ def test_published_batches_and_copies_keep_envelopes() -> None:
         ),
     ],
 )
-def test_arguments_that_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_keys_and_headers_are_refused(arguments: dict[str, Any], message: str) -> None:
     async def scene(b: Bench) -> None:
         async with b.streams.open_writer("s", create=True) as writer:
             with pytest.raises((UsageError, ArgumentTypeError), match=message):
@@ -226,7 +226,7 @@ def test_arguments_that_are_refused(arguments: dict[str, Any], message: str) -> 
     run(scene)
 
 
-def test_several_records_that_are_refused() -> None:
+def test_invalid_keys_and_headers_of_many_records_are_refused() -> None:
     async def scene(b: Bench) -> None:
         async with b.streams.open_writer("s", create=True) as writer:
             with pytest.raises(UsageError, match="keys needs one item for each record, but it"):

@@ -43,7 +43,7 @@ class NodesRead:
         return names
 
 
-def test_only_new_nodes_are_read() -> None:
+def test_a_second_look_reads_only_new_segment_nodes() -> None:
     async def scene(b: Bench) -> None:
         await add_segments(b, SEGMENTS)
         metadata = b.streams.metadata("s")
@@ -80,7 +80,7 @@ def test_a_truncation_is_seen_at_the_next_look() -> None:
         await b.streams.truncate("s", segments[5].first_dlsn)
         after = (await known.look())[1]
         assert after == await b.streams.segments("s")
-        assert len(after) < len(segments), "nodes of truncated segments are gone"
+        assert len(after) < len(segments), "nodes of truncated segments are deleted"
 
     run(scene)
 
@@ -124,7 +124,7 @@ def test_a_truncation_of_more_than_the_attempts_reach_is_no_other_stream(
     run(scene)
 
 
-def test_a_truncation_by_another_program_is_seen_in_time() -> None:
+def test_a_truncation_by_distributedlog_is_seen_after_a_while() -> None:
     """DistributedLog does not know the node that says that something was truncated."""
 
     async def scene(b: Bench) -> None:
@@ -143,7 +143,7 @@ def test_a_truncation_by_another_program_is_seen_in_time() -> None:
     run(scene)
 
 
-def test_another_stream_of_the_name_is_seen_although_its_life_is_the_same() -> None:
+def test_a_recreated_stream_with_the_same_life_is_noticed() -> None:
     """DistributedLog deletes and creates streams without a change of their lives."""
 
     async def scene(b: Bench) -> None:
@@ -177,7 +177,7 @@ def test_a_segment_that_is_completed_is_listed_once() -> None:
     run(scene)
 
 
-def test_everything_that_was_not_truncated_before_has_changed() -> None:
+def test_a_look_succeeds_after_all_known_segments_changed() -> None:
     """Each look once gave up after 20 attempts, and retention did nothing any more."""
 
     async def scene(b: Bench) -> None:

@@ -53,7 +53,7 @@ def test_a_subscription_of_a_later_version_is_neither_read_nor_moved() -> None:
     run(scene)
 
 
-def test_settings_of_a_later_version() -> None:
+def test_settings_of_a_later_version_are_refused() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"roll_bytes": 1_000_000})
         path = f"{b.streams.metadata('s').paths.root}/quire"
@@ -69,7 +69,7 @@ def test_settings_of_a_later_version() -> None:
     run(scene)
 
 
-def test_a_binding_of_a_later_version() -> None:
+def test_a_namespace_binding_of_a_later_version_is_refused() -> None:
     """The namespace exists, so it is not created again."""
 
     async def scene(b: Bench) -> None:
@@ -83,7 +83,7 @@ def test_a_binding_of_a_later_version() -> None:
     run(scene)
 
 
-def test_a_segment_of_a_later_version() -> None:
+def test_a_segment_of_a_later_version_is_refused() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             await writer.append(b"one")

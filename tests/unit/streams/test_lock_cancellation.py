@@ -32,7 +32,7 @@ def test_a_cancelled_wait_leaves_no_member() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_stream_that_is_deleted_while_its_lock_is_awaited_does_not_exist(again: bool) -> None:
+def test_waiting_for_the_lock_of_a_deleted_stream_ends_with_an_error(again: bool) -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         former = await b.streams.open_writer("s", lock=1)
@@ -50,8 +50,8 @@ def test_a_stream_that_is_deleted_while_its_lock_is_awaited_does_not_exist(again
     run(scene)
 
 
-def test_a_time_that_is_no_number_is_refused() -> None:
-    """The event loop stopped at it."""
+def test_a_lock_timeout_of_nan_is_refused() -> None:
+    """A wait with a time of NaN once stopped the event loop."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")

@@ -56,7 +56,7 @@ async def test_a_lost_segment_is_named_with_its_positions(client: Client) -> Non
     )
     assert one.after == str(segments[2].first_dlsn), "the stream continues there"
     await streams.truncate("orders", DLSN.parse(one.after))
-    assert (await looked(client)).count == 0, "the advice of the finding ends it"
+    assert (await looked(client)).count == 0, "following the advice resolves the problem"
 
 
 async def test_a_short_search_is_repeated_soon(client: Client) -> None:
@@ -101,7 +101,7 @@ async def test_a_search_that_fails_does_not_make_its_result_current(
     await search.close()
 
 
-async def test_the_last_segment_has_nothing_after_it(client: Client) -> None:
+async def test_a_lost_last_segment_has_no_position_after_it(client: Client) -> None:
     streams = await stream_of(client, "orders")
     segments = await streams.segments("orders")
     await client.delete_ledger(segments[2].ledger_id)
@@ -116,7 +116,7 @@ async def test_the_last_segment_has_nothing_after_it(client: Client) -> None:
     ]
 
 
-async def test_what_was_truncated_is_not_lost(client: Client) -> None:
+async def test_truncated_segments_are_not_reported_as_lost(client: Client) -> None:
     streams = await stream_of(client, "orders")
     segments = await streams.segments("orders")
     await streams.truncate("orders", DLSN(3, 0, 0))
@@ -125,7 +125,7 @@ async def test_what_was_truncated_is_not_lost(client: Client) -> None:
     assert (await looked(client)).count == 0
 
 
-async def test_objects_and_datasets(client: Client) -> None:
+async def test_lost_ledgers_of_objects_and_datasets_are_reported(client: Client) -> None:
     objects = Objects(client)
     kept = await objects.put("jobs/1", b"a")
     gone = await objects.put("jobs/deep/2", b"b")
@@ -155,7 +155,7 @@ async def test_a_record_that_cannot_be_read_does_not_hide_the_others(client: Cli
     assert {one.owner.name for one in found.unreadable} == {"two", "/streams/aaa"}
 
 
-async def test_no_ledgers_metadata_is_read_where_nothing_is_lost(client: Client) -> None:
+async def test_no_ledger_metadata_is_read_if_nothing_is_lost(client: Client) -> None:
     await stream_of(client, "orders")
     await Objects(client).put("one", b"1")
     store = client.metadata
@@ -167,7 +167,7 @@ async def test_no_ledgers_metadata_is_read_where_nothing_is_lost(client: Client)
     assert (await looked(client)).records >= 2
 
 
-async def test_explain_and_the_metrics_tell(client: Client) -> None:
+async def test_explain_and_the_metrics_report_lost_ledgers(client: Client) -> None:
     streams = await stream_of(client, "Orders")
     [_, segment, _] = await streams.segments("Orders")
     await client.delete_ledger(segment.ledger_id)
@@ -190,7 +190,7 @@ async def test_explain_and_the_metrics_tell(client: Client) -> None:
     await view.close()
 
 
-async def test_an_empty_segment_node_is_a_stream_that_cannot_be_read(client: Client) -> None:
+async def test_an_empty_segment_node_makes_its_stream_unreadable(client: Client) -> None:
     streams = await stream_of(client, "orders")
     await stream_of(client, "returns")
     segments = await streams.segments("orders")

@@ -61,7 +61,7 @@ async def fill(b: Bench, records: list[tuple[int, int]], *, leave_open: bool = F
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_pages_both_ways_have_each_record_once(seed: int) -> None:
+def test_paging_in_either_direction_returns_each_record_once(seed: int) -> None:
     """Whatever the partitions' shares are, with equal txids and several segments."""
     chance = random.Random(seed)
 
@@ -116,7 +116,7 @@ def test_pages_both_ways_have_each_record_once(seed: int) -> None:
     run(scene)
 
 
-def test_a_time_is_found_in_all_partitions() -> None:
+def test_a_start_time_is_found_in_all_partitions() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic(TOPIC, 3)
         topic = await b.streams.topic(TOPIC)
@@ -140,7 +140,7 @@ def test_a_time_is_found_in_all_partitions() -> None:
     run(scene)
 
 
-def test_what_is_lost_or_unreadable_hides_nothing_else() -> None:
+def test_lost_and_unreadable_records_do_not_hide_other_records() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic(TOPIC, 2, settings=GIVEN)
         for first in (0, 10, 20):
@@ -179,7 +179,7 @@ def test_what_is_lost_or_unreadable_hides_nothing_else() -> None:
     run(scene)
 
 
-def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_respects_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload_json, "READ_BYTES_MAX", 50)
     monkeypatch.setattr(payloads, "VIEW_TIMEOUT_S", 5.0)
 
@@ -213,7 +213,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scene)
 
 
-def test_a_page_reads_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_reads_few_records_of_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """One record of each of many partitions, and a chunk more only where all of one are shown."""
     read = 0
     original = merged.MergedPeek._found
@@ -238,7 +238,7 @@ def test_a_page_reads_little(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scene)
 
 
-def test_requests_that_cannot_be_answered() -> None:
+def test_invalid_requests_are_refused() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic(TOPIC, 2)
         assert (await view(b))["items"] == []
@@ -261,7 +261,7 @@ def test_requests_that_cannot_be_answered() -> None:
     run(scene)
 
 
-def test_a_topic_with_a_password() -> None:
+def test_records_of_a_topic_with_a_password_are_shown() -> None:
     async def scene(b: Bench) -> None:
         path = namespace_path("/acme/locked")
         async with await open_namespace(b.client, path, create=True, password=b"s") as locked:

@@ -172,7 +172,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 # -- what is copied ---------------------------------------------------------------------------
 
 
-def test_completed_segments_are_copied_outside_and_counted() -> None:
+def test_completed_segments_are_copied_by_jobs_and_counted() -> None:
     async def play(s: Scene) -> None:
         await s.write(1, 2, 3)
         await s.write(4)
@@ -216,7 +216,7 @@ def test_many_segments_are_published_in_parts(monkeypatch: pytest.MonkeyPatch) -
     scene(play)
 
 
-def test_entries_of_a_segment_in_progress_are_seen_in_the_copy_as_they_come() -> None:
+def test_entries_of_a_segment_in_progress_appear_in_the_copy_immediately() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
         writer = await s.write(2, 3, open_=True)
@@ -330,8 +330,8 @@ def test_a_stop_within_a_ledger_that_the_source_has_closed_leaves_the_copy_open(
     scene(play)
 
 
-def test_a_query_of_spark_goes_on_when_the_ledger_is_replaced() -> None:
-    """It took the copy for another stream: it failed, or read all records again."""
+def test_a_spark_query_continues_after_the_ledger_is_replaced() -> None:
+    """The query once mistook the copy for another stream. It failed, or read all records again."""
 
     async def play(s: Scene) -> None:
         writer = await s.write(1, 2, open_=True)
@@ -365,7 +365,7 @@ def test_a_query_of_spark_goes_on_when_the_ledger_is_replaced() -> None:
     scene(play)
 
 
-def test_what_readers_of_the_copy_can_see_already() -> None:
+def test_last_shown_returns_the_last_entry_that_readers_of_the_copy_see() -> None:
     async def play(s: Scene) -> None:
         writer = await s.write(1, 2, open_=True)
         await s.once()
@@ -389,7 +389,7 @@ def test_what_readers_of_the_copy_can_see_already() -> None:
     scene(play)
 
 
-def test_settings_are_carried_and_overridden() -> None:
+def test_settings_are_copied_and_can_be_overridden() -> None:
     async def play(s: Scene) -> None:
         await s.source.configure_stream(NAME, {"retention_s": 5.0, "ack_quorum": 1})
         await s.write(1)
@@ -409,7 +409,7 @@ def test_settings_are_carried_and_overridden() -> None:
     scene(play)
 
 
-def test_settings_of_a_nearer_namespace_of_the_source_are_carried() -> None:
+def test_settings_of_the_nearest_source_namespace_are_copied() -> None:
     """The copy had the retention of the replicated namespace, which would delete its records."""
 
     async def play(s: Scene) -> None:
@@ -439,7 +439,7 @@ def test_settings_of_a_nearer_namespace_of_the_source_are_carried() -> None:
     scene(play)
 
 
-def test_marks_of_producers_are_carried_before_the_entries() -> None:
+def test_producer_marks_are_copied_before_the_entries() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
         await s.once()
@@ -471,7 +471,7 @@ def test_the_copy_is_truncated_like_the_source() -> None:
     scene(play)
 
 
-def test_a_copy_without_truncation_keeps_what_the_source_truncated() -> None:
+def test_a_copy_without_truncation_keeps_segments_that_the_source_truncated() -> None:
     async def play(s: Scene) -> None:
         for number in (1, 2, 3):
             await s.write(number)
@@ -530,7 +530,7 @@ def segment(lssn: int, **more: Any) -> StreamSegment:
     return StreamSegment(lssn, 100 + lssn, 0, in_progress=False, completion_time_ms=1, **more)
 
 
-def test_which_segments_a_copy_lacks() -> None:
+def test_the_segments_that_a_copy_lacks_are_found() -> None:
     gone = {"status": Truncation.TRUNCATED.value}
     segments = [segment(1, **gone), segment(2, **gone), segment(3), segment(4)]
     assert [s.lssn for s in lacking(segments, 0)] == [2, 3, 4]
@@ -555,7 +555,7 @@ def test_a_segment_in_progress_has_no_sequence_id_in_the_copy() -> None:
     assert copy_of(done, 9) == replace(done, ledger_id=9)
 
 
-def test_which_segments_make_a_stream_no_copy() -> None:
+def test_segments_that_contradict_the_source_are_refused() -> None:
     source = [segment(2), segment(3)]
     other_ledger = replace(source[0], ledger_id=9, status=Truncation.TRUNCATED.value)
     check_segments(NAME, [segment(1), other_ledger], source)  # The source deleted segment 1.
@@ -624,7 +624,7 @@ def test_a_copy_of_something_else_is_not_touched() -> None:
     scene(play)
 
 
-def test_a_source_that_was_created_anew_is_another_stream() -> None:
+def test_a_recreated_source_is_treated_as_another_stream() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
         await s.once()
@@ -640,7 +640,7 @@ def test_a_source_that_was_created_anew_is_another_stream() -> None:
     scene(play)
 
 
-def test_a_source_that_is_created_anew_during_an_outage_does_not_replace_the_copy() -> None:
+def test_a_source_recreated_during_an_outage_does_not_replace_the_copy() -> None:
     """If no segment of the copy was completed, its records were replaced by those of the other."""
 
     async def play(s: Scene) -> None:
@@ -691,10 +691,10 @@ def test_another_writer_of_the_copy_ends_the_replication() -> None:
     scene(play)
 
 
-def test_a_claim_whose_answer_was_lost_is_not_that_of_another_writer(
+def test_a_claim_with_a_lost_reply_is_not_mistaken_for_another_writers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The replication ended for good, and said that another writer had taken the copy over."""
+    """The replication once ended with an error about another writer."""
 
     async def play(s: Scene) -> None:
         await s.write(1)
@@ -727,7 +727,7 @@ def test_a_claim_whose_answer_was_lost_is_not_that_of_another_writer(
     scene(play)
 
 
-def test_a_ledger_of_another_writer_is_found() -> None:
+def test_a_ledger_of_another_writer_in_the_copy_is_detected() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
         await s.once()
@@ -786,7 +786,7 @@ def test_a_segment_that_was_not_copied_completely_is_not_published() -> None:
     scene(play)
 
 
-def test_a_passing_error_is_survived_until_patience_ends() -> None:
+def test_transient_errors_are_retried_until_the_patience_ends() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
         failures = 3
@@ -865,7 +865,7 @@ def test_a_ledger_that_was_created_for_a_lost_claim_is_deleted() -> None:
 # -- leftovers --------------------------------------------------------------------------------
 
 
-def test_only_ledgers_of_this_copy_that_it_does_not_name_are_deleted() -> None:
+def test_only_unreferenced_ledgers_of_this_copy_are_deleted() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
         await s.once()
@@ -916,7 +916,7 @@ def test_a_new_copy_spares_the_ledgers_of_a_renamed_one() -> None:
 # -- lag --------------------------------------------------------------------------------------
 
 
-def test_how_far_a_copy_is_behind() -> None:
+def test_the_lag_of_a_copy_is_measured() -> None:
     async def play(s: Scene) -> None:
         await s.write(1, 2)
         mirror = await s.once()
@@ -941,10 +941,10 @@ def test_how_far_a_copy_is_behind() -> None:
     scene(play)
 
 
-def test_the_lag_in_seconds_of_a_copy_that_is_far_behind(
+def test_the_lag_in_seconds_is_not_limited_by_the_remembered_measurements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It never exceeded the time of as many measurements as are remembered."""
+    """The lag once never exceeded the time span of the remembered measurements."""
     monkeypatch.setattr(lag_module, "OBSERVATIONS_MAX", 4)
 
     async def play(s: Scene) -> None:
@@ -990,7 +990,7 @@ def test_the_lag_within_a_segment_in_progress() -> None:
     scene(play)
 
 
-def test_a_followed_ledger_counts_records_by_their_numbers() -> None:
+def test_a_followed_ledger_counts_records_by_their_sequence_numbers() -> None:
     async def play(s: Scene) -> None:
         writer = await s.source.open_writer(NAME)
         await writer.append_many([b"a", b"b", b"c"])

@@ -110,7 +110,9 @@ async def renames(b: Bench) -> None:
 
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
 @pytest.mark.parametrize("call", [opens, deletes, renames])
-def test_ledgers_of_a_dead_writer(call: Callable[[Bench], Awaitable[None]], kind: str) -> None:
+def test_every_ledger_of_a_dead_writer_is_named_until_deleted(
+    call: Callable[[Bench], Awaitable[None]], kind: str
+) -> None:
     async def scene(b: Bench, step: int) -> bool:
         await leave_ledgers(b)
         interruption = Interruption(b, kind, step)
@@ -126,7 +128,7 @@ def test_ledgers_of_a_dead_writer(call: Callable[[Bench], Awaitable[None]], kind
 
 
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
-def test_an_empty_segment_that_its_writer_gives_up(kind: str) -> None:
+def test_an_empty_segment_is_named_until_its_ledger_is_deleted(kind: str) -> None:
     async def scene(b: Bench, step: int) -> bool:
         writer = await b.streams.open_writer("s", create=True)
         segments = writer._segments
@@ -149,7 +151,7 @@ def test_an_empty_segment_that_its_writer_gives_up(kind: str) -> None:
 
 
 @pytest.mark.parametrize("noting", [True, False])
-def test_a_ledger_that_a_writer_could_not_note(*, noting: bool) -> None:
+def test_a_ledger_that_could_not_be_noted_is_deleted(*, noting: bool) -> None:
     """The writer is abandoned while it notes the ledger, or when it has given that up."""
 
     async def scene(b: Bench) -> None:

@@ -49,7 +49,9 @@ async def nothing_there(bench: Bench, name: str) -> None:
     assert await names(objects) == []
 
 
-async def test_a_source_that_fails_leaves_nothing(bench: Bench, objects: Objects) -> None:
+async def test_a_put_from_a_failing_source_leaves_no_object_or_ledger(
+    bench: Bench, objects: Objects
+) -> None:
     closed = False
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -68,7 +70,7 @@ async def test_a_source_that_fails_leaves_nothing(bench: Bench, objects: Objects
     await nothing_there(bench, "o")
 
 
-async def test_a_cancelled_put_leaves_nothing(bench: Bench, objects: Objects) -> None:
+async def test_a_cancelled_put_leaves_no_object_or_ledger(bench: Bench, objects: Objects) -> None:
     under_way = asyncio.Event()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -86,8 +88,8 @@ async def test_a_cancelled_put_leaves_nothing(bench: Bench, objects: Objects) ->
     await nothing_there(bench, "o")
 
 
-async def test_a_put_cancelled_while_it_is_published_is_whole(bench: Bench) -> None:
-    """The write was done, and the answer was not waited for."""
+async def test_a_put_cancelled_during_its_publication_stores_the_whole_object(bench: Bench) -> None:
+    """The write was done, but its reply was not awaited."""
     asked = asyncio.Event()
 
     async def hook(name: str, done: bool) -> None:
@@ -104,8 +106,8 @@ async def test_a_put_cancelled_while_it_is_published_is_whole(bench: Bench) -> N
     assert await content(await bench.objects(), "o") == b"whole"
 
 
-async def test_a_put_that_loses_to_another_leaves_nothing(bench: Bench) -> None:
-    """Both saw that the name was free."""
+async def test_a_put_that_loses_to_another_leaves_no_ledger(bench: Bench) -> None:
+    """Both puts found the name free."""
     other = await bench.objects()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -142,7 +144,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("losses", [1, 3])
 @pytest.mark.parametrize("after", [False, True])
-async def test_lost_replies_of_the_publication_are_decided_by_the_content(
+async def test_a_lost_reply_of_a_publication_is_resolved_by_the_stored_content(
     bench: Bench, objects: Objects, replace: bool, losses: int, after: bool
 ) -> None:
     if replace:
@@ -155,7 +157,9 @@ async def test_lost_replies_of_the_publication_are_decided_by_the_content(
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("after", [False, True])
-async def test_lost_replies_of_a_deletion(bench: Bench, objects: Objects, after: bool) -> None:
+async def test_a_deletion_with_lost_replies_succeeds(
+    bench: Bench, objects: Objects, after: bool
+) -> None:
     await objects.put("o", b"old")
     assert await (await bench.objects(LostAnswers("delete", 2, after))).delete("o")
     await nothing_there(bench, "o")
@@ -163,7 +167,9 @@ async def test_lost_replies_of_a_deletion(bench: Bench, objects: Objects, after:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_store_that_stays_away_leaves_an_orphan(bench: Bench, objects: Objects) -> None:
+async def test_a_put_during_an_outage_of_the_metadata_store_leaves_an_orphan(
+    bench: Bench, objects: Objects
+) -> None:
     lossy = await bench.objects(LostAnswers("write", 1_000, False))
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -194,7 +200,7 @@ async def orphan(bench: Bench, name: str, bucket: str = "default") -> int:
     return writer.ledger_id
 
 
-async def test_the_sweep_takes_old_orphans_only(bench: Bench, objects: Objects) -> None:
+async def test_the_sweep_deletes_only_old_orphans(bench: Bench, objects: Objects) -> None:
     kept = await objects.put("kept", b"one")
     lost = await orphan(bench, "lost")
     old = await orphan(bench, "kept")
@@ -209,7 +215,7 @@ async def test_the_sweep_takes_old_orphans_only(bench: Bench, objects: Objects) 
     assert await content(objects, "kept") == b"one"
 
 
-async def test_the_sweep_goes_on_past_what_it_cannot_read(
+async def test_the_sweep_continues_after_unreadable_objects(
     bench: Bench, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A name that no object can have, a damaged head, a damaged ledger: each is named, what it may
@@ -358,11 +364,11 @@ def race(seed: int, losses: float, deaths: float) -> None:
                 continue
             # Only where a put died between making the head and looking whether it may.
             assert info.ledger_id not in succeeded, f"{info} has lost its ledger"
-            assert losses or deaths, f"{name} stands for nothing"
+            assert losses or deaths, f"{name} names no stored object"
         for name in succeeded.values():
-            assert name in heads or name in deleted, f"{name} was put and is gone"
+            assert name in heads or name in deleted, f"{name} was put and is missing"
         held = {info.ledger_id for info in heads.values()}
-        assert set(cluster.ledger_ids) <= held, "something is left behind by a sweep"
+        assert set(cluster.ledger_ids) <= held, "a sweep left an orphaned ledger"
 
     with asyncio.Runner() as runner:
         runner.run(run())
@@ -527,7 +533,7 @@ async def test_a_put_that_was_replaced_before_it_returns_has_succeeded(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_put_that_takes_itself_back_without_an_answer_is_in_doubt(
+async def test_a_put_that_undoes_itself_with_a_lost_reply_is_in_doubt(
     bench: Bench, objects: Objects
 ) -> None:
     """A sweep has condemned the ledger. The deletion of the head is done, its answer is lost."""
@@ -547,7 +553,7 @@ async def test_a_put_that_takes_itself_back_without_an_answer_is_in_doubt(
     assert bench.ledgers() == []
 
 
-async def test_a_put_whose_ledger_cannot_be_looked_at_again_is_in_doubt(
+async def test_a_put_whose_ledger_cannot_be_checked_again_is_in_doubt(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error said that its outcome is known, although the object was stored."""

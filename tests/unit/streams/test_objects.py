@@ -45,7 +45,9 @@ async def objects(bench: Bench) -> Objects:
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1_000, 1_001, 25_500])
-async def test_what_is_put_comes_back(bench: Bench, objects: Objects, size: int) -> None:
+async def test_an_object_is_returned_as_it_was_put(
+    bench: Bench, objects: Objects, size: int
+) -> None:
     data = some_bytes(size)
     info = await objects.put(
         "jobs/42/checkpoint-7", data, chunk_bytes=1_000, metadata={"step": "7", "Ä": ""}
@@ -72,7 +74,7 @@ async def test_what_is_put_comes_back(bench: Bench, objects: Objects, size: int)
     assert ledger.custom == {BUCKET_KEY: b"default", NAME_KEY: b"jobs/42/checkpoint-7"}
 
 
-async def test_an_iterator_may_use_its_buffer_again(objects: Objects) -> None:
+async def test_a_source_iterator_may_reuse_its_buffer_for_large_pieces(objects: Objects) -> None:
     data = some_bytes(50_000)
 
     async def pieces() -> AsyncIterator[Buffer]:
@@ -116,7 +118,9 @@ async def test_the_bytes_of_any_view_are_stored(view: memoryview) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(1, 50), st.sampled_from("bmv"))
-def test_chunks_have_one_size(pieces: list[bytes], chunk_bytes: int, kind: str) -> None:
+def test_all_chunks_but_the_last_have_the_same_size(
+    pieces: list[bytes], chunk_bytes: int, kind: str
+) -> None:
     as_kind: Callable[[bytes], Buffer] = {"b": bytes, "m": bytearray, "v": memoryview}[kind]
 
     async def source() -> AsyncIterator[Buffer]:
@@ -135,7 +139,7 @@ def test_chunks_have_one_size(pieces: list[bytes], chunk_bytes: int, kind: str) 
     assert all(0 < len(chunk) <= chunk_bytes for chunk in chunks)
 
 
-async def test_ranges(objects: Objects) -> None:
+async def test_a_range_of_an_object_can_be_read(objects: Objects) -> None:
     data = some_bytes(2_500)
     await objects.put("o", data, chunk_bytes=1_000)
     async with await objects.get("o") as found:
@@ -150,7 +154,7 @@ async def test_ranges(objects: Objects) -> None:
                 await found.read_all(first, size)
 
 
-async def test_a_range_reads_its_chunks_only(objects: Objects) -> None:
+async def test_a_range_reads_only_its_chunks(objects: Objects) -> None:
     await objects.put("o", some_bytes(10_000), chunk_bytes=1_000)
     async with await objects.get("o") as found:
         asked: list[tuple[int, int | None]] = []
@@ -167,7 +171,7 @@ async def test_a_range_reads_its_chunks_only(objects: Objects) -> None:
         assert asked == [(2, 3), (3, 3)]
 
 
-async def test_a_name_that_is_taken(bench: Bench, objects: Objects) -> None:
+async def test_a_put_to_an_existing_name_is_refused(bench: Bench, objects: Objects) -> None:
     first = await objects.put("o", b"one")
     with pytest.raises(ObjectExistsError, match="object 'o' already exists"):
         await objects.put("o", b"two")
@@ -175,7 +179,7 @@ async def test_a_name_that_is_taken(bench: Bench, objects: Objects) -> None:
     assert await content(objects, "o") == b"one"
 
 
-async def test_buckets_are_apart(bench: Bench, objects: Objects) -> None:
+async def test_buckets_have_separate_names(bench: Bench, objects: Objects) -> None:
     other = await bench.objects(bucket="other one")
     await objects.put("o", b"one")
     await other.put("o", b"two")
@@ -185,7 +189,7 @@ async def test_buckets_are_apart(bench: Bench, objects: Objects) -> None:
     assert await names(other) == []
 
 
-async def test_what_was_never_put(objects: Objects) -> None:
+async def test_an_object_that_was_never_put_does_not_exist(objects: Objects) -> None:
     for call in (objects.info, objects.get):
         with pytest.raises(NoSuchObjectError, match="object 'a/b' does not exist in bucket"):
             await call("a/b")
@@ -196,7 +200,7 @@ BAD_NAMES = ["", "/", "/a", "a/", "a//b", ".", "a/..", "a\nb", "a\0", "x" * 513,
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-async def test_names_must_be_names(bench: Bench, objects: Objects, name: str) -> None:
+async def test_invalid_names_are_refused(bench: Bench, objects: Objects, name: str) -> None:
     for call in (lambda: objects.put(name, b""), lambda: objects.get(name)):
         with pytest.raises(UsageError):
             await call()
@@ -205,7 +209,7 @@ async def test_names_must_be_names(bench: Bench, objects: Objects, name: str) ->
     assert bench.ledgers() == []
 
 
-async def test_other_arguments_that_cannot_be(bench: Bench, objects: Objects) -> None:
+async def test_invalid_arguments_are_refused(bench: Bench, objects: Objects) -> None:
     client = await bench.client()
     for bucket in ("", "a/b", "..", "x" * 65, "\t"):
         with pytest.raises(UsageError, match="bucket"):
@@ -253,7 +257,9 @@ async def test_a_reader_of_an_old_version_never_sees_the_new_one(
             await old.read_all()
 
 
-async def test_delete(bench: Bench, objects: Objects) -> None:
+async def test_a_deleted_object_is_gone_and_its_name_is_free(
+    bench: Bench, objects: Objects
+) -> None:
     await objects.put("a/b", b"one")
     await objects.put("a", b"two")
     assert await objects.delete("a/b")
@@ -266,7 +272,9 @@ async def test_delete(bench: Bench, objects: Objects) -> None:
     assert await content(objects, "a/b") == b"again"
 
 
-async def test_an_object_whose_ledger_was_deleted(bench: Bench, objects: Objects) -> None:
+async def test_an_object_without_its_ledger_is_damaged_and_its_name_is_free(
+    bench: Bench, objects: Objects
+) -> None:
     """A deletion by `quire ledger delete`, for instance, is damage, not absence, and the name is
     free.
     """
@@ -278,7 +286,9 @@ async def test_an_object_whose_ledger_was_deleted(bench: Bench, objects: Objects
     assert await content(objects, "o") == b"two"
 
 
-async def test_get_meets_a_replacement(bench: Bench, objects: Objects) -> None:
+async def test_get_succeeds_if_the_object_is_replaced_meanwhile(
+    bench: Bench, objects: Objects
+) -> None:
     """The head is read, then another version takes its place and the ledger goes."""
     await objects.put("o", b"one")
     replaced = False
@@ -292,7 +302,9 @@ async def test_get_meets_a_replacement(bench: Bench, objects: Objects) -> None:
     assert await content(await bench.objects(hook), "o") == b"two"
 
 
-async def test_delete_leaves_a_version_that_came_meanwhile(bench: Bench, objects: Objects) -> None:
+async def test_delete_keeps_a_version_that_was_put_meanwhile(
+    bench: Bench, objects: Objects
+) -> None:
     await objects.put("o", b"one")
     replaced = False
 
@@ -335,12 +347,14 @@ WHOLE = b"0123456789" * 25
 GOOD = [WHOLE[:100], WHOLE[100:200], WHOLE[200:]]
 
 
-async def test_what_is_stored_as_it_should_be(bench: Bench, objects: Objects) -> None:
+async def test_an_object_stored_in_the_documented_format_is_read(
+    bench: Bench, objects: Objects
+) -> None:
     await put_badly(bench, GOOD)
     assert await content(objects, "bad") == WHOLE
 
 
-async def test_a_wrong_sha256_comes_in_place_of_the_last_piece(
+async def test_a_wrong_sha256_is_raised_instead_of_the_last_piece(
     bench: Bench, objects: Objects
 ) -> None:
     await put_badly(bench, [GOOD[0], GOOD[1], b"x" * 50])
@@ -352,7 +366,7 @@ async def test_a_wrong_sha256_comes_in_place_of_the_last_piece(
         assert await found.read_all(0, 249) == WHOLE[:200] + b"x" * 49  # a range has no such sum
 
 
-async def test_an_empty_object_is_checked_too(bench: Bench, objects: Objects) -> None:
+async def test_the_checksum_of_an_empty_object_is_verified(bench: Bench, objects: Objects) -> None:
     await put_badly(bench, [], size_bytes=0)
     with pytest.raises(ObjectDamagedError, match="SHA-256"):
         await content(objects, "bad")
@@ -361,7 +375,9 @@ async def test_an_empty_object_is_checked_too(bench: Bench, objects: Objects) ->
 @pytest.mark.parametrize(
     "entries", [[GOOD[0], GOOD[1][:99], GOOD[2]], [GOOD[0], GOOD[1], GOOD[2] + b"x"]]
 )
-async def test_chunks_of_a_wrong_size(bench: Bench, objects: Objects, entries: list[bytes]) -> None:
+async def test_chunks_of_a_wrong_size_are_reported_as_damage(
+    bench: Bench, objects: Objects, entries: list[bytes]
+) -> None:
     await put_badly(bench, entries)
     async with await objects.get("bad") as found:
         with pytest.raises(ObjectDamagedError, match=r"chunk \d has \d+ bytes"):
@@ -378,7 +394,7 @@ async def test_chunks_of_a_wrong_size(bench: Bench, objects: Objects, entries: l
         (GOOD, False, "not closed"),
     ],
 )
-async def test_ledgers_that_are_none_of_objects(
+async def test_a_ledger_that_does_not_match_its_object_is_reported_as_damage(
     bench: Bench, objects: Objects, entries: list[bytes], sealed: bool, why: str
 ) -> None:
     await put_badly(bench, entries, sealed=sealed)
@@ -392,7 +408,7 @@ GOOD_HEAD = (
 )
 
 
-def test_the_head_is_what_the_format_says() -> None:
+def test_the_head_is_encoded_as_the_format_documents() -> None:
     info = decode_head("o", GOOD_HEAD)
     assert info == ObjectInfo("o", 7, 1, 10, "0" * 64, 1, {})
     assert encode_head(info) == GOOD_HEAD
@@ -454,7 +470,7 @@ good_parts = st.text(printable, min_size=1, max_size=8).filter(
 
 
 @given(st.lists(good_parts, min_size=1, max_size=4), good_parts)
-def test_keys_give_the_names_back(parts: list[str], bucket: str) -> None:
+def test_keys_decode_to_the_names_they_encode(parts: list[str], bucket: str) -> None:
     """Keys can be stored in every metadata store."""
     name = "/".join(parts)
     key = head_key(object_format.check_bucket(bucket), object_format.check_name(name))
@@ -476,7 +492,7 @@ async def place(bench: Bench, *some: str) -> None:
         await store.write_value(head_key("default", name), head, None)
 
 
-async def test_listing_is_in_the_order_of_names(bench: Bench, objects: Objects) -> None:
+async def test_a_listing_is_in_the_order_of_names(bench: Bench, objects: Objects) -> None:
     some = [
         "a", "a-b", "a.b", "a/b", "a/b/c", "a/b-c", "a0", "%2F", "=a", "=/=", "jobs/4", "jobs/42/x",
         "jobs/42/y", "jobs/42", "jobs/421", "ä/ö", "ä", "z", "~", " x",
@@ -492,7 +508,7 @@ async def test_listing_is_in_the_order_of_names(bench: Bench, objects: Objects) 
         assert await names(objects, prefix) == []
 
 
-async def test_listing_reads_pages(bench: Bench, objects: Objects) -> None:
+async def test_a_listing_reads_pages(bench: Bench, objects: Objects) -> None:
     some = sorted(f"d{number % 3}/n{number}" for number in range(2 * PAGE_OBJECTS + 1))
     await place(bench, *some)
     pages = [[info.name for info in page] async for page in objects.pages()]
@@ -500,7 +516,9 @@ async def test_listing_reads_pages(bench: Bench, objects: Objects) -> None:
     assert [name for page in pages for name in page] == some
 
 
-async def test_a_listing_goes_on_when_an_object_is_deleted(bench: Bench, objects: Objects) -> None:
+async def test_a_listing_continues_after_an_object_is_deleted(
+    bench: Bench, objects: Objects
+) -> None:
     await place(bench, "a", "b", "c")
     deleted = False
 

@@ -80,7 +80,9 @@ async def test_a_ledger_of_two_datasets_names_both(client: Client) -> None:
     ]
 
 
-async def test_a_renamed_stream_and_a_stream_of_javas(client: Client) -> None:
+async def test_renamed_streams_and_streams_of_distributedlog_are_named_as_owners(
+    client: Client,
+) -> None:
     streams, segment = await stream(client)
     await streams.rename_stream("orders", "sales")
     java = await plain_ledger(client)
@@ -92,7 +94,7 @@ async def test_a_renamed_stream_and_a_stream_of_javas(client: Client) -> None:
         assert await words(client, index, ledger_id) == "stream sales in namespace /streams"
 
 
-async def test_an_orphan_has_no_owner_and_an_open_one_perhaps(client: Client) -> None:
+async def test_an_orphan_has_no_owner_and_an_open_ledger_may_have_one(client: Client) -> None:
     await stream(client)
     custom = {"application": b"quire", "component": b"stream", "stream": b"/streams/orders"}
     orphan = await plain_ledger(client, custom)
@@ -115,7 +117,7 @@ async def test_a_ledger_that_may_be_younger_than_the_index_is_not_free(client: C
     assert owners_as_json(index.of(free, await client.ledger_metadata(free))) is None
 
 
-async def test_an_index_that_is_not_whole_or_is_full_calls_nothing_free(
+async def test_an_incomplete_or_full_index_calls_no_ledger_free(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, segment = await stream(client)
@@ -129,7 +131,9 @@ async def test_an_index_that_is_not_whole_or_is_full_calls_nothing_free(
     assert full.of(free, metadata) is None
 
 
-async def test_an_unreadable_record_may_name_any_ledger_that_says_nothing(client: Client) -> None:
+async def test_an_unreadable_record_may_own_any_ledger_without_an_owner_in_its_metadata(
+    client: Client,
+) -> None:
     free = await plain_ledger(client)
     index = await read(client)
     index.add(UnreadableRecord(Owner("dataset", "flights"), "it is damaged"))

@@ -44,7 +44,7 @@ async def told(client: Client, ledger_id: int) -> str:
     return str(refused.value)
 
 
-async def test_a_segment_of_a_stream(client: Client) -> None:
+async def test_a_ledger_of_a_segment_is_owned_by_its_stream(client: Client) -> None:
     streams = await stream(client)
     [segment] = await streams.segments("orders")
     text = await told(client, segment.ledger_id)
@@ -53,7 +53,9 @@ async def test_a_segment_of_a_stream(client: Client) -> None:
     assert "Nothing was deleted" in text
 
 
-async def test_the_ledger_of_an_open_segment_and_the_one_made_ahead(client: Client) -> None:
+async def test_the_open_and_the_preallocated_ledger_are_owned_by_their_stream(
+    client: Client,
+) -> None:
     streams = await stream(client)
     writer = await streams.open_writer("orders")
     await writer.append(b"three")
@@ -68,7 +70,7 @@ async def test_the_ledger_of_an_open_segment_and_the_one_made_ahead(client: Clie
     await writer.close()
 
 
-async def test_a_stream_that_was_renamed(client: Client) -> None:
+async def test_a_ledger_of_a_renamed_stream_is_owned_under_its_new_name(client: Client) -> None:
     streams = await stream(client)
     [segment] = await streams.segments("orders")
     await streams.rename_stream("orders", "sales")
@@ -90,7 +92,7 @@ async def test_an_orphan_may_be_deleted(client: Client) -> None:
     written.abandon()
 
 
-async def test_a_stream_of_javas_whose_ledgers_say_nothing(client: Client) -> None:
+async def test_ledgers_of_distributedlog_are_found_through_their_stream(client: Client) -> None:
     streams = await stream(client)
     ledger_id = await plain_ledger(client)
     await refuse_owned(client, [ledger_id])
@@ -104,7 +106,7 @@ async def test_a_stream_of_javas_whose_ledgers_say_nothing(client: Client) -> No
     assert streams is not None
 
 
-async def test_objects_and_state_machines(client: Client) -> None:
+async def test_ledgers_of_objects_and_state_machines_are_owned(client: Client) -> None:
     info = await Objects(client).put("jobs/42", b"bytes")
     assert "object jobs/42 in bucket default (all of it, 5 bytes)" in await told(
         client, info.ledger_id
@@ -120,7 +122,7 @@ async def test_objects_and_state_machines(client: Client) -> None:
     await refuse_owned(client, [replaced.ledger_id])  # an orphan
 
 
-async def test_datasets(client: Client) -> None:
+async def test_ledgers_of_datasets_are_owned(client: Client) -> None:
     made_for = await plain_ledger(client, {"quire.dataset": b"flights", "quire.job": b"nightly"})
     anyone = await plain_ledger(client)
     await refuse_owned(client, [made_for, anyone])
@@ -147,7 +149,7 @@ async def test_a_dataset_names_a_ledger_once(client: Client) -> None:
         assert [(one.ledger_id, one.part) for one in record] == [(ledger_id, told_as)]
 
 
-async def test_pulsars_ledgers(client: Client) -> None:
+async def test_ledgers_of_pulsar_are_owned(client: Client) -> None:
     made = {"application": b"pulsar", "component": b"managed-ledger"}
     topic = b"public/default/persistent/orders"
     ledger = await plain_ledger(client, {**made, "pulsar/managed-ledger": topic})
@@ -176,7 +178,7 @@ async def test_a_record_that_cannot_be_read_may_name_any_ledger(client: Client) 
     assert claims == {ledger_id: []}
 
 
-async def test_a_look_that_takes_too_long_is_a_doubt(
+async def test_a_search_for_owners_that_takes_too_long_refuses_the_deletion(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stream(client)
@@ -201,7 +203,7 @@ async def test_a_look_that_takes_too_long_is_a_doubt(
     )
 
 
-async def test_a_ledger_that_does_not_exist_and_its_owners(client: Client) -> None:
+async def test_a_deleted_ledger_still_has_its_owners(client: Client) -> None:
     streams = await stream(client)
     [segment] = await streams.segments("orders")
     ledger_id = segment.ledger_id
@@ -220,7 +222,7 @@ async def test_a_ledger_that_does_not_exist_and_its_owners(client: Client) -> No
     assert ") name it. It is unknown whether stream /streams/broken names it: its record" in told
 
 
-async def test_what_http_says(client: Client) -> None:
+async def test_http_reports_an_owned_ledger_with_status_409(client: Client) -> None:
     info = await Objects(client).put("jobs/42", b"bytes")
     with pytest.raises(LedgerOwnedError) as refused:
         await refuse_owned(client, [info.ledger_id])

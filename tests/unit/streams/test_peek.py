@@ -44,7 +44,7 @@ def payloads(items: list[Peeked]) -> list[bytes]:
     return [item.payload for item in items if isinstance(item, Record)]
 
 
-def test_records_of_several_segments() -> None:
+def test_records_of_several_segments_are_shown() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1, 2)
         await fill(b, 3)
@@ -66,7 +66,7 @@ def test_records_of_several_segments() -> None:
     run(scene)
 
 
-def test_a_writer_that_goes_on_is_not_disturbed() -> None:
+def test_peeking_does_not_disturb_the_writer() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"1")
@@ -97,7 +97,7 @@ def test_truncated_and_lost_records_are_gaps() -> None:
     run(scene)
 
 
-def test_entries_that_cannot_be_read_do_not_end_it() -> None:
+def test_unreadable_entries_do_not_end_a_peek() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1, 2)
         (segment,) = await b.streams.segments("s")
@@ -153,7 +153,7 @@ def test_a_completed_segment_whose_ledger_is_open_is_not_recovered() -> None:
     run(scene)
 
 
-def test_an_entry_that_no_bookie_returns_does_not_end_it() -> None:
+def test_an_entry_that_no_bookie_returns_does_not_end_a_peek() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1, 2, 3)
         (segment,) = await b.streams.segments("s")
@@ -173,7 +173,7 @@ def test_an_entry_that_no_bookie_returns_does_not_end_it() -> None:
     run(scene)
 
 
-def test_the_last_records() -> None:
+def test_the_last_records_are_shown() -> None:
     async def scene(b: Bench) -> None:
         assert await position_before_end(b.client, [], 5) is None
         await fill(b, *range(10))
@@ -205,7 +205,7 @@ def numbers(found: dict[str, Any]) -> list[int]:
     return [int(b64decode(one["payload"])) for one in found["items"]]
 
 
-def test_pages_and_places() -> None:
+def test_pages_continue_at_the_requested_positions() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, *range(30))
         await asyncio.sleep(60)  # simulated

@@ -68,7 +68,7 @@ async def only_its_ledgers(b: Bench) -> None:
     assert sorted(await b.ledgers()) == sorted(s.ledger_id for s in segments)
 
 
-def test_a_batch_is_seen_as_a_whole_and_once() -> None:
+def test_a_batch_is_published_atomically_and_once() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"entry_bytes": 1_024})
         batch = await begin(b.streams, "s", KEY)
@@ -96,7 +96,9 @@ def test_a_batch_is_seen_as_a_whole_and_once() -> None:
 
 
 @pytest.mark.parametrize("producers", [2, 1_000])
-async def test_a_large_last_record_and_many_producers(client: Client, producers: int) -> None:
+async def test_a_batch_with_a_large_last_record_and_many_producers_is_published(
+    client: Client, producers: int
+) -> None:
     """Both did not fit into one entry, so that the batch could never be published."""
     async with open_namespace(client, "/acme/test", create=True) as streams:
         await streams.create_stream("s")
@@ -121,7 +123,7 @@ async def test_a_large_last_record_and_many_producers(client: Client, producers:
         assert marks.last_sequence(f"{producers - 1:064d}") == 7
 
 
-def test_large_ledgers_are_segments_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_ledgers_become_segments_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     from quire.streams.publish import publishing
 
     monkeypatch.setattr(publishing, "MERGE_BYTES", 100)
@@ -140,7 +142,7 @@ def test_large_ledgers_are_segments_as_they_are(monkeypatch: pytest.MonkeyPatch)
     run(scene)
 
 
-def test_writers_and_batches_take_turns() -> None:
+def test_writers_and_batches_alternate_on_one_stream() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"first")
@@ -157,7 +159,7 @@ def test_writers_and_batches_take_turns() -> None:
     run(scene)
 
 
-def test_a_driver_that_was_replaced_publishes_nothing() -> None:
+def test_a_replaced_driver_cannot_publish() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         zombie = await begin(b.streams, "s", KEY)
@@ -175,7 +177,7 @@ def test_a_driver_that_was_replaced_publishes_nothing() -> None:
     run(scene)
 
 
-def test_another_query_of_the_same_writer_must_say_so() -> None:
+def test_another_query_of_the_same_writer_needs_the_takeover_option() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         batch = await begin(b.streams, "s", replace(KEY, number=7))
@@ -196,7 +198,7 @@ def test_another_query_of_the_same_writer_must_say_so() -> None:
     run(scene)
 
 
-def test_a_batch_without_records() -> None:
+def test_a_batch_without_records_is_recorded_as_published() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         batch = await begin(b.streams, "s", KEY)
@@ -221,7 +223,7 @@ async def published(
     return batch, built
 
 
-def test_what_is_published_survives_whoever_comes_late() -> None:
+def test_published_records_survive_a_late_publish_or_abort() -> None:
     """The batch after it is published too, so that the node does not name its segments any more."""
 
     async def scene(b: Bench) -> None:
@@ -236,7 +238,7 @@ def test_what_is_published_survives_whoever_comes_late() -> None:
     run(scene)
 
 
-def test_what_was_aborted_cannot_be_published_by_who_is_still_at_it() -> None:
+def test_an_aborted_batch_cannot_be_published_afterwards() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         batch = await begin(b.streams, "s", KEY)
@@ -254,7 +256,7 @@ def test_what_was_aborted_cannot_be_published_by_who_is_still_at_it() -> None:
     run(scene)
 
 
-def test_the_same_batch_by_another_driver_is_not_taken_for_ones_own(
+def test_a_batch_of_another_driver_with_the_same_number_is_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has the same numbers, and was published between the last check and the transaction."""
@@ -283,7 +285,7 @@ def test_the_same_batch_by_another_driver_is_not_taken_for_ones_own(
 
 
 @pytest.mark.parametrize("made_again", [False, True])
-def test_what_is_published_survives_a_rename(made_again: bool) -> None:
+def test_published_records_survive_a_rename(made_again: bool) -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         batch, built = await published(b, KEY, [b"a"])
@@ -318,7 +320,7 @@ def test_an_abort_does_not_disturb_the_next_driver() -> None:
     run(scene)
 
 
-def test_a_query_that_was_replaced_stays_out() -> None:
+def test_a_replaced_query_cannot_publish_again() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         await published(b, replace(KEY, number=7), [b"seven"])
@@ -335,7 +337,7 @@ def test_a_query_that_was_replaced_stays_out() -> None:
     run(scene)
 
 
-def test_a_query_that_is_not_known_before_it_publishes() -> None:
+def test_another_query_is_refused_when_it_publishes() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         await published(b, KEY, [b"a"])
@@ -353,7 +355,7 @@ def test_a_query_that_is_not_known_before_it_publishes() -> None:
 # -- jobs -------------------------------------------------------------------------------------
 
 
-def test_jobs_publish_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_job_publishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from quire.streams.publish import published as nodes
 
     monkeypatch.setattr(nodes, "JOBS_MAX", 3)
@@ -422,7 +424,7 @@ def test_segments_are_numbered_without_gaps() -> None:
     run(scene)
 
 
-def test_producers_and_tokens_outlive_a_batch() -> None:
+def test_producers_and_tokens_survive_a_batch() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             producer = await writer.producer("till")
@@ -450,11 +452,11 @@ def test_producers_and_tokens_outlive_a_batch() -> None:
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["time stored", "no time stored"])
-def test_a_batch_with_txids_of_its_own_is_found_by_its_time(
+def test_a_batch_with_given_txids_is_found_by_its_time(
     monkeypatch: pytest.MonkeyPatch, *, stored: bool
 ) -> None:
-    """All its records counted as older than any time. A reader that began an hour ago skipped them,
-    and a truncation to a time deleted them."""
+    """All its records once counted as older than any time. Readers from a time skipped them, and
+    a truncation to a time deleted them."""
     if not stored:  # as version 0.2 wrote it
         monkeypatch.setattr(PendingEntry, "mark", lambda self, payload: None)
 
@@ -512,7 +514,7 @@ def test_a_batch_keeps_the_order_of_txids() -> None:
     run(scene)
 
 
-def test_copies_follow_the_end_of_the_stream_whatever_the_clock_says() -> None:
+def test_copies_get_txids_after_the_end_of_the_stream_despite_clock_skew() -> None:
     """Another sink, whose clock is ahead, has published meanwhile."""
 
     async def scene(b: Bench) -> None:
@@ -533,7 +535,7 @@ def test_copies_follow_the_end_of_the_stream_whatever_the_clock_says() -> None:
 
 
 @pytest.mark.parametrize("lacks", ["nothing", "an entry", "its close"])
-def test_a_ledger_that_lacks_what_was_built_is_not_published(
+def test_a_ledger_that_lacks_built_records_is_not_published(
     lacks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from quire.streams.publish import publishing
@@ -563,7 +565,7 @@ def test_a_ledger_that_lacks_what_was_built_is_not_published(
     run(scene)
 
 
-def test_a_batch_that_does_not_fit() -> None:
+def test_a_batch_that_exceeds_the_quota_is_refused() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"bytes_max": 2_000})
         await published(b, KEY, [b"x" * 1_000])
@@ -579,7 +581,7 @@ def test_a_batch_that_does_not_fit() -> None:
     run(scene)
 
 
-def test_no_batch_has_more_segments_than_a_transaction_takes(
+def test_a_batch_never_has_more_segments_than_fit_in_a_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from quire.streams.publish import publishing
@@ -633,7 +635,7 @@ def test_a_batch_costs_the_same_in_a_stream_of_many_segments(settings: dict[str,
     run(scene)
 
 
-def test_an_empty_batch_leaves_the_end_of_the_stream_as_it_is() -> None:
+def test_an_empty_batch_does_not_change_the_end_of_the_stream() -> None:
     """A later record must not get a txid that is less than those before it."""
 
     async def scene(b: Bench) -> None:
@@ -652,7 +654,7 @@ def test_an_empty_batch_leaves_the_end_of_the_stream_as_it_is() -> None:
     run(scene)
 
 
-def test_a_sweep_leaves_a_stream_alone_that_was_renamed_meanwhile() -> None:
+def test_a_sweep_does_not_touch_a_stream_that_was_renamed_meanwhile() -> None:
     """Its ledgers were built for the name that another stream has now."""
 
     async def scene(b: Bench) -> None:

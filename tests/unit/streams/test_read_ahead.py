@@ -57,7 +57,7 @@ async def taken(read_ahead: ReadAhead, ledger_id: int) -> OpenedAhead:
     return found
 
 
-async def test_a_ledger_is_taken_once() -> None:
+async def test_a_ledger_that_was_read_ahead_is_taken_once() -> None:
     read_ahead, reader = ReadAhead(), FakeReader()
     assert await read_ahead.take(7) is None
     read_ahead.begin(7, opening(reader))
@@ -73,7 +73,7 @@ async def test_a_ledger_is_taken_once() -> None:
     ("first", "last", "runs"),
     [(0, None, [(0, 4)]), (2, None, [(2, 4)]), (1, 3, [(1, 3)]), (5, None, []), (3, 2, [])],
 )
-async def test_the_entries_that_are_read(
+async def test_read_ahead_reads_the_first_entries(
     first: int, last: int | None, runs: list[tuple[int, int]]
 ) -> None:
     read_ahead, reader = ReadAhead(), FakeReader()
@@ -111,7 +111,7 @@ async def test_no_more_ledgers_are_opened_than_the_limit(monkeypatch: pytest.Mon
     await taken(read_ahead, 1)
 
 
-async def test_an_error_counts_as_not_opened() -> None:
+async def test_a_failed_read_ahead_is_treated_as_not_opened() -> None:
     async def fails() -> LedgerReader:
         raise NoSuchLedgerError("gone")
 
@@ -124,7 +124,7 @@ async def test_an_error_counts_as_not_opened() -> None:
     assert reader.closed == 1
 
 
-async def test_a_defect_is_not_hidden() -> None:
+async def test_an_unexpected_exception_is_not_hidden() -> None:
     read_ahead, reader = ReadAhead(), FakeReader()
     reader.failure = ZeroDivisionError()
     read_ahead.begin(7, opening(reader))
@@ -136,7 +136,7 @@ async def test_a_defect_is_not_hidden() -> None:
 
 
 @pytest.mark.parametrize("step", ["opening", "reading", "done"])
-async def test_what_nobody_takes_is_closed(step: str) -> None:
+async def test_ledgers_that_nobody_takes_are_closed(step: str) -> None:
     read_ahead, reader, never = ReadAhead(), FakeReader(), asyncio.Event()
     reader.wait = never if step == "reading" else None
     read_ahead.begin(7, opening(reader, never if step == "opening" else None))
@@ -152,7 +152,7 @@ async def test_what_nobody_takes_is_closed(step: str) -> None:
     assert await read_ahead.take(7) is None
 
 
-async def test_a_ledger_that_opens_although_it_is_given_up_is_closed() -> None:
+async def test_a_ledger_that_opens_after_its_cancellation_is_closed() -> None:
     """A call that has its answer already may return it instead of being cancelled."""
     read_ahead, reader, begun = ReadAhead(), FakeReader(closed=False), asyncio.Event()
 

@@ -33,7 +33,7 @@ from tests.support.state_machines import Counter
 from tests.support.streams import Bench, run
 
 
-def test_what_was_executed_survives() -> None:
+def test_executed_commands_survive_a_restart() -> None:
     async def scene(b: Bench) -> None:
         async with await open_dict(b.streams, "d") as d:
             await d.set("a", 1)
@@ -166,8 +166,8 @@ def test_a_value_that_could_not_be_restored_is_refused() -> None:
     run(scene)
 
 
-def test_a_value_of_before_the_limit_is_the_same_for_every_replica() -> None:
-    """What was applied depended on how deep the stack of the process was."""
+def test_a_value_from_before_the_depth_limit_is_applied_alike_by_every_replica() -> None:
+    """The applied state once depended on the stack depth of the process."""
 
     async def scene(b: Bench) -> None:
         deep = nested(900)
@@ -188,7 +188,7 @@ def test_a_value_of_before_the_limit_is_the_same_for_every_replica() -> None:
     run(scene)
 
 
-def test_values_that_were_read_are_copies() -> None:
+def test_values_that_are_read_are_copies() -> None:
     async def scene(b: Bench) -> None:
         async with await open_dict(b.streams, "d") as d:
             given = {"list": [1, [2]], "text": "x"}
@@ -206,7 +206,7 @@ def test_values_that_were_read_are_copies() -> None:
     run(scene)
 
 
-def test_a_stream_of_other_records_is_refused_and_stays_whole() -> None:
+def test_a_stream_of_other_records_is_refused_and_not_changed() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("orders", create=True) as writer:
             for number in range(50):
@@ -241,7 +241,7 @@ def test_the_snapshot_of_another_machine_is_refused(state: bytes) -> None:
     run(scene)
 
 
-def test_a_new_leader_ends_the_old_one() -> None:
+def test_a_new_leader_fences_the_old_one() -> None:
     async def scene(b: Bench) -> None:
         old = await open_dict(b.streams, "d")
         await asyncio.gather(*[old.set(str(k), k) for k in range(100)])
@@ -260,7 +260,7 @@ def test_a_new_leader_ends_the_old_one() -> None:
     run(scene)
 
 
-def test_a_snapshot_stands_for_what_is_truncated() -> None:
+def test_a_snapshot_replaces_truncated_commands() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings={"roll_bytes": 500, "entry_bytes": 1_024})
         async with await open_dict(b.streams, "d", snapshot_every=50) as d:
@@ -299,8 +299,8 @@ def test_a_snapshot_is_as_durable_as_the_commands_that_it_replaces(copies: int) 
     run(scene)
 
 
-def test_leaders_that_end_early_take_snapshots_together() -> None:
-    """Each leader counted anew, so short runs never took one and each start read all commands."""
+def test_short_lived_leaders_take_a_snapshot_after_enough_commands_in_total() -> None:
+    """Each leader once started its own count, so short runs never took a snapshot."""
 
     async def scene(b: Bench) -> None:
         for start in range(0, 120, 20):
@@ -314,7 +314,7 @@ def test_leaders_that_end_early_take_snapshots_together() -> None:
     run(scene)
 
 
-def test_commands_that_are_applied_together_begin_one_snapshot() -> None:
+def test_commands_applied_in_one_batch_begin_only_one_snapshot() -> None:
     """Each command after the one that made a snapshot due began another one."""
 
     async def scene(b: Bench) -> None:
@@ -338,7 +338,7 @@ def test_commands_that_are_applied_together_begin_one_snapshot() -> None:
 def test_a_snapshot_that_fails_is_logged_and_tried_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each command tried again, and nothing said that the log only grows."""
+    """Each command once tried again, and no message said that the log only grows."""
     tried: list[int] = []
 
     async def scene(b: Bench) -> None:
@@ -379,7 +379,7 @@ def test_a_snapshot_of_a_former_stream_is_refused() -> None:
     run(scene)
 
 
-def test_a_snapshot_whose_ledger_was_deleted() -> None:
+def test_a_snapshot_without_its_ledger_is_ignored_or_reported() -> None:
     async def scene(b: Bench) -> None:
         async with await open_dict(b.streams, "d") as d:
             await d.set("a", 1)
@@ -398,7 +398,7 @@ def test_a_snapshot_whose_ledger_was_deleted() -> None:
     run(scene)
 
 
-def test_followers_agree_and_skip_to_a_snapshot() -> None:
+def test_followers_reach_the_leaders_state_and_skip_to_a_snapshot() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings={"roll_bytes": 500, "entry_bytes": 1_024})
         machine = Dictionary()
@@ -472,7 +472,7 @@ def test_a_late_snapshot_truncates_no_stream_of_the_same_name(
     run(scene)
 
 
-def test_errors_of_the_machine_go_to_the_caller_and_stop_nothing() -> None:
+def test_errors_of_the_machine_are_raised_to_the_caller_and_stop_no_replica() -> None:
     class Picky:
         def __init__(self) -> None:
             self.sum = 0
@@ -521,7 +521,7 @@ class Commands:
         self.commands = json.loads(state)
 
 
-def test_a_machine_that_raises_stop_iteration_stops_nothing() -> None:
+def test_a_machine_that_raises_stop_iteration_stops_no_replica() -> None:
     """A future cannot hold it, so this and all later commands waited for ever."""
 
     async def scene(b: Bench) -> None:
@@ -542,7 +542,7 @@ class Bail(BaseException):
 
 
 @pytest.mark.parametrize("kind", [Bail, asyncio.CancelledError])
-def test_a_machine_that_raises_a_base_exception_stops_nothing(kind: type[BaseException]) -> None:
+def test_a_machine_that_raises_a_base_exception_stops_no_replica(kind: type[BaseException]) -> None:
     """It ended the task that applies commands, so that all calls of `execute` waited for ever."""
 
     class Raises(Dictionary):
@@ -571,10 +571,10 @@ def test_a_machine_that_raises_a_base_exception_stops_nothing(kind: type[BaseExc
     run(scene)
 
 
-def test_a_machine_whose_snapshot_raises_is_asked_again_later(
+def test_a_snapshot_that_raises_is_retried_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each command tried again, and the log of the event loop got a stack each time."""
+    """Each command once tried again, and logged a traceback each time."""
     tried: list[int] = []
 
     class Unsaved(Commands):
@@ -595,7 +595,7 @@ def test_a_machine_whose_snapshot_raises_is_asked_again_later(
     ] * len(tried)
 
 
-def test_a_follower_whose_machine_cannot_be_restored_says_so() -> None:
+def test_a_follower_reports_a_snapshot_that_its_machine_cannot_restore() -> None:
     """Its task ended, and callers of `wait_applied` waited for ever."""
 
     class Unread(Commands):
@@ -620,7 +620,7 @@ def test_a_follower_whose_machine_cannot_be_restored_says_so() -> None:
     run(scene)
 
 
-def test_a_caller_that_gives_up_changes_nothing_of_the_order() -> None:
+def test_a_cancelled_command_does_not_change_the_order_of_commands() -> None:
     async def scene(b: Bench) -> None:
         async with await open_dict(b.streams, "d") as d:
             task = asyncio.ensure_future(d.set("a", 1))
@@ -639,7 +639,7 @@ def test_a_caller_that_gives_up_changes_nothing_of_the_order() -> None:
     ("name", "more"),
     [("n" * 600, {}), ("a//b", {}), ("", {}), ("a b", {}), ("d", {"snapshot_every": -1})],
 )
-def test_a_name_that_no_snapshot_could_have_is_refused_before_a_stream_is_made(
+def test_a_name_that_snapshots_cannot_have_is_refused_before_the_stream_is_created(
     name: str, more: dict[str, int]
 ) -> None:
     async def scene(b: Bench) -> None:

@@ -27,7 +27,7 @@ def _refuse(b: Bench, monkeypatch: pytest.MonkeyPatch, part: str) -> list[tuple[
     return refused
 
 
-def test_a_stream_whose_life_changes_all_the_time_is_not_reported_as_absent(
+def test_a_stream_whose_life_keeps_changing_is_not_reported_as_absent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene(b: Bench) -> None:
@@ -44,7 +44,7 @@ def test_a_stream_whose_life_changes_all_the_time_is_not_reported_as_absent(
     run(scene)
 
 
-def test_a_subscription_that_others_move_all_the_time_is_no_wrong_use(
+def test_a_subscription_that_others_keep_moving_is_not_a_usage_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene(b: Bench) -> None:

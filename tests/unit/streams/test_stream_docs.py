@@ -17,14 +17,14 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "streams.md").read_text
 ROW = re.compile(r"^\| `([a-z_]+)` \| `(\S+)` \| (\w+) \| .+ \|$", re.MULTILINE)
 
 
-def test_the_table_of_settings_is_that_of_the_code() -> None:
+def test_the_documented_settings_match_the_code() -> None:
     rows = ROW.findall(section(GUIDE, "## Settings"))
     listed = [(name, ast.literal_eval(value)) for name, value, _ in rows]
     assert listed == list(DEFAULTS.as_dict().items())
     assert [kind for *_, kind in rows] == [type(value).__name__ for _, value in listed]
 
 
-def test_limits_that_the_guide_names() -> None:
+def test_the_limits_in_the_guide_match_the_code() -> None:
     assert f"up to {MAX_PAYLOAD_BYTES:,} bytes" in GUIDE
     assert f"remembers the {PRODUCERS_MAX:,} producers" in GUIDE
     assert f"for {GIVE_UP_S:g} s" in GUIDE

@@ -50,7 +50,7 @@ async def abandoned_ledger(made: Bench, stream: str = "/acme/test/a") -> int:
 # -- facts ------------------------------------------------------------------------------------
 
 
-def test_facts_of_segments() -> None:
+def test_segment_statistics_of_a_stream() -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a")
         facts = await segment_statistics(made.client, await made.streams.segments("a"))
@@ -66,7 +66,7 @@ def test_facts_of_segments() -> None:
     run(scene)
 
 
-def test_facts_of_an_empty_stream() -> None:
+def test_segment_statistics_of_an_empty_stream() -> None:
     async def scene(made: Bench) -> None:
         await made.streams.create_stream("a")
         assert await segment_statistics(made.client, await made.streams.segments("a")) == []
@@ -76,7 +76,7 @@ def test_facts_of_an_empty_stream() -> None:
     run(scene)
 
 
-def test_counting_from_the_end_and_to_it() -> None:
+def test_records_are_counted_backward_and_forward_from_a_position() -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a")
         records = await made.read("a")
@@ -95,7 +95,7 @@ def test_counting_from_the_end_and_to_it() -> None:
 
 
 @pytest.mark.parametrize("gone", [3, 10, 13])
-def test_what_was_truncated_does_not_count(gone: int) -> None:
+def test_truncated_records_are_not_counted(gone: int) -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a")
         records = await made.read("a")
@@ -108,7 +108,7 @@ def test_what_was_truncated_does_not_count(gone: int) -> None:
     run(scene)
 
 
-def test_a_lost_ledger_is_told() -> None:
+def test_segment_statistics_report_a_lost_ledger() -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a")
         segments = await made.streams.segments("a")
@@ -125,7 +125,7 @@ def test_a_lost_ledger_is_told() -> None:
 # -- namespaces -------------------------------------------------------------------------------
 
 
-def test_namespaces_are_found_wherever_they_are() -> None:
+def test_namespaces_are_found_at_every_depth() -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a/b")
         await open_namespace(made.client, "/acme/test/inner", create=True)
@@ -145,7 +145,7 @@ def test_namespaces_are_found_wherever_they_are() -> None:
 
 
 @pytest.mark.parametrize("below", ["", "/x"])
-def test_streams_with_the_names_of_nodes_of_a_ledgers_root_keep_their_ledgers(below: str) -> None:
+def test_streams_named_like_nodes_of_a_ledgers_root_keep_their_ledgers(below: str) -> None:
     """Their namespace was taken for a ledgers root, so all of its ledgers were orphans."""
 
     async def scene(made: Bench) -> None:
@@ -162,7 +162,7 @@ def test_streams_with_the_names_of_nodes_of_a_ledgers_root_keep_their_ledgers(be
 
 
 def test_the_streams_of_each_namespace_are_counted() -> None:
-    """As many as the list of its streams has, with the partitions of topics."""
+    """The count equals the length of the list of streams, partitions of topics included."""
 
     async def scene(made: Bench) -> None:
         inner = await open_namespace(made.client, "/acme/test/inner", create=True)
@@ -223,7 +223,7 @@ def test_ledgers_of_a_stream_that_other_tools_deleted_are_orphans() -> None:
     run(scene)
 
 
-def test_a_writer_that_slept_is_fenced_before_its_ledger_goes() -> None:
+def test_a_paused_writer_is_fenced_before_its_ledger_is_deleted() -> None:
     async def scene(made: Bench) -> None:
         custom = {**APPLICATION, "stream": b"/acme/test/a"}
         ledger = await made.client.create_ledger(custom=custom)
@@ -262,7 +262,9 @@ def test_a_ledger_that_a_dataset_names_is_no_orphan(state: str) -> None:
     run(scene)
 
 
-def test_a_stream_renamed_while_one_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_renamed_during_the_search_keeps_its_ledgers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The first read misses it, and the second decides."""
     looks = 0
     named = orphans._named
@@ -281,7 +283,7 @@ def test_a_stream_renamed_while_one_looks(monkeypatch: pytest.MonkeyPatch) -> No
     run(scene)
 
 
-def test_an_orphan_that_is_named_by_now_stays() -> None:
+def test_an_orphan_that_was_named_meanwhile_is_kept() -> None:
     async def scene(made: Bench) -> None:
         ledger_id = await abandoned_ledger(made)
         found = await find_orphans(made.client, 0)
@@ -295,7 +297,7 @@ def test_an_orphan_that_is_named_by_now_stays() -> None:
     run(scene)
 
 
-def test_an_orphan_that_cannot_be_fenced_stays() -> None:
+def test_an_orphan_that_cannot_be_fenced_is_kept() -> None:
     async def scene(made: Bench) -> None:
         ledger_id = await abandoned_ledger(made)
         found = await find_orphans(made.client, 0)
@@ -309,7 +311,7 @@ def test_an_orphan_that_cannot_be_fenced_stays() -> None:
     run(scene)
 
 
-def test_a_segment_that_cannot_be_understood_could_name_any_ledger() -> None:
+def test_an_undecodable_segment_may_name_any_ledger() -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a")
         await abandoned_ledger(made)
@@ -337,7 +339,7 @@ def test_a_segment_that_cannot_be_understood_could_name_any_ledger() -> None:
 
 
 @pytest.mark.parametrize("stream", [b"/", b"//", b"/\xff/x", b"/a\0b/c"])
-def test_a_ledger_for_a_stream_that_cannot_be_stops_nothing(stream: bytes) -> None:
+def test_a_ledger_of_an_impossible_stream_does_not_stop_the_search(stream: bytes) -> None:
     async def scene(made: Bench) -> None:
         await made.client.create_ledger(custom={**APPLICATION, "stream": stream})
         ledger_id = await abandoned_ledger(made)

@@ -90,7 +90,7 @@ def test_a_takeover_keeps_the_gap(caplog: pytest.LogCaptureFixture) -> None:
     run(scene)
 
 
-def test_a_second_takeover_changes_nothing_of_it() -> None:
+def test_a_second_takeover_does_not_change_the_gap() -> None:
     async def scene(b: Bench) -> None:
         await scene_lost(b)
         await fill(b, 5)
@@ -102,7 +102,7 @@ def test_a_second_takeover_changes_nothing_of_it() -> None:
     run(scene)
 
 
-def test_the_first_segment() -> None:
+def test_a_lost_first_segment_is_a_gap() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1, 2, leave_open=True)
         await lose(b, 1)
@@ -118,7 +118,7 @@ def test_the_first_segment() -> None:
     run(scene)
 
 
-def test_a_reader_within_the_segment_is_told() -> None:
+def test_a_reader_that_starts_in_the_lost_segment_gets_a_gap_error() -> None:
     async def scene(b: Bench) -> None:
         await scene_lost(b)
         await fill(b, 5)
@@ -153,7 +153,7 @@ def test_the_writer_itself_keeps_the_gap() -> None:
 
 
 def test_a_former_writer_that_watches_its_ledger_acknowledges_nothing_after_a_takeover() -> None:
-    """Without the watch nobody can tell it: a ledger without metadata cannot be fenced."""
+    """Only the watch can tell the writer, because a ledger without metadata cannot be fenced."""
 
     async def scene(b: Bench) -> None:
         config = replace(b.client.config, watch_written_ledgers=True)
@@ -174,8 +174,9 @@ def test_a_former_writer_that_watches_its_ledger_acknowledges_nothing_after_a_ta
 
 
 @pytest.mark.parametrize("end", ["recovered before", "close", "change of the ensemble"])
-def test_when_the_writer_of_a_deleted_ledger_learns_of_it(end: str) -> None:
-    """As the reference of the client says. No bookie tells it, unless the ledger was fenced."""
+def test_the_writer_of_a_deleted_ledger_learns_of_the_deletion(end: str) -> None:
+    """The client's reference says when. No bookie refuses the writer unless the ledger was
+    fenced."""
 
     async def scene(b: Bench) -> None:
         writer = await b.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
@@ -199,7 +200,7 @@ def test_when_the_writer_of_a_deleted_ledger_learns_of_it(end: str) -> None:
     run(scene, bookies=4)
 
 
-def test_places_that_may_have_been_in_it() -> None:
+def test_positions_that_may_be_in_the_lost_segment_raise_a_gap_error() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"txids": "given"})
         for numbers in ((10, 20), (30, 40), (50, 60)):
@@ -229,7 +230,7 @@ def test_places_that_may_have_been_in_it() -> None:
     run(scene)
 
 
-def test_it_can_be_given_up() -> None:
+def test_a_lost_segment_can_be_truncated() -> None:
     async def scene(b: Bench) -> None:
         await scene_lost(b)
         await fill(b, 5)
@@ -242,7 +243,7 @@ def test_it_can_be_given_up() -> None:
     run(scene)
 
 
-def test_producers_and_tokens_survive_it() -> None:
+def test_producers_and_tokens_survive_a_lost_segment() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             await writer.set_fencing_token("t")
@@ -263,7 +264,7 @@ def test_producers_and_tokens_survive_it() -> None:
     run(scene)
 
 
-def test_a_completed_segment_without_its_ledger() -> None:
+def test_a_completed_segment_without_its_ledger_is_a_gap() -> None:
     """Nothing must be stored for it, because its node has the number of its records."""
 
     async def scene(b: Bench) -> None:
@@ -280,7 +281,7 @@ def test_a_completed_segment_without_its_ledger() -> None:
     run(scene)
 
 
-def test_the_end_of_a_completed_segment_that_its_ledger_lacks() -> None:
+def test_missing_last_entries_of_a_completed_segment_are_a_gap() -> None:
     """Bookies that had lost entries let a recovery close the ledger too early. Nothing told it."""
 
     async def scene(b: Bench) -> None:
@@ -317,7 +318,7 @@ def test_the_end_of_a_completed_segment_that_its_ledger_lacks() -> None:
     run(scene)
 
 
-def test_a_search_in_a_ledger_that_its_writer_did_not_close_skips_nothing() -> None:
+def test_a_search_in_an_unclosed_ledger_skips_no_record() -> None:
     """It began at the next segment if the record was in the last entry, which no LAC covers."""
 
     async def scene(b: Bench) -> None:
@@ -376,7 +377,7 @@ def test_an_end_that_comes_while_records_are_looked_at_is_not_lost(
     run(scene)
 
 
-def test_the_newest_completed_segment_without_its_ledger() -> None:
+def test_a_writer_continues_after_a_lost_newest_segment() -> None:
     async def scene(b: Bench) -> None:
         for number in (1, 2):
             await fill(b, number)
@@ -389,7 +390,7 @@ def test_the_newest_completed_segment_without_its_ledger() -> None:
     run(scene)
 
 
-def test_what_is_told_of_it() -> None:
+def test_segment_statistics_report_a_lost_segment() -> None:
     async def scene(b: Bench) -> None:
         await scene_lost(b)
         await fill(b, 5)
@@ -400,7 +401,7 @@ def test_what_is_told_of_it() -> None:
     run(scene)
 
 
-def test_how_it_is_stored() -> None:
+def test_a_lost_segment_is_stored_in_distributedlogs_format() -> None:
     """Every version of Quire and DistributedLog's programs read it as a completed segment."""
     segment = StreamSegment(2, 17, 100).completed_as_lost(
         last_txid=120, record_count=MAX_POSITION, completion_time_ms=1_000, start_sequence_id=7
@@ -417,7 +418,7 @@ def test_how_it_is_stored() -> None:
     assert again.truncated().lost
 
 
-def test_an_end_that_may_be_in_a_lost_segment_includes_it() -> None:
+def test_a_read_whose_end_may_be_in_a_lost_segment_includes_it() -> None:
     async def scene(b: Bench) -> None:
         for numbers in ((1, 2), (3, 4), (5, 6)):
             await fill(b, *numbers)

@@ -32,7 +32,7 @@ async def create_again(b: Bench, *numbers: int) -> None:
     await fill(b, *numbers)
 
 
-def test_a_reader_that_follows_does_not_go_on_in_another_stream() -> None:
+def test_a_following_reader_does_not_continue_in_a_recreated_stream() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1, 2)
         reader = await b.streams.open_reader("s", follow=True)
@@ -52,7 +52,7 @@ def test_a_reader_that_follows_does_not_go_on_in_another_stream() -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_former_writer_changes_nothing_if_another_namespace_created_the_stream_again(
+def test_a_former_writer_cannot_change_a_stream_recreated_through_another_namespace(
     deep: bool,
 ) -> None:
     """The stream was one of two namespaces, and each of them had a life for it.
@@ -90,7 +90,7 @@ def test_a_former_writer_changes_nothing_if_another_namespace_created_the_stream
     run(scene)
 
 
-def test_a_stream_keeps_its_life_when_a_nearer_namespace_comes() -> None:
+def test_a_stream_keeps_its_life_when_a_nearer_namespace_is_created() -> None:
     async def scene(b: Bench) -> None:
         tree = b.client.metadata.tree
         far = b.streams.metadata("near/s")
@@ -116,7 +116,7 @@ def test_a_stream_keeps_its_life_when_a_nearer_namespace_comes() -> None:
     run(scene)
 
 
-def test_nor_does_a_reader_that_is_used_again() -> None:
+def test_a_reader_that_is_iterated_again_does_not_continue_in_a_recreated_stream() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1, 2)
         reader = await b.streams.open_reader("s")
@@ -130,7 +130,7 @@ def test_nor_does_a_reader_that_is_used_again() -> None:
     run(scene)
 
 
-def test_a_list_of_segments_is_of_one_life() -> None:
+def test_a_segment_list_belongs_to_one_life_of_the_stream() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1, 2)
         async with SegmentList(b.streams.metadata("s")) as listed:
@@ -141,7 +141,7 @@ def test_a_list_of_segments_is_of_one_life() -> None:
     run(scene)
 
 
-def test_a_position_of_the_former_stream_is_not_stored_with_the_present_one() -> None:
+def test_a_position_of_the_former_stream_is_not_stored_in_the_new_one() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1, 2)
         mine = b.streams.subscription("s", "mine")
@@ -177,7 +177,7 @@ def test_a_subscription_is_deleted_once_and_with_its_stream() -> None:
     run(scene)
 
 
-def test_two_that_look_for_a_life_at_one_time_find_the_same() -> None:
+def test_concurrent_lookups_of_a_life_find_the_same_one() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 1)
         metadata = b.streams.metadata("s")
@@ -249,7 +249,7 @@ def before_it_deletes(
     tree.commit = commit  # type: ignore[method-assign]
 
 
-def test_a_truncation_that_comes_late_takes_no_segment_of_the_present_stream() -> None:
+def test_a_late_truncation_deletes_no_segment_of_the_recreated_stream() -> None:
     """It deletes the ledgers and nodes of its segments, whose names are those of others by then."""
 
     async def scene(b: Bench) -> None:
@@ -273,7 +273,7 @@ def test_a_truncation_that_comes_late_takes_no_segment_of_the_present_stream() -
 
 
 @pytest.mark.parametrize("what", ["a segment", "the root", "the lives"])
-def test_a_deletion_that_comes_late_takes_nothing_of_the_present_stream(what: str) -> None:
+def test_a_late_deletion_deletes_nothing_of_the_recreated_stream(what: str) -> None:
     """Another client has deleted the stream by then, and a third one has created it again."""
 
     async def scene(b: Bench) -> None:
@@ -304,7 +304,7 @@ def test_a_deletion_that_comes_late_takes_nothing_of_the_present_stream(what: st
     run(scene)
 
 
-def test_a_deletion_that_comes_late_does_not_begin_again_with_the_present_stream() -> None:
+def test_a_late_deletion_is_not_retried_on_the_recreated_stream() -> None:
     """The ledger that the former writer had created ahead is not this claim's any more."""
 
     async def scene(b: Bench) -> None:
@@ -330,7 +330,7 @@ def test_a_deletion_that_comes_late_does_not_begin_again_with_the_present_stream
 
 
 @pytest.mark.parametrize("call", ["create", "rename", "topic", "partition"])
-def test_the_rest_of_a_deleted_stream_is_not_in_the_way(call: str) -> None:
+def test_remains_of_a_deleted_stream_do_not_prevent_its_creation(call: str) -> None:
     """Its deletion was interrupted after the stream did not exist any more."""
 
     async def scene(b: Bench) -> None:
@@ -362,7 +362,7 @@ def test_the_rest_of_a_deleted_stream_is_not_in_the_way(call: str) -> None:
     run(scene)
 
 
-def test_settings_are_not_given_to_a_stream_that_took_the_name_meanwhile() -> None:
+def test_settings_are_not_applied_to_a_stream_that_took_the_name_meanwhile() -> None:
     """Its node with settings had the version that the node of the former stream had."""
 
     async def scene(b: Bench) -> None:
@@ -389,7 +389,7 @@ def test_settings_are_not_given_to_a_stream_that_took_the_name_meanwhile() -> No
     run(scene)
 
 
-def test_a_deletion_takes_no_ledger_of_a_stream_that_is_renamed_meanwhile() -> None:
+def test_a_deletion_deletes_no_ledger_of_a_stream_that_is_renamed_meanwhile() -> None:
     """Until the deletion has begun, whatever it has read by then."""
 
     async def scene(b: Bench) -> None:
@@ -438,7 +438,7 @@ def test_a_stream_that_is_being_deleted_cannot_be_renamed() -> None:
 
 
 @pytest.mark.parametrize("node", ["quire-marks", "quire-deletion"])
-def test_a_rename_begins_again_if_the_stream_gets_a_node_meanwhile(node: str) -> None:
+def test_a_rename_is_retried_if_the_stream_gets_a_node_meanwhile(node: str) -> None:
     async def scene(b: Bench) -> None:
         await fill(b, 0)
         async with b.world.client("other") as other:
@@ -474,7 +474,7 @@ def test_a_deletion_leaves_no_nodes() -> None:
 
 
 @pytest.mark.parametrize("call", ["delete", "delete what never was", "rename"])
-def test_a_node_with_a_value_outlives_the_streams_at_and_below_its_path(call: str) -> None:
+def test_a_node_with_a_value_survives_the_streams_at_and_below_its_path(call: str) -> None:
     """Such a node binds a namespace of Java's, or belongs to another program."""
 
     async def scene(b: Bench) -> None:

@@ -68,7 +68,7 @@ from quire.streams.write.writer_task import GIVE_UP_S
 from tests.support.streams import Bench, run
 
 
-def test_what_is_appended_is_read() -> None:
+def test_appended_records_are_read() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             first = await writer.append(b"one")
@@ -85,7 +85,7 @@ def test_what_is_appended_is_read() -> None:
     run(scene)
 
 
-def test_a_lone_record_is_seen_at_once_by_who_follows() -> None:
+def test_a_lone_record_reaches_a_following_reader_at_once() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"before")
@@ -136,7 +136,7 @@ def test_segments_roll_by_size_without_a_gap() -> None:
     run(scene)
 
 
-def test_a_segment_that_nobody_writes_to_is_completed_in_time() -> None:
+def test_an_idle_segment_is_completed_in_time() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"roll_interval_s": 60})
         writer = await b.streams.open_writer("s")
@@ -151,7 +151,7 @@ def test_a_segment_that_nobody_writes_to_is_completed_in_time() -> None:
     run(scene)
 
 
-def test_a_new_writer_ends_the_one_before() -> None:
+def test_a_new_writer_fences_the_former_one() -> None:
     async def scene(b: Bench) -> None:
         old = await b.streams.open_writer("s", create=True)
         await old.append_many([b"a", b"b"])
@@ -182,7 +182,7 @@ def test_an_idle_writer_that_was_replaced_cannot_begin_a_segment() -> None:
     run(scene)
 
 
-def test_an_abandoned_writer_leaves_its_records_to_the_next() -> None:
+def test_a_new_writer_recovers_the_records_of_an_abandoned_one() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append_many([b"%d" % k for k in range(50)])
@@ -198,7 +198,7 @@ def test_an_abandoned_writer_leaves_its_records_to_the_next() -> None:
     run(scene)
 
 
-def test_a_writer_goes_on_in_a_new_segment_when_its_ledger_is_fenced() -> None:
+def test_a_writer_continues_in_a_new_segment_when_its_ledger_is_fenced() -> None:
     """Another client opened the ledger with recovery, but nobody took over the stream."""
 
     async def scene(b: Bench) -> None:
@@ -234,7 +234,7 @@ def test_entries_that_are_appended_again_keep_their_order() -> None:
     run(scene)
 
 
-def test_the_position_of_a_record_counts_the_control_records_before_it() -> None:
+def test_the_slot_of_a_record_includes_the_control_records_before_it() -> None:
     """Appends of several producers, which share an entry."""
 
     async def scene(b: Bench) -> None:
@@ -255,7 +255,7 @@ def test_the_position_of_a_record_counts_the_control_records_before_it() -> None
     run(scene)
 
 
-def test_bookies_that_die_do_not_end_the_writer() -> None:
+def test_a_writer_survives_the_death_of_bookies() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"write_quorum": 2, "ack_quorum": 2})
         writer = await b.streams.open_writer("s")
@@ -295,7 +295,7 @@ async def written_without_a_third_bookie(b: Bench, settings: dict[str, Any], pau
 
 
 @pytest.mark.parametrize("settings", [{"roll_bytes": 2_000}, {"roll_interval_s": 30.0}])
-def test_a_segment_that_is_due_is_kept_while_there_is_no_next_ledger(
+def test_a_segment_due_for_rolling_stays_open_until_there_is_a_next_ledger(
     settings: dict[str, Any],
 ) -> None:
     """The writer gave up the segment, which an ack quorum could still store, and failed."""
@@ -517,7 +517,7 @@ def test_a_writer_outlives_bookies_that_refuse_for_a_while(
     run(scene)
 
 
-def test_the_end_of_a_stream() -> None:
+def test_an_ended_stream_refuses_appends_and_ends_readers() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"last")
@@ -537,7 +537,7 @@ def test_the_end_of_a_stream() -> None:
     run(scene)
 
 
-def test_places_to_begin() -> None:
+def test_readers_start_at_the_requested_place() -> None:
     async def scene(b: Bench) -> None:
         settings = {"txids": "given", "entry_bytes": 1_024, "roll_bytes": 4_000}
         await b.streams.create_stream("s", settings=settings)
@@ -571,7 +571,7 @@ def test_places_to_begin() -> None:
     run(scene)
 
 
-def test_the_time_of_a_record_is_that_of_the_last_control_record_before_it() -> None:
+def test_the_time_of_a_record_comes_from_the_last_control_record_before_it() -> None:
     def control(time_ms: int, position: int) -> bytes:
         return control_record(position, 0, encode_control(CreationTime(time_ms)))
 
@@ -613,7 +613,7 @@ def test_records_that_are_later_than_the_completion_of_their_segment_are_found(
     run(scene)
 
 
-def test_a_bounded_read() -> None:
+def test_a_bounded_read_ends_at_its_end() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             await writer.append_many([b"%d" % k for k in range(10)])
@@ -627,7 +627,7 @@ def test_a_bounded_read() -> None:
     run(scene)
 
 
-def test_truncation_frees_ledgers_and_tells_readers() -> None:
+def test_truncation_frees_ledgers_and_raises_a_gap_error_in_readers() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"roll_bytes": 1_000, "entry_bytes": 1_024})
         async with await b.streams.open_writer("s") as writer:
@@ -654,7 +654,7 @@ def test_truncation_frees_ledgers_and_tells_readers() -> None:
     run(scene)
 
 
-def test_a_missing_segment_is_told() -> None:
+def test_a_missing_segment_is_reported_as_a_gap() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         for number in range(3):
@@ -674,7 +674,9 @@ def test_a_missing_segment_is_told() -> None:
 
 
 @pytest.mark.parametrize("gap", [False, True])
-def test_an_abandoned_segment_without_records_ends_a_read_and_not_a_reader(gap: bool) -> None:
+def test_an_abandoned_segment_without_records_ends_a_read_but_no_following_reader(
+    gap: bool,
+) -> None:
     """Its ledger was closed by a recovery. Its number is assigned again.
 
     Before a gap is reported, the list of segments is read again, so no change of it is waiting.
@@ -720,8 +722,8 @@ def test_an_abandoned_segment_without_records_ends_a_read_and_not_a_reader(gap: 
     run(scene)
 
 
-def test_a_read_ends_after_what_was_acknowledged_when_it_got_there() -> None:
-    """It ended with the last segment of its list, although the writer had begun others since."""
+def test_a_read_includes_records_acknowledged_after_it_began() -> None:
+    """The read once ended at the last segment of its list, although the writer had begun others."""
 
     async def scene(b: Bench) -> None:
         async with b.streams.open_writer("s", create=True) as writer:
@@ -750,7 +752,7 @@ def test_a_read_ends_after_what_was_acknowledged_when_it_got_there() -> None:
     run(scene)
 
 
-def test_a_ledger_that_is_closed_while_it_is_read_is_not_left_before_its_last_record() -> None:
+def test_a_ledger_that_is_closed_during_a_read_is_read_to_its_last_record() -> None:
     """A read whose replicas have moved reads the metadata again, and so learns of the close.
 
     The reader had asked only for the entries up to the LAC at its beginning. It took the ledger for
@@ -825,7 +827,7 @@ def _change_at_open(
     patch.setattr(b.client, "open_ledger", opened)
 
 
-def test_a_ledger_that_is_gone_because_its_segment_was_truncated_is_not_lost(
+def test_a_ledger_deleted_by_truncation_is_not_reported_as_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene(b: Bench) -> None:
@@ -848,7 +850,7 @@ def test_a_ledger_that_is_gone_because_its_segment_was_truncated_is_not_lost(
     run(scene)
 
 
-def test_a_ledger_that_is_gone_because_its_number_was_assigned_again_is_not_lost(
+def test_a_ledger_of_a_reassigned_segment_number_is_not_reported_as_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing was written to the segment, and its number now has another ledger."""
@@ -876,7 +878,7 @@ def test_a_ledger_that_is_gone_because_its_number_was_assigned_again_is_not_lost
     run(scene)
 
 
-def test_retention_by_age_and_size() -> None:
+def test_retention_deletes_segments_by_age_and_size() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         for number in range(6):
@@ -896,7 +898,7 @@ def test_retention_by_age_and_size() -> None:
     run(scene)
 
 
-def test_retention_does_not_follow_a_clock_that_was_far_behind(
+def test_retention_ignores_a_completion_time_far_in_the_past(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next retention deleted records of seconds ago, because they seemed to be of 1970."""
@@ -924,7 +926,7 @@ def test_retention_does_not_follow_a_clock_that_was_far_behind(
     run(scene)
 
 
-def test_retention_of_the_newest_completed_segment() -> None:
+def test_retention_hides_the_newest_completed_segment_and_deletes_it_later() -> None:
     """Its old records are gone for readers, and its ledger when another segment is completed."""
 
     async def scene(b: Bench) -> None:
@@ -954,7 +956,7 @@ def test_retention_of_the_newest_completed_segment() -> None:
     run(scene)
 
 
-def test_producers_may_send_again() -> None:
+def test_producers_may_retry_appends_without_duplicates() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         producer = await writer.producer("p")
@@ -983,7 +985,7 @@ def test_producers_may_send_again() -> None:
     run(scene)
 
 
-def test_what_producers_send_again_is_not_checked_again() -> None:
+def test_retried_records_of_producers_are_not_checked_again() -> None:
     """The stream has these records, although they are late, and although it is full now."""
 
     async def scene(b: Bench) -> None:
@@ -1021,7 +1023,7 @@ def test_what_producers_send_again_is_not_checked_again() -> None:
     run(scene)
 
 
-def test_fencing_tokens() -> None:
+def test_appends_without_the_fencing_token_are_refused() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"0")
@@ -1043,7 +1045,7 @@ def test_fencing_tokens() -> None:
     run(scene)
 
 
-def test_conditional_appends() -> None:
+def test_appends_with_an_unmet_expectation_are_refused() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             await writer.append(b"0", expect=0)
@@ -1056,8 +1058,8 @@ def test_conditional_appends() -> None:
     run(scene)
 
 
-def test_an_append_of_nothing_writes_nothing() -> None:
-    """It left an entry without records, which was sent later, in a segment of its own."""
+def test_an_append_of_no_records_writes_no_entry() -> None:
+    """It once left an entry without records, which was sent later in a separate segment."""
 
     async def scene(b: Bench) -> None:
         given = {"txids": "given"}
@@ -1135,7 +1137,7 @@ def test_a_flush_after_the_end_returns_the_last_record() -> None:
     run(scene)
 
 
-def test_what_cannot_be_appended() -> None:
+def test_appends_that_violate_the_settings_are_refused() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"txids": "given", "bytes_max": 200})
         writer = await b.streams.open_writer("s")
@@ -1158,8 +1160,8 @@ def test_what_cannot_be_appended() -> None:
 
 
 @pytest.mark.parametrize("who", ["writer", "namespace", "defect"])
-def test_a_close_does_not_hide_that_the_writer_was_abandoned_meanwhile(who: str) -> None:
-    """It returned, as if everything was acknowledged."""
+def test_a_close_reports_that_the_writer_was_abandoned_meanwhile(who: str) -> None:
+    """The close once returned as if everything was acknowledged."""
 
     async def scene(b: Bench) -> None:
         b.world.loop.set_exception_handler(lambda loop, context: None)
@@ -1203,7 +1205,7 @@ def test_a_close_does_not_hide_that_the_writer_was_abandoned_meanwhile(who: str)
     run(scene)
 
 
-def test_a_record_is_the_bytes_of_what_is_given() -> None:
+def test_a_record_accepts_any_bytes_like_object_and_copies_it() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         mine = bytearray(b"before")
@@ -1223,7 +1225,7 @@ def test_a_record_is_the_bytes_of_what_is_given() -> None:
     run(scene)
 
 
-def test_writers_end_with_their_client_and_wait_for_nobody() -> None:
+def test_closing_the_client_ends_its_writers_without_waiting() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"x")
@@ -1255,7 +1257,7 @@ def test_a_listing_includes_streams_however_deeply_they_are_nested() -> None:
     run(scene)
 
 
-def test_a_listing_passes_over_nodes_that_no_stream_can_have() -> None:
+def test_a_listing_skips_nodes_that_cannot_be_streams() -> None:
     """Such a node, of another program, made every listing of the namespace fail."""
 
     async def scene(b: Bench) -> None:
@@ -1267,7 +1269,7 @@ def test_a_listing_passes_over_nodes_that_no_stream_can_have() -> None:
     run(scene)
 
 
-def test_names() -> None:
+def test_streams_are_created_listed_and_deleted_by_name() -> None:
     async def scene(b: Bench) -> None:
         for name in ("b", "a/1", "a/2", "a"):
             await b.streams.create_stream(name)
@@ -1324,7 +1326,7 @@ def test_settings_are_inherited() -> None:
     run(scene)
 
 
-def test_settings_of_a_namespace_that_another_client_changed_apply() -> None:
+def test_settings_changed_by_another_client_apply_to_an_open_namespace() -> None:
     """A namespace that was open kept what it had read: retention deleted what was to be kept."""
 
     async def scene(b: Bench) -> None:
@@ -1351,7 +1353,7 @@ def test_settings_of_a_namespace_that_another_client_changed_apply() -> None:
     run(scene)
 
 
-def test_a_stream_has_the_settings_of_the_nearest_namespace_however_it_is_named() -> None:
+def test_a_stream_has_the_settings_of_its_nearest_namespace_through_any_parent() -> None:
     """Through a namespace further up, the retention of that one deleted its records."""
 
     async def scene(b: Bench) -> None:
@@ -1423,7 +1425,7 @@ def test_a_slower_process_does_not_move_a_subscription_back() -> None:
     run(scene)
 
 
-def test_a_reader_goes_on_where_it_was() -> None:
+def test_a_reader_continues_at_its_position() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             await writer.append_many([b"%d" % k for k in range(30)])
@@ -1443,7 +1445,7 @@ def test_a_reader_goes_on_where_it_was() -> None:
     run(scene)
 
 
-def test_writers_apply_retention_and_quotas_as_they_roll() -> None:
+def test_writers_apply_retention_and_quotas_when_they_roll() -> None:
     async def scene(b: Bench) -> None:
         settings = {"roll_bytes": 2_000, "entry_bytes": 1_024, "retention_bytes": 6_000}
         await b.streams.create_stream("s", settings=settings)
@@ -1476,7 +1478,7 @@ def test_writers_apply_retention_and_quotas_as_they_roll() -> None:
     run(scene)
 
 
-def test_the_quota_counts_the_segments_that_are_completed_while_it_is_counted() -> None:
+def test_the_quota_includes_segments_completed_during_the_count() -> None:
     async def scene(b: Bench) -> None:
         real, counting, goes_on = b.client.ledger_metadata, asyncio.Event(), asyncio.Event()
 
@@ -1501,7 +1503,7 @@ def test_the_quota_counts_the_segments_that_are_completed_while_it_is_counted() 
     run(scene)
 
 
-def test_a_token_may_come_before_the_first_record() -> None:
+def test_a_fencing_token_may_be_set_before_the_first_record() -> None:
     """The segment was begun as if the stream ended with it."""
 
     async def scene(b: Bench) -> None:
@@ -1549,7 +1551,7 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     run(scene)
 
 
-def test_an_append_in_flight_is_in_doubt_whatever_ends_the_writer(
+def test_an_append_in_flight_is_in_doubt_after_any_error_of_the_writer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error that ends the writer may be one whose outcome is known by itself."""
@@ -1604,7 +1606,7 @@ def test_a_defect_in_the_writer_fails_its_appends(
                 await writer.append(b"never")
         assert [str(one["exception"]) for one in reported] == ["a defect"]
         await asyncio.wait([writer._writer_task._task], timeout=1)  # simulated
-        assert writer._writer_task._task.done(), "the task of the writer went on"
+        assert writer._writer_task._task.done(), "the task of the writer continued"
         assert len(sent) == 1
         with pytest.raises(StreamClosedError, match="because of a bug"):
             await writer.close()
@@ -1614,8 +1616,8 @@ def test_a_defect_in_the_writer_fails_its_appends(
 
 @pytest.mark.parametrize("name", ["roll_interval_s", "retention_s", "retention_ms"])
 @pytest.mark.parametrize("value", [1e308, 10**400])
-def test_a_time_that_is_no_number_of_milliseconds_is_refused(name: str, value: float) -> None:
-    """It was an OverflowError, and a roll interval of so many seconds ended the writer."""
+def test_a_time_that_does_not_fit_in_milliseconds_is_refused(name: str, value: float) -> None:
+    """It once raised OverflowError, and a roll interval of that length ended the writer."""
 
     async def scene(b: Bench) -> None:
         given = 1_000 * int(value) if name.endswith("_ms") else value
@@ -1628,13 +1630,13 @@ def test_a_time_that_is_no_number_of_milliseconds_is_refused(name: str, value: f
 
 
 @pytest.mark.parametrize("interval", [0, -1, 0.0001])
-def test_a_segment_cannot_be_rolled_after_no_time(interval: float) -> None:
+def test_a_roll_interval_of_zero_is_refused(interval: float) -> None:
     """The other limits of time accept 0. This one must not offer it."""
     with pytest.raises(UsageError, match=r"roll_interval_s must be at least 0.001 seconds"):
         check_value("roll_interval_s", interval)
 
 
-def test_a_search_past_the_end_of_an_empty_segment_skips_nothing() -> None:
+def test_a_search_past_the_end_of_an_empty_segment_skips_no_record() -> None:
     """The reader reported that records had been truncated."""
 
     async def scene(b: Bench) -> None:

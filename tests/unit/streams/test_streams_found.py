@@ -85,7 +85,7 @@ def test_a_freed_segment_is_reported_once() -> None:
     run(scene)
 
 
-def test_who_has_read_all_of_a_truncated_segment_has_missed_nothing() -> None:
+def test_a_reader_at_the_end_of_a_truncated_segment_gets_no_gap_error() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, "s", 3)
         whole = await b.read("s")
@@ -107,7 +107,7 @@ def test_who_has_read_all_of_a_truncated_segment_has_missed_nothing() -> None:
     run(scene)
 
 
-def test_who_has_read_the_end_of_a_stream_comes_to_an_end_again() -> None:
+def test_a_reader_resumed_at_the_end_of_an_ended_stream_ends_again() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"x")
@@ -126,7 +126,7 @@ def test_who_has_read_the_end_of_a_stream_comes_to_an_end_again() -> None:
     run(scene)
 
 
-def test_a_read_to_the_beginning_of_an_entry_has_the_one_before() -> None:
+def test_a_read_to_the_beginning_of_an_entry_includes_the_entry_before() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             for number in range(3):
@@ -137,7 +137,7 @@ def test_a_read_to_the_beginning_of_an_entry_has_the_one_before() -> None:
     run(scene)
 
 
-def test_a_truncation_that_comes_late_does_not_bring_anything_back() -> None:
+def test_a_late_truncation_does_not_restore_deleted_segments() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, "s", 4)
         metadata = b.streams.metadata("s")
@@ -154,7 +154,7 @@ def test_a_truncation_that_comes_late_does_not_bring_anything_back() -> None:
     run(scene)
 
 
-def test_producers_and_tokens_outlive_a_truncation_of_all() -> None:
+def test_producers_and_tokens_survive_the_truncation_of_all_records() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             await (await writer.producer("p")).append_many([b"0", b"1"], 0)
@@ -170,7 +170,7 @@ def test_producers_and_tokens_outlive_a_truncation_of_all() -> None:
     run(scene)
 
 
-def test_a_writer_of_a_deleted_stream_is_none_of_its_successor() -> None:
+def test_a_writer_of_a_deleted_stream_cannot_write_to_its_successor() -> None:
     async def scene(b: Bench) -> None:
         old = await b.streams.open_writer("s", create=True)
         await asyncio.sleep(1)  # its next ledger is made and noted
@@ -186,7 +186,7 @@ def test_a_writer_of_a_deleted_stream_is_none_of_its_successor() -> None:
     run(scene)
 
 
-def test_a_writer_of_the_former_name_is_none_of_the_next_stream_of_that_name() -> None:
+def test_a_writer_of_a_renamed_stream_cannot_write_under_its_former_name() -> None:
     async def scene(b: Bench) -> None:
         old = await b.streams.open_writer("s", create=True)
         await asyncio.sleep(1)
@@ -243,7 +243,7 @@ def test_a_stream_that_is_just_too_large_to_be_renamed_keeps_its_writer(
     run(scene)
 
 
-def test_a_rename_that_others_disturb_again_and_again_says_so() -> None:
+def test_a_rename_that_keeps_conflicting_reports_the_conflict() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             await writer.append_many([bytes([n]) for n in range(20)])
@@ -265,7 +265,7 @@ def test_a_rename_that_others_disturb_again_and_again_says_so() -> None:
 
 
 @pytest.mark.parametrize("repeats", ["the store", "the caller"])
-def test_a_rename_whose_answer_was_lost_does_not_say_that_nothing_was_renamed(
+def test_a_rename_with_a_lost_reply_does_not_claim_that_nothing_was_renamed(
     repeats: str,
 ) -> None:
     """It said that stream s was not renamed, because stream t existed already."""
@@ -300,7 +300,7 @@ def test_a_rename_whose_answer_was_lost_does_not_say_that_nothing_was_renamed(
     run(scene)
 
 
-def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
+def test_a_change_by_another_client_is_not_mistaken_for_ones_own() -> None:
     """Deleting a stream removes its segments.
 
     A writer that wanted to drop an empty segment found it gone, and took that for a lost answer.
@@ -350,7 +350,7 @@ def loses_answers(metadata: StreamMetadata, seconds: float) -> None:
     tree.commit = commit  # type: ignore[method-assign]
 
 
-def test_a_writer_whose_answers_are_lost_for_a_while_goes_on() -> None:
+def test_a_writer_survives_lost_replies_for_a_while() -> None:
     """It gave up after ten attempts, tried a change of other values, and took itself for fenced."""
 
     async def scene(b: Bench) -> None:
@@ -365,8 +365,8 @@ def test_a_writer_whose_answers_are_lost_for_a_while_goes_on() -> None:
     run(scene)
 
 
-def test_a_writer_whose_answers_are_lost_for_good_is_not_fenced() -> None:
-    """Nobody has taken over, so it must not say so."""
+def test_a_writer_whose_replies_stay_lost_is_not_reported_as_fenced() -> None:
+    """No other client has taken over, so the error must not say that the writer is fenced."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -401,7 +401,7 @@ def test_a_roll_completes_the_segment_of_records_that_were_only_submitted() -> N
 
 
 @pytest.mark.parametrize("slots", [0, 1], ids=["whole", "part"])
-def test_what_was_truncated_at_once_was_completed_all_the_same(slots: int) -> None:
+def test_a_segment_truncated_at_once_counts_as_completed(slots: int) -> None:
     """The writer found another node than the one it had wanted, and took itself for fenced."""
 
     async def scene(b: Bench) -> None:
@@ -419,7 +419,7 @@ def test_what_was_truncated_at_once_was_completed_all_the_same(slots: int) -> No
     run(scene)
 
 
-def test_what_was_freed_at_once_was_published_all_the_same() -> None:
+def test_segments_freed_at_once_count_as_published() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         metadata, other = b.streams.metadata("s"), b.streams.metadata("s")
@@ -447,7 +447,7 @@ def test_what_was_freed_at_once_was_published_all_the_same() -> None:
     run(scene)
 
 
-def test_what_nobody_has_done_is_not_taken_for_done_and_freed() -> None:
+def test_a_transaction_that_did_not_happen_is_not_mistaken_for_done_and_freed() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
         metadata = b.streams.metadata("s")
@@ -465,7 +465,7 @@ def test_what_nobody_has_done_is_not_taken_for_done_and_freed() -> None:
     run(scene)
 
 
-def test_what_apache_s_writer_has_completed_is_not_taken_for_one_s_own() -> None:
+def test_a_segment_completed_by_distributedlog_is_not_mistaken_for_ones_own() -> None:
     """It takes over without a claim as ours does, so only the nodes show it."""
 
     async def scene(b: Bench) -> None:
@@ -571,8 +571,8 @@ def test_a_ledger_is_noted_while_a_segment_is_completed() -> None:
     run(scene)
 
 
-def test_a_segment_takes_a_record_however_much_stands_at_its_beginning() -> None:
-    """The facts about producers are there.
+def test_a_segment_accepts_a_record_after_producer_facts_of_any_size() -> None:
+    """Each segment begins with the facts about producers.
 
     When they were as long as `roll_bytes`, the writer rolled forever and never wrote a record.
     """
@@ -590,7 +590,7 @@ def test_a_segment_takes_a_record_however_much_stands_at_its_beginning() -> None
     run(scene)
 
 
-def test_a_takeover_that_is_overtaken_leaves_its_successor_s_ledger_alone() -> None:
+def test_an_overtaken_takeover_does_not_touch_its_successors_ledger() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, "s", 1)
         slow, late = b.streams.metadata("s"), []
@@ -613,7 +613,7 @@ def test_a_takeover_that_is_overtaken_leaves_its_successor_s_ledger_alone() -> N
     run(scene)
 
 
-def test_a_rename_does_not_bring_back_what_is_given_up_meanwhile() -> None:
+def test_a_rename_does_not_restore_segments_truncated_meanwhile() -> None:
     async def scene(b: Bench) -> None:
         async with await b.streams.open_writer("s", create=True) as writer:
             await writer.append_many([b"0", b"1", b"2"])
@@ -637,7 +637,7 @@ def test_a_rename_does_not_bring_back_what_is_given_up_meanwhile() -> None:
     run(scene)
 
 
-def test_a_deletion_ends_the_writer_that_came_meanwhile() -> None:
+def test_a_deletion_fences_a_writer_that_was_opened_meanwhile() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, "s", 2)
         late = []
@@ -659,7 +659,7 @@ def test_a_deletion_ends_the_writer_that_came_meanwhile() -> None:
     run(scene)
 
 
-def test_nothing_makes_a_deleted_stream_anew_by_half() -> None:
+def test_no_call_partly_recreates_a_deleted_stream() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         metadata = b.streams.metadata("s")
@@ -679,7 +679,7 @@ def test_nothing_makes_a_deleted_stream_anew_by_half() -> None:
     run(scene)
 
 
-def test_a_stream_has_its_settings_from_the_beginning() -> None:
+def test_a_stream_is_created_with_its_settings() -> None:
     async def scene(b: Bench) -> None:
         metadata = b.streams.metadata("s")
         real, seen = metadata.tree.commit, []
@@ -697,7 +697,7 @@ def test_a_stream_has_its_settings_from_the_beginning() -> None:
     run(scene)
 
 
-def test_an_empty_segment_is_given_up_though_its_ledger_cannot_be_deleted_at_once() -> None:
+def test_an_empty_segment_is_dropped_even_if_its_ledger_cannot_be_deleted_at_once() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await asyncio.sleep(1)
@@ -727,7 +727,7 @@ def test_a_ledger_that_could_not_be_noted_is_used_by_the_next_attempt() -> None:
     run(scene)
 
 
-def test_a_namespace_that_closes_leaves_no_ledger_behind() -> None:
+def test_a_closed_namespace_leaves_no_unnamed_ledger() -> None:
     async def scene(b: Bench) -> None:
         b.world.metadata_delay_s = 0.01
         real, made = b.client.create_ledger, set()
@@ -754,7 +754,7 @@ def test_a_namespace_that_closes_leaves_no_ledger_behind() -> None:
     run(scene)
 
 
-def test_a_namespace_that_closes_ends_the_writers_that_are_being_opened() -> None:
+def test_closing_a_namespace_ends_the_writers_that_are_being_opened() -> None:
     """They were opened all the same, and nobody ended them before the client."""
 
     async def scene(b: Bench) -> None:
@@ -799,7 +799,7 @@ def test_an_old_leader_s_snapshot_does_not_replace_a_later_one() -> None:
     run(scene)
 
 
-def test_a_machine_begins_at_the_first_command_or_at_a_snapshot() -> None:
+def test_a_machine_starts_at_the_first_command_or_at_a_snapshot() -> None:
     """It does not begin at the oldest remaining record, if both came just in between."""
 
     async def scene(b: Bench) -> None:
@@ -826,8 +826,8 @@ def test_a_machine_begins_at_the_first_command_or_at_a_snapshot() -> None:
     run(scene)
 
 
-def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
-    """Everything that it had not read were not commands."""
+def test_a_follower_that_applied_everything_continues_after_a_snapshot() -> None:
+    """The records that it had not read contained no command."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
@@ -854,7 +854,7 @@ def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
     run(scene)
 
 
-def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again() -> None:
+def test_a_snapshot_replaced_during_its_read_is_read_again() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
         leader = await open_dict(b.streams, "d")
@@ -885,7 +885,7 @@ def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again() -> None:
     run(scene)
 
 
-def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
+def test_setting_a_token_fails_if_the_writer_ends_meanwhile() -> None:
     """The writer once waited forever for a mark that nobody sent any more (seed 531276781)."""
 
     async def scene(b: Bench) -> None:
@@ -915,8 +915,8 @@ def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
     run(scene)
 
 
-def test_retention_reads_only_what_it_deletes() -> None:
-    """A stream may have very many, and a writer applies retention after each segment."""
+def test_retention_reads_only_the_segments_that_it_deletes() -> None:
+    """A stream may have very many segments, and a writer applies retention after each one."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"retention_s": 150})
@@ -940,7 +940,7 @@ def test_retention_reads_only_what_it_deletes() -> None:
     run(scene)
 
 
-def test_retention_of_a_former_stream_leaves_the_present_one_alone() -> None:
+def test_retention_of_a_former_stream_does_not_touch_the_new_one() -> None:
     """Its settings and the ages of its segments say nothing about another stream of its name."""
 
     async def scene(b: Bench) -> None:
@@ -986,7 +986,7 @@ def test_retention_does_not_mix_the_settings_of_two_streams() -> None:
     run(scene)
 
 
-def test_the_producer_that_was_silent_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_producer_that_was_idle_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its retries would create duplicates, so it must not be one that is at work."""
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
     state = ControlState()
@@ -1052,7 +1052,7 @@ def test_the_token_in_force_is_that_of_the_newest_segment() -> None:
     run(scene)
 
 
-def test_a_stream_whose_end_is_in_the_segment_in_progress_is_not_opened_again() -> None:
+def test_a_stream_whose_end_is_in_an_open_segment_is_not_reopened() -> None:
     """Its writer died when the end was acknowledged, and the segment was not completed."""
 
     async def scene(b: Bench) -> None:
@@ -1114,7 +1114,9 @@ def test_a_claim_is_not_taken_from_a_writer_that_came_since() -> None:
     run(scene)
 
 
-def test_a_gap_that_a_second_look_does_not_show_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_that_a_second_listing_does_not_show_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The nodes of segments are not listed at one moment: one may be completed meanwhile."""
 
     async def scene(b: Bench) -> None:

@@ -30,7 +30,7 @@ async def made(b: Bench) -> list[str]:
     return await b.streams.streams()
 
 
-def test_every_page_size() -> None:
+def test_pages_of_every_size_list_each_stream_once() -> None:
     async def scene(b: Bench) -> None:
         names = await made(b)
         for limit in (1, 2, 7, 16, 17, len(names), 1_000):
@@ -51,7 +51,7 @@ def test_every_page_size() -> None:
     run(scene)
 
 
-def test_a_search() -> None:
+def test_a_search_returns_the_names_that_contain_the_text() -> None:
     async def scene(b: Bench) -> None:
         names = await made(b)
         for part in ("order", "/", "-", "nothing", "日"):
@@ -61,7 +61,7 @@ def test_a_search() -> None:
     run(scene)
 
 
-def test_a_search_that_takes_long_goes_on_later() -> None:
+def test_a_search_that_takes_long_continues_on_the_next_page() -> None:
     async def scene(b: Bench) -> None:
         names = await made(b)
         found: list[str] = []
@@ -98,7 +98,7 @@ SHOWN = [
 ]  # fmt: skip
 
 
-def test_a_topic_is_one_name_on_one_page() -> None:
+def test_a_topic_is_listed_as_one_name_on_one_page() -> None:
     async def scene(b: Bench) -> None:
         await with_topics(b)
         for limit in (1, 2, 3, len(SHOWN), 1_000):
@@ -158,7 +158,7 @@ def test_a_page_ends_at_its_number_of_streams(monkeypatch: pytest.MonkeyPatch) -
     run(scene)
 
 
-def test_a_topic_whose_deletion_was_interrupted_is_named_with_what_is_left() -> None:
+def test_a_partly_deleted_topic_is_listed_with_its_remaining_partitions() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic("visits", 3)
 

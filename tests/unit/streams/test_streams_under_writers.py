@@ -17,8 +17,9 @@ from quire.streams.namespace.stream_metadata import StreamMetadata
 from tests.support.streams import Bench, run
 
 
-def test_deleted_under_its_writer() -> None:
-    """It gets an error. Bookies alone would accept its entries, and nobody would ever read them."""
+def test_deleting_a_stream_fences_its_writer() -> None:
+    """The writer gets an error. Otherwise bookies would accept its entries, and nobody would
+    read them."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -33,7 +34,7 @@ def test_deleted_under_its_writer() -> None:
     run(scene)
 
 
-def test_deleted_though_bookies_are_gone() -> None:
+def test_a_stream_is_deleted_while_bookies_are_down() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"one")
@@ -47,7 +48,7 @@ def test_deleted_though_bookies_are_gone() -> None:
     run(scene)
 
 
-def test_renamed_under_its_writer() -> None:
+def test_renaming_a_stream_fences_its_writer() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True, lock=0)
         await writer.append(b"one")
@@ -110,7 +111,7 @@ def test_a_writer_that_cannot_be_opened_gives_up_the_lock() -> None:
     run(scene)
 
 
-def test_former_names_of_segments() -> None:
+def test_former_segment_names_are_read() -> None:
     async def scene(b: Bench) -> None:
         for number in range(3):
             writer = await b.streams.open_writer("s", create=True)

@@ -24,7 +24,7 @@ NO_RECORDS = ONE_RECORD.replace(MARK.pack(5, 1), MARK.pack(5, 0))
 
 @pytest.mark.parametrize("at", [0, 1, 7, 8, 11, 12, 19])
 @pytest.mark.parametrize("control", [False, True])
-def test_the_last_record_is_found_however_many_entries_without_records_follow(
+def test_the_last_record_is_found_before_any_number_of_entries_without_records(
     at: int, *, control: bool
 ) -> None:
     """A segment that ended before it would deny the records after its end."""
@@ -107,7 +107,7 @@ def test_an_empty_ledger_has_no_last_record() -> None:
 def test_a_control_record_that_cannot_be_decoded_is_named(
     payload: bytes, why: str, *, snapshot: bool
 ) -> None:
-    """Else nobody knows in which entry of the stream the damage is."""
+    """Otherwise nobody knows which entry of the stream is damaged."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

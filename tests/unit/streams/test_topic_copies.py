@@ -107,7 +107,7 @@ def test_the_copies_of_all_partitions_become_a_topic_with_the_same_records() -> 
     scene(play)
 
 
-def test_a_run_completes_a_topic_whose_other_partitions_earlier_runs_have_copied() -> None:
+def test_a_run_completes_a_topic_that_earlier_runs_partly_copied() -> None:
     async def play(s: Scene) -> None:
         await s.copy("clicks/0", "clicks/2")
         topics = await s.topics("clicks/1")
@@ -131,7 +131,7 @@ def test_streams_that_are_no_copies_do_not_become_a_topic() -> None:
     scene(play)
 
 
-def test_a_stream_beside_the_partitions_is_not_in_the_way() -> None:
+def test_a_stream_beside_the_partitions_does_not_prevent_the_topic() -> None:
     async def play(s: Scene) -> None:
         await s.source.create_stream("orders/2")  # it was there before the topic
         await s.source.create_topic("orders", 2)
@@ -203,7 +203,7 @@ def test_a_topic_that_cannot_be_read_is_an_error_after_everything_is_copied() ->
     scene(play)
 
 
-def test_a_topic_of_the_target_that_cannot_be_read_is_left_alone() -> None:
+def test_an_unreadable_topic_of_the_target_is_not_changed() -> None:
     async def play(s: Scene) -> None:
         await s.target.create_topic("clicks", 3)
         tree, path = s.target.client.metadata.tree, topic_path(s.target.path, "clicks")
@@ -228,7 +228,7 @@ def test_a_copy_whose_marker_cannot_be_read_does_not_become_a_topic(value: bytes
     scene(play)
 
 
-def test_topics_that_concern_no_stream_of_the_run_are_left_alone() -> None:
+def test_topics_without_a_stream_in_the_run_are_not_changed() -> None:
     async def play(s: Scene) -> None:
         await s.target.create_topic("clicks", 2)
         await s.source.create_stream("clicks/x")
@@ -239,7 +239,7 @@ def test_topics_that_concern_no_stream_of_the_run_are_left_alone() -> None:
     scene(play)
 
 
-def test_topics_that_are_created_while_a_run_goes_on_are_found() -> None:
+def test_topics_created_during_a_run_are_found() -> None:
     async def play(s: Scene) -> None:
         topics = await s.topics()
         await s.copy(*PARTITIONS)
@@ -254,7 +254,7 @@ def test_topics_that_are_created_while_a_run_goes_on_are_found() -> None:
 
 
 @pytest.mark.parametrize("partitions", [3, 2])
-def test_somebody_else_creates_the_topic_at_the_same_time(
+def test_a_topic_that_is_created_concurrently_is_accepted_or_refused(
     partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def play(s: Scene) -> None:
@@ -279,7 +279,7 @@ def test_somebody_else_creates_the_topic_at_the_same_time(
     scene(play)
 
 
-def test_a_copy_that_is_deleted_at_the_last_moment_is_waited_for(
+def test_the_topic_waits_for_a_copy_that_was_deleted_at_the_last_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def play(s: Scene) -> None:

@@ -65,7 +65,7 @@ PARTITIONS_OF_1000 = {
 
 
 @pytest.mark.parametrize(("key", "value"), KAFKAS.items())
-def test_the_hash_is_kafkas(key: bytes, value: int) -> None:
+def test_the_key_hash_equals_kafkas(key: bytes, value: int) -> None:
     assert murmur2(key) == value % 2**32
 
 
@@ -97,7 +97,7 @@ def test_a_topic_is_one_in_all_namespaces_that_its_streams_are_in() -> None:
     run(scene)
 
 
-def test_the_partition_of_a_key_is_kafkas() -> None:
+def test_the_partition_of_a_key_equals_kafkas() -> None:
     found = {key: partition_of(key, 1_000) for key in PARTITIONS_OF_1000}
     assert found == PARTITIONS_OF_1000
     # Kafka drops the sign bit. The absolute value would give other partitions.
@@ -112,7 +112,7 @@ def test_keys_use_all_partitions_about_equally() -> None:
     assert max(counts) < 1_150
 
 
-def test_names_of_partitions() -> None:
+def test_partition_names_are_built_and_parsed() -> None:
     assert partition_number("a/b/12") == ("a/b", 12)
     for name in ("a", "a/b", "a/01", "a/", "/1", "a/-1", "a/1x", "a/²", "a/12345", "1"):
         assert partition_number(name) is None, name
@@ -311,7 +311,7 @@ def test_no_stream_is_created_beside_a_topic_that_took_the_name_of_another_one(
     run(scene)
 
 
-def test_a_topic_is_made_of_streams_that_exist() -> None:
+def test_a_topic_can_adopt_existing_streams() -> None:
     async def scene(b: Bench) -> None:
         async def adopt(partitions: int, **more: Any) -> None:
             await b.streams.create_topic("eu/clicks", partitions, adopt=True, **more)
@@ -352,7 +352,7 @@ def test_a_topic_is_made_of_streams_that_exist() -> None:
     run(scene)
 
 
-def test_a_stream_and_a_topic_are_not_taken_for_each_other() -> None:
+def test_streams_and_topics_are_not_mistaken_for_each_other() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic("clicks", 2)
         await b.streams.create_stream("orders")
@@ -397,7 +397,7 @@ async def _calls_of_a_stream(b: Bench, name: str) -> list[Awaitable[Any]]:
         ("click", "stream click does not exist"),
     ],
 )
-def test_a_name_that_is_no_stream_is_explained_by_every_call(name: str, said: str) -> None:
+def test_every_call_explains_a_name_that_is_not_a_stream(name: str, said: str) -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic("clicks", 2)
         for call in await _calls_of_a_stream(b, name):
@@ -509,7 +509,7 @@ async def _nearer(b: Bench) -> None:
         await nearer.create_stream("eu")
 
 
-def test_the_quota_of_a_nearer_namespace_counts_as_well() -> None:
+def test_the_quota_of_a_nearer_namespace_applies() -> None:
     """A stream that was created through a parent namespace was not counted."""
 
     async def scene(b: Bench) -> None:
@@ -525,7 +525,7 @@ def test_the_quota_of_a_nearer_namespace_counts_as_well() -> None:
     run(scene)
 
 
-def test_the_quota_of_a_namespace_above_counts_as_well() -> None:
+def test_the_quota_of_a_parent_namespace_applies() -> None:
     """A stream that was created through a nearer namespace was not counted."""
 
     async def scene(b: Bench) -> None:
@@ -614,7 +614,7 @@ def test_a_name_does_not_lead_into_the_ledgers_of_the_cluster() -> None:
 
 @pytest.mark.parametrize("moment", ["before the mark", "after the mark", "before the end"])
 @pytest.mark.parametrize("marked", [False, True])
-def test_a_deletion_takes_no_topic_that_was_created_before_a_commit_of_its_own(
+def test_a_deletion_spares_a_topic_created_just_before_its_commit(
     monkeypatch: pytest.MonkeyPatch, moment: str, marked: bool
 ) -> None:
     """The node of the next topic of this name has the same versions, and other partitions."""
@@ -707,7 +707,9 @@ def test_partitions_count_in_the_quota_of_streams() -> None:
         ({"ending": 1}, MetadataError),
     ],
 )
-def test_a_node_that_cannot_be_decoded(value: dict[str, Any], error: type[Exception]) -> None:
+def test_a_topic_node_that_cannot_be_decoded_is_named(
+    value: dict[str, Any], error: type[Exception]
+) -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_topic("clicks", 2)
         tree = b.client.metadata.tree
@@ -823,7 +825,7 @@ def test_a_partition_that_is_taken_over_leaves_the_others_working() -> None:
     with_topic(scene)
 
 
-def test_what_a_writer_refuses() -> None:
+def test_a_topic_writer_refuses_invalid_arguments() -> None:
     async def scene(b: Bench, topic: Any) -> None:
         for wrong in ([3], [-1], []):
             with pytest.raises(UsageError):
@@ -853,7 +855,7 @@ def test_what_a_writer_refuses() -> None:
     with_topic(scene)
 
 
-def test_a_writer_that_is_abandoned_or_left_with_an_error() -> None:
+def test_a_writer_that_ends_with_an_error_is_abandoned() -> None:
     async def scene(b: Bench, topic: Any) -> None:
         writer = await topic.open_writer()
 
@@ -901,7 +903,7 @@ async def filled(topic: Any, count: int = 30) -> None:
             await writer.append(b"%d" % number, key=f"k{number}")
 
 
-def test_reading_some_partitions_and_from_given_places() -> None:
+def test_a_reader_can_select_partitions_and_start_positions() -> None:
     async def scene(b: Bench, topic: Any) -> None:
         await filled(topic)
         everything = [record async for record in topic.open_reader()]
@@ -974,7 +976,7 @@ def test_a_topic_that_was_replaced_is_not_read_and_gets_no_positions() -> None:
     with_topic(scene)
 
 
-def test_following_and_cancelling_loses_nothing() -> None:
+def test_a_following_reader_loses_no_record_when_it_is_cancelled() -> None:
     async def scene(b: Bench, topic: Any) -> None:
         reader = topic.open_reader(start=LATEST, follow=True)
         seen: list[int] = []
@@ -1030,7 +1032,7 @@ def test_closing_a_reader_ends_an_iteration_that_waits() -> None:
 
 
 @pytest.mark.parametrize("what", ["empty stream", "stream", "topic"])
-def test_closing_a_reader_ends_an_iteration_that_is_just_beginning(what: str) -> None:
+def test_closing_a_reader_ends_an_iteration_that_is_just_starting(what: str) -> None:
     """It waited for ever if the list of segments was being read, or a ledger being opened."""
 
     async def scene(b: Bench, topic: Any) -> None:

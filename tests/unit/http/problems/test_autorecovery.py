@@ -10,7 +10,7 @@ from quire.replication.explain.at_risk import AtRisk
 from tests.support.http.problems import WELL, bookie, said
 
 
-def test_autorecovery() -> None:
+def test_switched_off_or_missing_autorecovery_is_a_problem() -> None:
     well = [bookie("a")]
     (one,) = problems(well, {**WELL, "enabled": False})
     assert (one.severity, one.what) == ("warn", "Autorecovery is switched off")
@@ -38,7 +38,7 @@ def test_the_finding_says_who_switched_autorecovery_off_and_when() -> None:
     assert one.what == ("Autorecovery is switched off by admin.4711 since 2030-03-17T17:46:40Z")
 
 
-def test_the_risk_is_no_condition_when_a_bookie_is_lost_already() -> None:
+def test_the_risk_is_stated_as_a_fact_when_a_bookie_is_already_lost() -> None:
     """The finding was a warning about a bookie that may be lost, while one was lost."""
     bookies = [bookie("a"), bookie("b", "gone")]
     for off, until in (
@@ -61,7 +61,7 @@ def test_the_risk_is_no_condition_when_a_bookie_is_lost_already() -> None:
     )
 
 
-def test_under_replicated_ledgers_name_one_and_who_lacks_its_entries() -> None:
+def test_a_problem_of_under_replicated_ledgers_names_an_example() -> None:
     example = {"ledger": 7, "replicas": ["10.0.0.2:3181"]}
     (one,) = problems([bookie("a")], {**WELL, "marked": 2, "locked": 1, "example": example})
     assert one.what == (
@@ -93,7 +93,7 @@ def failing(*failures: dict[str, Any], number: int = 1, **recovery: Any) -> Prob
     return one
 
 
-def test_a_failed_repair_says_when_it_is_tried_again() -> None:
+def test_a_failed_repair_names_the_time_of_its_retry() -> None:
     one = failing(failed(2, 12))
     assert (one.severity, one.doing) == (
         "bad",
@@ -106,14 +106,14 @@ def test_a_failed_repair_says_when_it_is_tried_again() -> None:
     assert one.doing == "w2 is repairing ledger 7 now"
 
 
-def test_a_failed_repair_that_nobody_tries_again_says_why() -> None:
+def test_a_failed_repair_says_why_it_is_not_retried() -> None:
     one = failing(failed(2, -1), auditor=None)
     assert one.doing == "Nothing is repaired, because no autorecovery process is running"
     one = failing(failed(2, 12), enabled=False)
     assert one.doing == "Nothing is repaired, because autorecovery is switched off"
 
 
-def test_a_wait_for_a_writer_is_no_failure() -> None:
+def test_waiting_for_a_writer_is_not_a_failure() -> None:
     """The finding was red, although no attempt had failed."""
     one = failing(failed(0, 30))
     assert (one.severity, one.next) == ("warn", "quire explain ledger 7")
@@ -127,7 +127,7 @@ def test_a_wait_for_a_writer_is_no_failure() -> None:
     assert unknown.severity == "bad", "the others may have failed"
 
 
-def test_a_repair_that_fails_because_a_bookie_is_lost_follows_from_that() -> None:
+def test_a_repair_that_fails_for_a_lost_bookie_is_part_of_that_problem() -> None:
     """One lost bookie gave two findings; the second spoke of racks, ensembles and minima."""
     why = {**failed(2, 12), "replicas": ["b"]}
     found = {**WELL, "marked": 1, "failing": 1, "failures": [why]}
@@ -150,7 +150,7 @@ def test_a_repair_that_fails_because_a_bookie_is_lost_follows_from_that() -> Non
     assert second.next == "quire explain ledger 7", "z is not lost"
 
 
-def test_marked_ledgers_of_a_lost_bookie_follow_from_that() -> None:
+def test_marked_ledgers_of_a_lost_bookie_are_part_of_that_problem() -> None:
     example = {"ledger": 7, "replicas": ["b"]}
     found = {**WELL, "marked": 2, "locked": 1, "example": example}
     _, one = problems([bookie("a"), bookie("b", "gone")], found)
@@ -160,7 +160,7 @@ def test_marked_ledgers_of_a_lost_bookie_follow_from_that() -> None:
     assert one.next == "quire autorecovery list"
 
 
-def test_what_a_former_auditor_could_not_read_has_a_date() -> None:
+def test_unreadable_ledgers_found_by_a_former_auditor_have_a_date() -> None:
     skipped = {"at_ms": 1_900_000_000_000, "ledgers": 1, "first": [[7, "it is damaged"]]}
     now_ms = 1_900_000_000_000 + 5 * 86_400_000
     found = problems([bookie("a")], {**WELL, "unreadable": skipped}, now_ms=now_ms)

@@ -27,14 +27,14 @@ def reported(days: float, *, own: bool, path: str = "/etc/a b.crt") -> dict[str,
     return {"certificates": [file]}
 
 
-def test_it_is_reported_from_14_days_on() -> None:
+def test_a_certificate_is_reported_14_days_before_it_expires() -> None:
     assert EXPIRES_SOON_MS == 14 * DAY_MS
     assert found(dated("a", 14)) == []
     (one,) = found(dated("a", 13.9))
     assert one.severity == "warn"
 
 
-def test_one_certificate() -> None:
+def test_a_certificate_that_expires_soon_names_its_renewal() -> None:
     (one,) = found(dated("a", 2))
     assert one.what == "The certificate of a expires in 2 d, at 2030-03-19T17:46:40Z"
     assert one.next == (
@@ -59,13 +59,13 @@ def test_a_bookie_without_an_http_server_names_the_file_in_its_registration() ->
     assert one.next.endswith("openssl x509 -enddate -noout -in /etc/a.crt")
 
 
-def test_several_certificates_are_one_problem_and_the_first_to_expire_is_first() -> None:
+def test_several_certificates_are_one_problem_in_order_of_expiry() -> None:
     (one,) = found(dated("a", 9), dated("b", 2), dated("c", 30))
     assert one.what.startswith("The certificates of 2 bookies expire soon: b (in 2 d, at")
     assert one.bookies == ("b", "a")
 
 
-def test_an_expired_certificate_is_told_once() -> None:
+def test_an_expired_certificate_is_reported_once() -> None:
     """A bookie that clients use in clear text, or whose last handshake was before the expiry."""
     bad, warn = found(dated("a", -1), dated("b", 2))
     assert (bad.severity, warn.severity) == ("bad", "warn")
@@ -76,7 +76,7 @@ def test_an_expired_certificate_is_told_once() -> None:
     assert "does not answer" in one.what
 
 
-def test_a_bookie_that_only_reports_its_certificate() -> None:
+def test_a_certificate_in_the_report_of_a_bookie_is_checked() -> None:
     (one,) = found({**bookie("a"), "report": reported(2, own=True)})
     assert one.what.startswith("The certificate of a expires in 2 d")
     partly = {"certificates": [{"path": None, "own": True, "expires_ms": NOW_MS}]}
@@ -85,14 +85,14 @@ def test_a_bookie_that_only_reports_its_certificate() -> None:
     assert not any("certificate" in one.what for one in gone), "it will load its files again"
 
 
-def test_the_authority_of_client_certificates() -> None:
+def test_an_expiring_client_authority_is_reported() -> None:
     (one,) = found({**bookie("a"), "report": reported(2, own=False)})
     assert one.what.startswith("The authority of client certificates of a expires in 2 d")
     assert "the file of --tls-ca on its machine" in one.next
     assert "openssl storeutl -noout -text -certs '/etc/a b.crt' | grep" in one.next
 
 
-def test_the_files_of_this_process() -> None:
+def test_the_certificate_files_of_this_process_are_checked() -> None:
     def soon(own: bool, days: int = 2) -> CertificateExpiry:
         return CertificateExpiry("/f", own, NOW_MS + days * DAY_MS)
 
@@ -111,7 +111,7 @@ def test_the_files_of_this_process() -> None:
     assert "openssl storeutl -noout -text -certs /f | grep" in expired.next
 
 
-def test_a_date_before_the_calendar_hides_nothing() -> None:
+def test_an_expiry_before_the_calendar_hides_no_other_problem() -> None:
     """Any process that registers as a bookie may report such a date."""
     report = {"certificates": [{"path": "/a.crt", "own": True, "expires_ms": -(2**62)}]}
     told = [one.what for one in found({**bookie("a"), "report": report}, dated("b", 2))]

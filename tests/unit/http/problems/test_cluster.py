@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.support.http.problems import bookie, said
 
 
-def test_nothing_is_wrong() -> None:
+def test_a_healthy_cluster_has_no_problems() -> None:
     assert said([bookie("a"), bookie("b")]) == []
 
 
-def test_the_worst_comes_first() -> None:
+def test_problems_are_sorted_by_severity() -> None:
     bookies = [
         bookie("a", free=1),
         bookie("b", "gone"),

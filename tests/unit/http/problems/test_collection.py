@@ -29,7 +29,7 @@ from quire.metadata.tree import Create
 from tests.support.http.problems import WELL, bookie
 
 
-def test_garbage_that_is_not_collected() -> None:
+def test_uncollected_garbage_is_a_problem() -> None:
     found = Collection("garbage collection is switched off by h.1", ("b:1", "b:2"))
     refused, off = problems([bookie("a")], WELL, collection=found)
     assert refused.severity == "bad"

@@ -10,7 +10,7 @@ from quire.http.views.problems.problem import Problem
 from tests.support.http.problems import WELL, bookie
 
 
-def test_ledgers_of_the_default_shape_that_cannot_be_created() -> None:
+def test_too_few_bookies_for_the_default_ensemble_are_a_problem() -> None:
     bookies = [bookie("a"), bookie("b"), bookie("c", "read-only")]
     why = "3 bookies are wanted; 2 are writable: a, b"
 
@@ -36,7 +36,7 @@ def test_a_smaller_shape_is_offered_for_ledgers_and_streams() -> None:
     assert "quire stream set NAME ensemble_size=2 write_quorum=2 ack_quorum=2" in found.next
 
 
-def test_enough_bookies_in_the_wrong_racks() -> None:
+def test_enough_bookies_in_the_wrong_racks_are_a_problem() -> None:
     """Starting another bookie, or a ledger with one copy, would not help or would be dangerous."""
     shape = Creatable(False, "2 racks are wanted", places=True, movable="a:1; reboot")
     (found,) = problems([bookie("a")], WELL, creatable=shape)
@@ -45,7 +45,7 @@ def test_enough_bookies_in_the_wrong_racks() -> None:
     assert "--write-quorum" not in found.next
 
 
-def test_a_silent_bookie_does_not_keep_ledgers_from_being_created() -> None:
+def test_a_silent_bookie_does_not_prevent_the_creation_of_ledgers() -> None:
     (found,) = problems([bookie("a")], WELL, creatable=Creatable(True, silent=("c",), answering=2))
     assert (found.severity, found.bookies) == ("warn", ("c",))
     assert found.what == (
@@ -63,7 +63,7 @@ def test_a_silent_bookie_does_not_keep_ledgers_from_being_created() -> None:
     )
 
 
-def test_it_follows_from_the_bookies_that_are_gone() -> None:
+def test_a_lack_of_bookies_refers_to_the_lost_ones() -> None:
     """One lost bookie gave two findings, and the second did not name it."""
     few = Creatable(False, "3 bookies are wanted; 2 are writable: a, b", (2, 2, 2))
     there = [bookie("a"), bookie("b")]

@@ -21,7 +21,7 @@ def damaged(segments: int, ledgers: int, directories: tuple[str, ...] = (), **re
     return [one for one in found if "damaged" in one.what]
 
 
-def test_damage_names_the_bookie_and_what_is_done_about_it() -> None:
+def test_a_damage_problem_names_the_bookie_and_the_repair() -> None:
     found: Problem
     (found,) = damaged(1, 2, ("/my data",))
     assert (found.severity, found.bookies) == ("warn", ("a",))
@@ -37,7 +37,7 @@ def test_damage_names_the_bookie_and_what_is_done_about_it() -> None:
     assert "quire bookie scrub DIR" in found.next
 
 
-def test_damage_that_nobody_repairs_says_what_to_start() -> None:
+def test_a_damage_problem_says_what_to_start_if_nobody_repairs() -> None:
     (found,) = damaged(1, 1, auditor=None)
     assert found.next.startswith("To have the copies restored: quire autorecovery start. ")
     assert "no autorecovery process is running" in found.doing
@@ -45,7 +45,7 @@ def test_damage_that_nobody_repairs_says_what_to_start() -> None:
     assert found.next.startswith("To have the copies restored: quire autorecovery enable. ")
 
 
-def test_a_segment_whose_entries_are_restored_is_only_a_note() -> None:
+def test_a_damaged_segment_with_restored_entries_is_only_a_note() -> None:
     (found,) = damaged(1, 0)
     assert (found.severity, found.risk) == ("note", "")
     assert "autorecovery list" not in found.next
@@ -74,7 +74,7 @@ def note(**more: Any) -> FoundDamage:
     return FoundDamage(**{**known, **more})
 
 
-def test_a_note_says_where_and_when_and_what_to_look_at() -> None:
+def test_a_damage_note_names_file_time_and_next_step() -> None:
     (one,) = noted(note())
     assert (one.severity, one.what) == (
         "warn",
@@ -97,7 +97,7 @@ def test_a_note_says_where_and_when_and_what_to_look_at() -> None:
     assert "no autorecovery process is running" in one.doing
 
 
-def test_a_note_stays_after_the_damage_was_repaired() -> None:
+def test_a_damage_note_is_kept_after_the_repair() -> None:
     (one,) = noted(note(repaired_ms=NOW_MS - 2_000), auditor=None)
     assert one.severity == "warn"
     assert one.what.endswith("5 entries of 2 ledgers (7, 9) were restored 10 s later")
@@ -115,7 +115,7 @@ def test_a_note_stays_after_the_damage_was_repaired() -> None:
     assert "1 entry of 9 ledgers (such as 7, 9) was restored" in one.what
 
 
-def test_files_that_are_missing() -> None:
+def test_missing_files_are_a_problem() -> None:
     (one,) = noted(note(file="", ledgers=0, named=(), entries=0))
     assert one.what == (
         "a found that files of its log in /my data are missing 12 s ago, at 2030-03-17T17:46:28Z: "
@@ -143,7 +143,7 @@ def test_missing_files_of_a_read_only_bookie_are_one_problem() -> None:
     assert damaged.startswith("a found damage in /my data/log/01.seg")
 
 
-def test_several_places_are_one_problem_and_the_missing_entries_are_first() -> None:
+def test_several_damaged_files_are_one_problem_with_missing_entries_first() -> None:
     old = note(directory="/b", found_ms=NOW_MS - 60_000)
     (one,) = noted(note(repaired_ms=NOW_MS), old)
     assert one.what == "a found damage in 2 places, the last time 12 s ago, at 2030-03-17T17:46:28Z"
@@ -153,7 +153,7 @@ def test_several_places_are_one_problem_and_the_missing_entries_are_first() -> N
     assert "-T /b)" in one.next
 
 
-def test_metrics_are_not_needed_for_a_bookie_with_notes() -> None:
+def test_damage_notes_are_reported_without_metrics() -> None:
     reported = {**bookie("a"), "damaged": {"segments": 1, "ledgers": 1}, "directories": ()}
     found = problems([reported, bookie("b")], WELL, now_ms=NOW_MS, damage={"a": (note(),)})
     (one,) = [one for one in found if one.bookies == ("a",)]

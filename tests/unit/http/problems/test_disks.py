@@ -11,7 +11,7 @@ from quire.http.views.problems.cluster import problems
 from tests.support.http.problems import GB, WELL, bookie, said
 
 
-def test_disks_that_are_nearly_full_are_one_finding_from_80_percent() -> None:
+def test_nearly_full_disks_are_one_problem_from_80_percent() -> None:
     assert said([bookie("a", free=21)]) == []
     assert said([bookie("a", free=20)]) == [
         ("warn", "1 disk is nearly full: 80 % of the disk of a is used (20.0 GB of 100 GB free)")
@@ -30,14 +30,14 @@ def test_disks_that_are_nearly_full_are_one_finding_from_80_percent() -> None:
     assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
 
 
-def test_a_large_disk_is_nearly_full_from_90_percent() -> None:
+def test_a_large_disk_counts_as_nearly_full_from_90_percent() -> None:
     """20 % of 1 TB is room for a long time."""
     large = {"free_bytes": 150 * GB, "total_bytes": 1000 * GB}
     assert said([{**bookie("a"), **large}]) == []
     assert "90 % of" in said([{**bookie("a"), **large, "free_bytes": 100 * GB}])[0][1]
 
 
-def test_a_disk_that_several_bookies_share_counts_once() -> None:
+def test_a_disk_shared_by_several_bookies_is_reported_once() -> None:
     """Three bookies of one machine were three nearly full disks."""
 
     def on(host: str, name: str, free: float, directory: str) -> dict[str, Any]:
@@ -57,17 +57,19 @@ def test_a_disk_that_several_bookies_share_counts_once() -> None:
     assert found.what == "2 disks are nearly full", "another disk of the same size"
 
 
-def test_a_directory_that_is_nearly_full_is_named_although_the_total_hides_it() -> None:
+def test_a_nearly_full_directory_is_named_even_if_the_total_has_room() -> None:
     disks = [
         {"directory": path, "free_bytes": free * GB, "total_bytes": 50 * GB}
         for path, free in (("/data/1", 40), ("/a; reboot", 2))
     ]
     (found,) = problems([{**bookie("a", free=42), "disks": disks}], WELL)
     assert "96 % of the disk of a is used (/a; reboot: 2.0 GB of 50.0 GB free)" in found.what
-    assert found.next.endswith(": quire bookie explain space '/a; reboot'"), "it is typed as it is"
+    assert found.next.endswith(": quire bookie explain space '/a; reboot'"), (
+        "the path is quoted for the shell"
+    )
 
 
-def test_a_directory_of_a_writable_bookie() -> None:
+def test_an_unwritable_directory_of_a_writable_bookie_is_a_problem() -> None:
     told = [{"why": "full", "directory": "/data/2"}, {"why": "failed", "directory": "/data/3"}]
     full = {"directory": "/data/2", "free_bytes": GB, "total_bytes": 100 * GB}
     one = {**bookie("a"), "unwritable": told, "disks": [full]}
@@ -78,7 +80,7 @@ def test_a_directory_of_a_writable_bookie() -> None:
     assert second.what == "A disk of a is full: /data/2: 1.0 GB of 100 GB free"
 
 
-def test_suspended_compaction_is_told_once_with_what_to_type() -> None:
+def test_suspended_compaction_is_one_problem_with_its_command() -> None:
     held = [
         {**bookie("a"), "compaction_suspended": ["minor", "major"], "http": ["http://a:1; reboot"]},
         {**bookie("b"), "compaction_suspended": ["major"]},
@@ -97,7 +99,7 @@ def test_suspended_compaction_is_told_once_with_what_to_type() -> None:
 
 
 @pytest.mark.parametrize("kind", ["major", "minor"])
-def test_the_other_kind_of_compaction_still_frees_space(kind: str) -> None:
+def test_suspending_one_kind_of_compaction_names_the_other(kind: str) -> None:
     (found,) = problems([{**bookie("a"), "compaction_suspended": [kind]}], WELL)
     assert found.what == f"{kind.capitalize()} compaction of a is suspended"
     assert "only if no ledger" not in found.risk
@@ -112,7 +114,7 @@ def test_the_other_kind_of_compaction_still_frees_space(kind: str) -> None:
         '[{"state": "writable"}]',
     ],
 )
-def test_a_report_that_lacks_the_size_of_the_log_hides_nothing(directories: str) -> None:
+def test_a_report_without_a_log_size_hides_no_other_problem(directories: str) -> None:
     """Any process that registers as a bookie may answer with such a report."""
     report = read_report(f'{{"directories": {directories}}}')
     full = {

@@ -16,9 +16,9 @@ def since(seen: FirstSeen, now_ms: int, *whats: str) -> list[tuple[int | None, b
     return [(one.since_ms, one.since_before) for one in found]
 
 
-def test_a_problem_is_known_since_it_was_first_seen() -> None:
+def test_a_problem_has_the_time_of_its_first_observation() -> None:
     seen = FirstSeen()
-    assert since(seen, 1_000, "a is gone: stopped") == [(1_000, True)], "it may be older"
+    assert since(seen, 1_000, "a is gone: stopped") == [(1_000, True)], "the problem may be older"
     found = since(seen, 4_000, "a is gone: cut off", "b (ordered 2 s ago) is drained")
     assert found == [(1_000, True), (4_000, False)]
     assert since(seen, 7_000, "b (ordered 5 s ago) is drained") == [(4_000, False)]
@@ -26,7 +26,7 @@ def test_a_problem_is_known_since_it_was_first_seen() -> None:
     assert since(seen, 9_000, "a is gone: stopped") == [(9_000, False)]
 
 
-def test_what_began_while_nobody_looked_is_older() -> None:
+def test_a_problem_found_after_a_gap_may_be_older() -> None:
     seen = FirstSeen()
     assert since(seen, 0) == []
     assert since(seen, GAP_MAX_MS, "a is gone") == [(GAP_MAX_MS, False)]

@@ -14,7 +14,7 @@ from quire.replication.explain.at_risk import AtRisk
 from tests.support.http.problems import WELL, bookie, said
 
 
-def test_lost_bookies() -> None:
+def test_a_lost_bookie_is_a_problem_with_its_recovery_command() -> None:
     lost = [bookie("a"), bookie("b", "gone")]
     assert said(lost) == [("bad", "b is gone: stopped, or cut off from the metadata store")]
     (one,) = problems(lost, WELL)
@@ -36,7 +36,7 @@ def test_the_id_of_a_lost_bookie_is_quoted_in_commands() -> None:
     assert one.next.endswith("quire bookie recover 'b;reboot'")
 
 
-def test_a_lost_rack_is_one_thing() -> None:
+def test_a_lost_rack_is_one_problem() -> None:
     bookies = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", "gone", "/r2")]
     assert said(bookies) == [("bad", "All bookies of /r2 are gone: b, c")]
     half = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", rack="/r2")]
@@ -44,13 +44,13 @@ def test_a_lost_rack_is_one_thing() -> None:
     assert what.startswith("b is gone")
 
 
-def test_nobody_takes_entries() -> None:
+def test_a_cluster_without_writable_bookies_is_a_problem() -> None:
     first = said([bookie("a", "gone")])[0]
     assert first == ("bad", "No bookie accepts entries: nothing can be written")
 
 
 def test_the_command_that_starts_a_lost_bookie_again_is_complete() -> None:
-    """Without its port, a bookie of `quire local` came back with another address."""
+    """A bookie of `quire local` that was restarted without its port once had another address."""
     one = {**bookie("10.0.0.1:29059", "gone"), "directories": ["/data/bookie-1", "/my disk"]}
     (found,) = [found for found in problems([bookie("z"), one], WELL) if "10.0.0.1" in found.what]
     assert found.next == (
@@ -88,7 +88,7 @@ def test_the_command_that_started_a_bookie_has_all_options() -> None:
     assert "before, with its environment variable QUIRE_METADATA: quire" in one
 
 
-def test_a_bookie_whose_copies_no_other_can_take_is_not_recovered() -> None:
+def test_recovery_is_not_advised_if_no_bookie_can_take_the_copies() -> None:
     """`quire bookie recover` would refuse: it needs another bookie for each copy."""
     risk = AtRisk(ledgers=7, whole=True, lacking=7, by_group={ALONE: 7}, without_spare=7)
     (found,) = problems([bookie("a"), bookie("b", "gone")], WELL, risk)
@@ -107,7 +107,7 @@ def of_lost(risk: AtRisk | None, now_ms: int = 0, **recovery: Any) -> Problem:
 RISK = AtRisk(ledgers=9, whole=True, lacking=4, last_copy=1, by_group={ALONE: 4})
 
 
-def test_what_is_at_risk() -> None:
+def test_the_problem_of_a_lost_bookie_states_the_risk() -> None:
     assert of_lost(None).risk == "Quire is still counting the ledgers with copies there"
     assert of_lost(RISK).risk == (
         "4 of 9 ledgers lack the copies stored there, and 1 has entries with only one copy left"
@@ -123,7 +123,7 @@ def test_what_is_at_risk() -> None:
     assert of_lost(nothing_yet).doing, "there may be others"
 
 
-def test_what_is_being_done() -> None:
+def test_the_problem_of_a_lost_bookie_states_the_progress_of_its_repair() -> None:
     waiting = {"bookie": "b", "since_ms": 0, "until_ms": 30_000}
     assert of_lost(RISK, 10_000, waiting=waiting).doing.startswith(
         "The auditor a waits 20 s more for b to return before its ledgers are copied"
@@ -143,7 +143,7 @@ def test_what_is_being_done() -> None:
     )
 
 
-def test_groups_of_lost_bookies() -> None:
+def test_lost_bookies_are_grouped_by_rack() -> None:
     """A rack of one bookie is a bookie; a rack with one left is not lost."""
     bookies = [
         bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", "gone", "/r2"),
@@ -158,7 +158,7 @@ def probed(*probes: ProbeResult | None, rack: str | None = None) -> Problem:
     return next(one for one in problems([bookie("z"), *lost], WELL) if "b0" in one.what)
 
 
-def test_the_address_of_a_lost_bookie_tells_whether_it_is_stopped_or_cut_off() -> None:
+def test_a_probe_tells_whether_a_lost_bookie_is_stopped_or_cut_off() -> None:
     """The finding said "stopped, or cut off", and the person connected to the port by hand."""
     one = probed(ProbeResult.REFUSED)
     assert one.what == "b0 is gone: nothing listens at its address, so it is stopped"
@@ -180,7 +180,7 @@ def test_the_address_of_a_lost_bookie_tells_whether_it_is_stopped_or_cut_off() -
     assert "their logs" in two.next
 
 
-def test_lost_bookies_whose_addresses_answer_differently_are_listed() -> None:
+def test_lost_bookies_with_different_probe_results_are_listed() -> None:
     one = probed(ProbeResult.REFUSED, ProbeResult.SILENT, None)
     assert one.what.endswith("are gone: stopped, or cut off from the metadata store")
     assert one.items == (
@@ -190,7 +190,7 @@ def test_lost_bookies_whose_addresses_answer_differently_are_listed() -> None:
     assert probed(None).items == ()
 
 
-def test_the_addresses_of_a_lost_rack_tell_whether_its_machines_are_on() -> None:
+def test_probes_tell_whether_the_machines_of_a_lost_rack_are_on() -> None:
     one = probed(ProbeResult.REFUSED, ProbeResult.REFUSED, rack="/r1")
     assert one.what == (
         "All bookies of /r1 are gone: b0, b1: nothing listens at their addresses, so they are "

@@ -10,7 +10,7 @@ from quire.streams.ownership.named_ledgers import NamedLedger, Owner
 from tests.support.http.problems import WELL, bookie
 
 
-def test_what_cannot_be_read_comes_first() -> None:
+def test_unreadable_ledgers_are_the_first_problem() -> None:
     risk = AtRisk(ledgers=9, whole=True, lacking=4, unreadable=2, by_group={ALONE: 4})
     first = problems([bookie("a"), bookie("b", "gone")], WELL, risk)[0]
     assert first.severity == "bad"
@@ -20,7 +20,7 @@ def test_what_cannot_be_read_comes_first() -> None:
 ORDERS = Owner("stream", "my orders", "/streams")
 
 
-def test_a_stream_that_lost_ledgers_says_how_to_go_on() -> None:
+def test_the_problem_of_lost_stream_ledgers_names_the_truncation() -> None:
     lost = (
         NamedLedger(4, ORDERS, "segment 2, 1,000 records", after="3:0:0"),
         NamedLedger(9, ORDERS, "segment 5, 10 records", after="6:0:0"),
@@ -48,19 +48,19 @@ def test_a_stream_that_lost_ledgers_says_how_to_go_on() -> None:
     )
 
 
-def test_nothing_is_given_up_if_the_last_segment_is_lost() -> None:
+def test_truncation_is_not_advised_if_the_last_segment_is_lost() -> None:
     lost = (NamedLedger(4, ORDERS, "segment 2, in progress"),)
     (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"stream": 1}))
     assert "truncate" not in found.next
 
 
-def test_an_object_that_lost_its_ledger() -> None:
+def test_an_object_without_its_ledger_is_a_problem() -> None:
     lost = (NamedLedger(4, Owner("object", "a b", "models"), "entries 0 to 9"),)
     (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"object": 1}))
     assert found.risk == "The object cannot be read"
 
 
-def test_a_state_machine_that_lost_its_snapshot() -> None:
+def test_a_state_machine_without_its_snapshot_is_a_problem() -> None:
     lost = (NamedLedger(4, Owner("state machine", "m", "machines"), "its snapshot"),)
     (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"object": 1}))
     assert found.risk == (

@@ -31,7 +31,7 @@ from tests.support.http.problems import GB, bookie
 DISK = MetadataDisk("/meta data/a.db", 50 * GB, 100 * GB)
 
 
-def test_a_full_disk_is_named_with_its_space_and_what_to_do() -> None:
+def test_a_full_metadata_disk_is_a_problem_with_space_and_remedy() -> None:
     assert of_metadata_disk(None) == []
     assert of_metadata_disk(DISK) == []
     assert of_metadata_disk(replace(DISK, free_bytes=FULL_BYTES)) != []
@@ -52,7 +52,7 @@ def test_a_disk_that_is_nearly_full_is_reported_once() -> None:
         "The disk of the metadata file is nearly full: 91 % of it is used (/meta data/a.db: 9.0 GB "
         "of 100 GB free)",
     )
-    assert of_metadata_disk(nearly, [bookie("a", free=9)]) == [], "it is that of the bookie"
+    assert of_metadata_disk(nearly, [bookie("a", free=9)]) == [], "the disk belongs to the bookie"
 
 
 def test_only_a_sqlite_file_has_a_disk(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("full")
-async def test_explain_and_the_dashboard_name_it(tmp_path: Path) -> None:
+async def test_explain_and_the_dashboard_report_a_full_metadata_disk(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/meta.db"
     store = await open_metadata(uri, create=True)
     await store.initialise()
@@ -89,7 +89,7 @@ async def test_explain_and_the_dashboard_name_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("full")
-async def test_the_dashboard_names_it_while_the_store_does_not_answer(tmp_path: Path) -> None:
+async def test_the_dashboard_reports_a_full_metadata_disk_during_an_outage(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/meta.db"
     error: MetadataUnavailableError | None = None
 
@@ -115,7 +115,7 @@ async def test_the_dashboard_names_it_while_the_store_does_not_answer(tmp_path: 
 
 
 @pytest.mark.usefixtures("full")
-async def test_the_disk_is_one_problem_while_the_store_does_not_answer(tmp_path: Path) -> None:
+async def test_a_full_metadata_disk_is_reported_once_during_an_outage(tmp_path: Path) -> None:
     """The last known state has the problem, too, which was shown and counted twice."""
     uri = f"sqlite:///{tmp_path}/meta.db"
     error: MetadataUnavailableError | None = None

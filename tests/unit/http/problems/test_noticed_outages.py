@@ -14,7 +14,7 @@ def outage(ago_s: float, seconds: float) -> Outage:
     return Outage(until_ms - int(seconds * 1000), until_ms)
 
 
-def test_it_counts_servers_and_outages_and_asks_each_server_of_zookeeper() -> None:
+def test_outages_are_counted_by_server_with_a_check_of_each_zookeeper_server() -> None:
     noticed = {
         "b1:3181": [outage(900, 8), outage(40, 6)],
         "ar.7": [outage(901, 9), outage(600, 3), outage(41, 7)],
@@ -31,7 +31,7 @@ def test_it_counts_servers_and_outages_and_asks_each_server_of_zookeeper() -> No
     assert "session timeout" in one.risk
 
 
-def test_one_restart_of_the_store_is_no_problem() -> None:
+def test_one_restart_of_the_store_is_not_a_problem() -> None:
     noticed = {name: [outage(40, 6)] for name in ("b1", "b2", "b3")}
     assert of_noticed_outages(URI, noticed, NOW_MS) == []
     assert of_noticed_outages(URI, {}, NOW_MS) == []
@@ -43,7 +43,7 @@ def test_one_server_that_loses_the_store_is_named() -> None:
     assert one.next.startswith("No two servers lost the store at the same time. So look at the ma")
 
 
-def test_outages_that_overlap_are_one() -> None:
+def test_overlapping_outages_are_counted_once() -> None:
     """They were added up over all servers, so that two outages for five servers were ten."""
     seen = [Outage(10, 20), Outage(40, 50), Outage(15, 25), Outage(25, 30), Outage(12, 18)]
     assert together(seen) == [Outage(10, 30), Outage(40, 50)]

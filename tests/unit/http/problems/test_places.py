@@ -6,11 +6,11 @@ from quire.http.views.problems.cluster import problems
 from tests.support.http.problems import WELL, bookie, said
 
 
-def test_without_locations_nothing_is_said() -> None:
+def test_a_cluster_without_locations_has_no_placement_problem() -> None:
     assert said([bookie(name) for name in "abc"]) == []
 
 
-def test_all_bookies_are_in_one_rack() -> None:
+def test_a_single_rack_is_a_problem() -> None:
     bookies = [bookie(f"10.0.0.{n}:3181", rack="/r1") for n in range(1, 4)]
     (found,) = problems(bookies, WELL)
     assert found.severity == "warn"
@@ -28,7 +28,7 @@ def test_all_bookies_are_in_one_rack() -> None:
     assert "quire autorecovery start --set placement_check_interval_s=1d --set rep" in found.next
 
 
-def test_one_rack_is_left_because_the_bookies_of_the_others_are_gone() -> None:
+def test_a_single_remaining_rack_refers_to_the_lost_bookies() -> None:
     """The finding asked for another location, or another rack, although there was one."""
     bookies = [bookie("a", rack="/r1"), bookie("b", rack="/r1"), bookie("c", "gone", rack="/r2")]
     lost, found = problems(bookies, WELL)
@@ -42,7 +42,7 @@ def test_one_rack_is_left_because_the_bookies_of_the_others_are_gone() -> None:
     assert found.doing.startswith("Writers use the other racks again as soon as")
 
 
-def test_some_bookies_have_no_location() -> None:
+def test_bookies_without_a_location_are_a_problem() -> None:
     bookies = [bookie("a", rack="/r1"), bookie("b", rack="/r2"), bookie("c")]
     (found,) = problems(bookies, WELL)
     assert found.what.startswith("1 of 3 bookies has no location: c.")
@@ -51,19 +51,19 @@ def test_some_bookies_have_no_location() -> None:
     assert "are not moved" in found.doing
 
 
-def test_a_location_of_another_depth() -> None:
+def test_a_location_of_another_depth_is_a_problem() -> None:
     bookies = [bookie("a", rack="/eu/r1"), bookie("b", rack="/eu/r2"), bookie("c", rack="/r3")]
     (found,) = problems(bookies, WELL)
     assert "1 bookie has a location of another depth than most bookies: c (/r3)" in found.what
     assert "are not moved" in found.doing
 
 
-def test_three_bookies_in_three_racks_are_well() -> None:
+def test_three_bookies_in_three_racks_are_no_problem() -> None:
     """The loss of a rack would leave two bookies, but that is so in every small cluster."""
     assert said([bookie(name, rack=f"/{name}") for name in "abc"]) == []
 
 
-def test_misplaced_ledgers() -> None:
+def test_misplaced_ledgers_are_a_problem() -> None:
     check = {"at_ms": 1, "ledgers": 11, "misplaced": 2, "first": [3, 7]}
     (found,) = problems([bookie("a")], {**WELL, "placement": check})
     assert found.severity == "warn"
@@ -75,8 +75,8 @@ def test_misplaced_ledgers() -> None:
     assert said([bookie("a")], placement={**check, "misplaced": 0}) == []
 
 
-def test_a_check_that_is_not_made_any_more_has_a_date() -> None:
-    """What it found was reported for ever as if it were the present state."""
+def test_an_old_placement_check_is_reported_with_its_date() -> None:
+    """Its findings were once reported forever as the current state."""
     check = {"at_ms": 1_900_000_000_000, "ledgers": 11, "misplaced": 2, "first": [3, 7]}
     recovery = {**WELL, "placement": check}
     (found,) = problems([bookie("a")], recovery, now_ms=1_900_000_000_000 + 5 * 86_400_000)

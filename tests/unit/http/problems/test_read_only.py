@@ -16,7 +16,7 @@ def readonly(*reasons: tuple[str, str], **more: Any) -> list[Problem]:
     return problems([bookie("z"), one], WELL, now_ms=1_000_000)
 
 
-def test_a_read_only_bookie_says_why() -> None:
+def test_the_problem_of_a_read_only_bookie_states_the_reason() -> None:
     (found,) = readonly(("full", "/data/1"))
     assert found.what == "a is read-only because its disk is full: /data/1: 1.0 GB of 100 GB free"
     assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
@@ -44,17 +44,17 @@ def test_a_read_only_bookie_says_why() -> None:
     assert found.what == "a is read-only: tired"
 
 
-def test_each_reason_is_a_finding() -> None:
+def test_each_reason_for_read_only_is_a_problem() -> None:
     both = readonly(("held", ""), ("full", "/data/1"))
     assert sorted(one.what.split("because ")[1][:7] for one in both) == ["an oper", "its dis"]
 
 
-def test_a_nearly_full_disk_of_a_bookie_that_is_read_only_for_another_reason() -> None:
+def test_a_nearly_full_disk_is_reported_beside_another_read_only_reason() -> None:
     found = readonly(("held", ""))
     assert any("nearly full" in one.what for one in found)
 
 
-def test_a_read_only_bookie_whose_registration_does_not_say_why() -> None:
+def test_a_read_only_bookie_without_a_registered_reason_is_reported() -> None:
     ((severity, what),) = said([bookie("z"), bookie("a", "read-only", free=1)])
     assert (severity, what) == (
         "warn",
@@ -69,7 +69,7 @@ def full(name: str, free: int, **more: Any) -> dict[str, Any]:
     return {**bookie(name, "read-only", free=free), "unwritable": [reason], **more}
 
 
-def test_several_full_disks_are_one_finding() -> None:
+def test_several_full_disks_are_one_problem() -> None:
     (found,) = problems([bookie("z"), full("a", 1), full("b", 2)], WELL)
     assert found.what == "2 bookies are read-only because their disks are full"
     assert found.items == (
@@ -79,7 +79,7 @@ def test_several_full_disks_are_one_finding() -> None:
     assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
 
 
-def test_a_full_disk_says_how_much_is_needed() -> None:
+def test_the_problem_of_a_full_disk_states_the_needed_space() -> None:
     (found,) = problems([bookie("z"), full("a", 1, min_free_bytes=2 * GB)], WELL)
     assert found.what.endswith("1.0 GB of 100 GB free, less than min_free_bytes (2.0 GB)")
     # It accepts entries again only when somewhat more is free.
@@ -92,7 +92,7 @@ def report(file_bytes: int) -> dict[str, Any]:
     return {"directories": [{"path": "/data/1", "segments": segments}]}
 
 
-def test_a_disk_that_other_files_have_filled() -> None:
+def test_a_disk_filled_by_foreign_files_is_reported_as_such() -> None:
     """The finding said that the bookie frees space, although waiting could not help."""
     one = full("a", 1, min_free_bytes=3 * GB, report=report(1 * GB))
     (found,) = problems([bookie("z"), one], WELL)
@@ -113,7 +113,7 @@ def test_a_disk_that_other_files_have_filled() -> None:
     assert found.doing.startswith("Each bookie frees"), "one of them may make room"
 
 
-def test_a_full_disk_of_a_writable_bookie_that_other_files_have_filled() -> None:
+def test_a_writable_bookies_disk_filled_by_foreign_files_is_reported() -> None:
     one = full("a", 1, min_free_bytes=3 * GB, report=report(1 * GB), state="writable")
     found, *_ = problems([bookie("z"), one], WELL)
     assert found.what.startswith("A disk of a is full: /data/1")

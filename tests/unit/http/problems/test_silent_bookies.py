@@ -20,17 +20,17 @@ def found(*bookies: dict[str, Any]) -> list[Problem]:
     return problems([bookie("z"), *bookies], WELL)
 
 
-def test_one_that_does_not_answer() -> None:
+def test_a_bookie_that_does_not_answer_is_a_problem() -> None:
     assert said([bookie("z"), bookie("a", free=None)]) == [
         ("bad", "a is registered but does not answer")
     ]
 
 
-def test_one_that_was_not_asked_yet_is_no_problem() -> None:
+def test_a_bookie_that_was_not_asked_yet_is_no_problem() -> None:
     assert said([bookie("z"), {**bookie("a", free=None), "answers": None}]) == []
 
 
-def test_a_process_that_does_not_run_is_started_again() -> None:
+def test_a_stopped_process_should_be_restarted() -> None:
     (one,) = found(
         silent("10.0.0.1:4181", "refused", "nothing listens at its address", directories=["/d"])
     )
@@ -45,7 +45,7 @@ def test_a_process_that_does_not_run_is_started_again() -> None:
     assert one.bookies == ("10.0.0.1:4181",)
 
 
-def test_an_expired_certificate_is_renewed_and_the_bookie_not_stopped() -> None:
+def test_an_expired_certificate_should_be_renewed_without_a_restart() -> None:
     (one,) = found(silent("a", "expired", "the certificate of bookie a has expired", "Renew it"))
     assert one.what == (
         "a is registered but does not answer (the certificate of bookie a has expired)"
@@ -54,10 +54,12 @@ def test_an_expired_certificate_is_renewed_and_the_bookie_not_stopped() -> None:
         "Renew it. To see its date on that machine: openssl x509 -enddate -noout -in FILE"
     )
     assert "Connections that are open continue" in one.risk
-    assert one.doing.startswith("Nothing until the next check of all ledgers"), "it then is lost"
+    assert one.doing.startswith("Nothing until the next check of all ledgers"), (
+        "the bookie counts as lost then"
+    )
 
 
-def test_the_file_to_renew_is_named() -> None:
+def test_the_certificate_file_to_renew_is_named() -> None:
     file = {"path": "/etc/my cert", "own": True, "expires_ms": 0}
     (one,) = found(silent("a", "expired", "x", "Renew it", report={"certificates": [file]}))
     command = "openssl x509 -enddate -noout -in '/etc/my cert'"
@@ -68,7 +70,7 @@ def test_the_file_to_renew_is_named() -> None:
     assert one.next == wanted, "the registration names the file as well"
 
 
-def test_an_authority_that_has_expired_is_renewed_first() -> None:
+def test_an_expired_authority_should_be_renewed_first() -> None:
     own = OwnCertificates(client=(CertificateExpiry("/ca", False, 1_000),))
     expired = silent("a", "expired", "the certificate of bookie a has expired", "Renew it")
     first, second = problems([bookie("z"), expired], WELL, now_ms=2_000, certificates=own)
@@ -76,7 +78,7 @@ def test_an_authority_that_has_expired_is_renewed_first() -> None:
     assert "Renew that first" in second.next
 
 
-def test_one_that_hangs_is_stopped() -> None:
+def test_a_hanging_bookie_should_be_stopped() -> None:
     (one,) = found(silent("a", "other", "it did not answer within 2 s"))
     assert "(it did not answer within 2 s)" in one.what
     assert one.next == (
@@ -84,7 +86,7 @@ def test_one_that_hangs_is_stopped() -> None:
     )
 
 
-def test_bookies_with_the_same_reason_are_one_problem() -> None:
+def test_silent_bookies_with_the_same_reason_are_one_problem() -> None:
     first, second = found(
         silent("a", "expired", "a has expired", "Renew it"),
         silent("b", "other", "it did not answer"),
@@ -95,7 +97,7 @@ def test_bookies_with_the_same_reason_are_one_problem() -> None:
     assert second.bookies == ("b",)
 
 
-def test_a_silent_bookie_is_not_said_to_be_repaired_while_nothing_is() -> None:
+def test_a_silent_bookies_problem_claims_no_repair_without_autorecovery() -> None:
     """It said that autorecovery would copy the ledgers, although it was switched off."""
     hangs, down = silent("a", "other"), silent("a", "refused")
     for state, why in (
