@@ -331,7 +331,16 @@ def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
     scene(work)
 
 
-@pytest.mark.parametrize("wrong", [{"at_ms": None}, {"attempts": "3"}, {"next_attempt_ms": "soon"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"at_ms": None},
+        {"attempts": "3"},
+        {"next_attempt_ms": "soon"},
+        {"next_attempt_ms": 10**400},
+        {"next_attempt_ms": -(10**400)},
+    ],
+)
 def test_a_note_with_values_of_other_types_counts_as_none(wrong: dict[str, Any]) -> None:
     """A later version may have written it. It ended all workers of the process."""
     note = {"reason": "why", "at_ms": 2**60, "attempts": 1, "next_attempt_ms": 2**60, "by": "x"}
