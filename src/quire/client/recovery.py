@@ -191,9 +191,11 @@ class LedgerRecovery:
 
     async def _run(self) -> Versioned[LedgerMetadata]:
         before = self._current.value
-        if before.password is None and not before.closed and not self._unverified_password:
-            timeout_s = self._config.read_timeout_s
-            await check_key(self.ledger_id, before, self._key, self._pool, timeout_s)
+        if before.password is None and not before.closed:
+            await check_key(
+                self.ledger_id, before, self._key, self._pool, self._config.read_timeout_s,
+                unverified=self._unverified_password,
+            )  # fmt: skip
         self._current = await update_ledger(
             self._store,
             self.ledger_id,
@@ -510,11 +512,18 @@ class LedgerRecovery:
 
 
 async def check_key(
-    ledger_id: int, metadata: LedgerMetadata, key: bytes, pool: BookiePool, timeout_s: float
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    key: bytes,
+    pool: BookiePool,
+    timeout_s: float,
+    *,
+    unverified: bool = False,
 ) -> None:
     """Check the master key of a ledger with the bookies that know the ledger.
 
-    It returns once such a bookie has accepted `key`, which fences the ledger on that bookie.
+    It returns once such a bookie has accepted `key`, which fences the ledger on that bookie. With
+    `unverified`, it also returns if no bookie that answered knows the ledger.
 
     This is for a ledger whose metadata has no password (format 1). The bookies that hold an entry
     of the ledger know its master key. A bookie that does not know the ledger accepts the key of the
@@ -525,8 +534,9 @@ async def check_key(
     that fences. Cancel-safe.
 
     Raises:
-        UnauthorizedError: A bookie refused the key, or no bookie that answered knows the ledger.
-            `causes` has the error of each bookie that failed or did not answer.
+        UnauthorizedError: A bookie refused the key, or no bookie that answered knows the ledger,
+            without `unverified`. `causes` then has the error of each bookie that failed or did not
+            answer.
     """
     failed: dict[str, QuireError] = {}
     asked: set[str] = set()
@@ -541,6 +551,8 @@ async def check_key(
         for error in failed.values():
             if isinstance(error, UnauthorizedError):
                 raise error
+    if unverified:
+        return
     raise UnauthorizedError(
         f"the password of ledger {ledger_id} cannot be checked: its metadata stores "
         "none, and no bookie that answered knows the ledger. Nothing was changed",

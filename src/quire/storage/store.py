@@ -361,6 +361,8 @@ class LedgerStore(StoreEvents):
             )
         current = self._appender.current
         info = self._catalogue.create(ledger_id, master_key, current.number if current else 0)
+        for deletion in self._maintenance.collector.take_unlogged(ledger_id):
+            self._appender.add_pending(deletion)
         self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))
         if refused:
             del self._catalogue.tombstones[ledger_id]

@@ -602,6 +602,28 @@ def test_a_wrong_password_changes_nothing_if_any_bookie_knows_the_ledger(
     simulated(main)
 
 
+@pytest.mark.parametrize("known_to", [{"b1"}, {"b0", "b1", "b2"}, {"b3"}])
+def test_a_password_that_a_bookie_refuses_is_also_wrong_if_it_may_be_unverified(
+    known_to: set[str],
+) -> None:
+    """Autorecovery knows no password of such a ledger, and recovers it with the empty one."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        old = await of_format_1(cluster, known_to=known_to)
+        async with cluster.client() as client:
+            with pytest.raises(UnauthorizedError) as refused:
+                await client.open_ledger(
+                    LEDGER, password=WRONG, recover=True, unverified_password=True
+                )
+            assert refused.value.outcome_known
+            assert await cluster.stored() == old
+            assert fenced(cluster) == set()
+            assert (await recovers(client, PASSWORD)).last_add_confirmed == 5
+
+    simulated(main)
+
+
 def test_a_password_that_nobody_can_check_is_not_used() -> None:
     """The causes name the bookies that might have known it."""
 

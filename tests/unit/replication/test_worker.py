@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quire.codec.metadata.ledger_metadata import Segment
+from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.codec.metadata.underreplication import LEDGERS
 from quire.codec.wire.v2 import Code
 from quire.errors import MetadataUnavailableError, UsageError
@@ -96,6 +96,38 @@ def test_the_writer_of_an_open_ledger_gets_a_grace_period_before_fencing() -> No
         await there.whole(ledger_id, lost)
         assert (await there.client.ledger_metadata(ledger_id)).last_entry_id == ENTRIES - 1
         assert running.stats.ledgers_fenced == 1
+
+    scene(work)
+
+
+def test_a_writer_is_not_fenced_with_a_password_that_its_bookies_refuse() -> None:
+    """The metadata stores none (format 1), and a bookie without entries would keep a wrong one."""
+
+    async def work(there: Scene) -> None:
+        writer = await there.client.create_ledger(
+            ensemble_size=3, write_quorum=2, ack_quorum=2, password=b"pw", digest="crc32"
+        )
+        await writer.append(b"x")
+        writer.abandon()
+        ledger_id, store = writer.ledger_id, there.client.metadata
+        stored = (await store.read_ledger(ledger_id)).value
+        await store.delete_ledger(ledger_id)
+        old = replace(stored, digest=None, password=None, format_version=1, ctoken=0)
+        await store.create_ledger(old, ledger_id)
+        lost = (await there.ensemble(ledger_id))[0]
+        there.world.crash(name_of(lost))
+        await there.locks.mark(ledger_id, [lost])
+        running = there.begin("worker")
+        await until(
+            lambda: last_failure(store, ledger_id),
+            right=lambda note: note is not None and "password" in note.reason,
+            limit_s=300.0,
+        )
+        assert (await store.read_ledger(ledger_id)).value.state is LedgerState.OPEN
+        assert running.stats.ledgers_fenced == 0
+        reader = await there.client.open_ledger(ledger_id, password=b"pw", recover=True)
+        assert reader.last_add_confirmed == 0
+        reader.close()
 
     scene(work)
 
@@ -300,7 +332,16 @@ def test_an_unexpected_error_about_one_ledger_does_not_end_the_worker(
     scene(work)
 
 
-@pytest.mark.parametrize("wrong", [{"at_ms": None}, {"attempts": "3"}, {"next_attempt_ms": "soon"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"at_ms": None},
+        {"attempts": "3"},
+        {"next_attempt_ms": "soon"},
+        {"next_attempt_ms": 10**400},
+        {"next_attempt_ms": -(10**400)},
+    ],
+)
 def test_a_failure_note_with_wrong_types_is_ignored(wrong: dict[str, Any]) -> None:
     """A later version may have written it. It ended all workers of the process."""
     note = {"reason": "why", "at_ms": 2**60, "attempts": 1, "next_attempt_ms": 2**60, "by": "x"}

@@ -654,3 +654,31 @@ def test_all_deletions_that_found_no_space_are_retried(
     assert DEAD not in box.store.ledgers
     assert {DEAD, 99} & {*box.store._catalogue.tombstones} == {99}
     box.close()
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_ledger_that_is_created_again_before_its_deletion_found_space_has_nothing_of_before(
+    monkeypatch: pytest.MonkeyPatch, *, fenced: bool
+) -> None:
+    """The deletion was forgotten, and the next start added the old entries to the new ledger."""
+    box = opened()
+    box.append([(DEAD, entry, b"old") for entry in range(5)])
+    if fenced:
+        box.fence(DEAD)
+    box.pump()
+    collector = box.store._maintenance.collector
+    with monkeypatch.context() as full:
+        full.setattr(collector, "_log_records", lambda records, done: done(DiskFullError("full")))
+        box.drop([DEAD])
+    box.store.create_ledger(DEAD, key_of(DEAD), again=True)
+    box.append([(DEAD, 2, b"new")], reserve=True)
+    box.pump()
+    collector.retry()
+    box.pump()
+    assert box.store.deletions_logged
+    for _ in range(2):
+        disk_of(box).crash()
+        box.open()
+        assert run(box.store.entry_ranges(DEAD)) == [(2, 2)]
+        assert box.store.ledgers[DEAD].fenced is fenced
+    box.close()

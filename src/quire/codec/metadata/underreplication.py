@@ -206,8 +206,8 @@ def delay_of(data: bytes) -> int:
         ValueError: The value is not a number of seconds.
     """
     seconds = int(data.decode("ascii"))
-    if seconds < 0:
-        raise ValueError(f"{seconds} s is not a delay: use 0 or more seconds")
+    if not 0 <= seconds < 2**63:
+        raise ValueError(f"{seconds} s is not a delay: use 0 or more seconds, and less than 2^63")
     return seconds
 
 

@@ -104,14 +104,16 @@ async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -
 def _has_its_types(note: Note) -> bool:
     """Return whether the numbers and texts of a note are numbers and texts.
 
-    A damaged note, or one of a later version, may have other values.
+    A damaged note, or one of a later version, may have other values. A number of more than 64 bits
+    is no time and no count either, and cannot be converted to a float.
     """
-    kinds = {"int": int, "str": str}
-    return all(
-        type(getattr(note, one.name)) is kinds[str(one.type)]
-        for one in fields(note)
-        if one.type in kinds
-    )
+    for one in fields(note):
+        value: object = getattr(note, one.name)
+        if one.type == "str" and type(value) is not str:
+            return False
+        if one.type == "int" and not (type(value) is int and -(2**63) <= value < 2**63):
+            return False
+    return True
 
 
 async def _write(store: MetadataStore, key: Key, note: Note) -> None:

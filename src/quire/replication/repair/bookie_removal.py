@@ -368,8 +368,9 @@ def not_recoverable(ledger: OpenedLedger) -> str:
 async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
     """Fence the writer and close the ledger with everything that was acknowledged.
 
-    A ledger without entries is closed too, although nothing on its bookies shows whether the
-    password is right. Raises the errors of `Client.open_ledger`.
+    If the metadata stores no password, and a bookie that knows the ledger refuses the one in
+    `ledger`, nothing is changed. A ledger without entries is closed, although nothing on its
+    bookies shows whether the password is right. Raises the errors of `Client.open_ledger`.
     """
     reader = await client.open_ledger(
         ledger.ledger_id, password=ledger.password, recover=True, unverified_password=True

@@ -95,6 +95,17 @@ class Collector(BackgroundJob):
             self._unlogged += [one for one in records if one.ledger_id not in alive]
             self._note_full(error)
 
+    def take_unlogged(self, ledger_id: int) -> list[StateRecord]:
+        """Return the deletion records of a ledger that are not logged yet, and forget them.
+
+        The caller creates the ledger again, and logs them before its records. Otherwise a start
+        would find what the former ledger had here as a part of the new one.
+        """
+        found = [one for one in self._unlogged if one.ledger_id == ledger_id]
+        if found:
+            self._unlogged = [one for one in self._unlogged if one.ledger_id != ledger_id]
+        return found
+
     def _note_full(self, error: Exception | None) -> None:
         if isinstance(error, DiskFullError):
             self.on_log_full()
