@@ -110,9 +110,9 @@ class PlacementConfig(CheckedSettings):
     """The host of this client, as a bookie on that host registers it. The policy local-first needs
     it."""
     min_racks: int = 2
-    """rack-aware: the number of racks that each write quorum should span, but at most the size of
-    the write quorum. A larger value survives the loss of more racks, and needs bookies in more
-    racks."""
+    """rack-aware and region-aware: the number of racks that each write quorum should span, but at
+    most the size of the write quorum. A larger value survives the loss of more racks, and needs
+    bookies in more racks."""
     enforce_racks: bool = False
     """rack-aware: whether to fail if a write quorum cannot span `min_racks` racks. If it is true,
     bookies whose rack is not known are not used. If it is false, the policy uses as many racks as

@@ -33,7 +33,8 @@ COUNTED = {
     "reads": "The number of read requests",
     "read_bytes": "The bytes of entries that were read",
     "reads_from_disk": "The number of read requests that waited for the disk",
-    "reads_failed": "The number of reads that failed because of damage or of a failed disk",
+    "reads_failed": "The number of reads that failed because of damage, because a disk failed or "
+    "is missing, or because the log is not loaded yet",
     "reads_missing": "The number of reads of entries that this bookie does not have",
     "fences": "The number of requests to fence a ledger",
     "long_polls": "The number of long polls of protocol v3 that had to wait for a new LAC",

@@ -58,5 +58,6 @@ MAX_ENTRY_BYTES = 1_048_576 - 4_096
 """The largest size of an entry in bytes, with its envelope and before compression. A record set has
 the same limit."""
 MAX_EXPANDED_BYTES = 5_242_880
-"""The largest number of bytes to which the compressed parts of one entry may expand together. No
-Java writer makes entries of that size. The limit keeps a few bytes from filling the memory."""
+"""The largest number of bytes to which a compressed entry may expand, and to which the compressed
+record sets of one entry may expand together. No Java writer makes entries of that size. The limit
+keeps a few bytes from filling the memory."""
