@@ -330,6 +330,80 @@ def test_a_stop_within_a_ledger_that_the_source_has_closed_leaves_the_copy_open(
     scene(play)
 
 
+async def close_too_early(s: Scene) -> None:
+    """Close the ledger of the copy's segment in progress, as autorecovery does without a writer."""
+    (partial,) = await s.target.segments(NAME)
+    async with await s.bench.client.open_ledger(partial.ledger_id, recover=True) as ledger:
+        assert ledger.ledger_closed
+
+
+def test_readers_get_the_rest_of_a_copy_whose_ledger_was_closed_too_early() -> None:
+    """They took the end of the ledger for the end of the segment, and skipped what came later."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        await s.once()
+        followed: list[int] = []
+
+        async def follow() -> None:
+            async for record in s.target.open_reader(NAME, follow=True):
+                followed.append(int(record.payload))
+                if len(followed) == 4:
+                    return
+
+        follower = asyncio.ensure_future(follow())
+        reader = await s.target.open_reader(NAME)
+        some = [int(record.payload) async for record in reader]
+        await close_too_early(s)
+        await asyncio.sleep(LAC_KNOWN_S)
+        some += [int(record.payload) async for record in reader]
+        assert some == [1, 2]
+        await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        some += [int(record.payload) async for record in reader]
+        assert some == [1, 2, 3]
+        await writer.append(b"4")
+        await writer.close()
+        await s.once()
+        some += [int(record.payload) async for record in reader]
+        assert some == [1, 2, 3, 4]
+        async with asyncio.timeout(PATIENCE_S * 2):
+            await follower
+        assert followed == some
+
+    scene(play)
+
+
+def test_a_read_goes_on_when_the_ledger_is_replaced_before_it_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The read ended there, without a record and without an error."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        await s.once()
+        (former,) = await s.target.segments(NAME)
+        await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        client, replaced = s.bench.client, False
+        open_ledger = client.open_ledger
+
+        async def late(ledger_id: int, **how: Any) -> Any:
+            nonlocal replaced
+            if ledger_id == former.ledger_id and not replaced:
+                replaced = True
+                await s.once()
+            return await open_ledger(ledger_id, **how)
+
+        monkeypatch.setattr(client, "open_ledger", late)
+        assert await s.numbers(s.target) == [1, 2, 3]
+        assert replaced
+        writer.abandon()
+
+    scene(play)
+
+
 def test_a_query_of_spark_goes_on_when_the_ledger_is_replaced() -> None:
     """It took the copy for another stream: it failed, or read all records again."""
 

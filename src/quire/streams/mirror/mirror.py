@@ -14,8 +14,9 @@ more.
 A client cannot continue the ledger of another client. A new driver therefore begins the followed
 ledger again, and replaces the former ledger once the new one has as many entries as readers can see
 in the former. The former ledger is deleted without being closed. A reader then finds the new ledger
-of the segment, and continues after what it has read. (A closed ledger would mean to the reader that
-the segment ends.)
+of the segment, and continues after what it has read. (Readers of earlier versions take the end of a
+closed ledger for the end of the segment. Autorecovery closes the ledger if its writer is gone and a
+bookie is lost, so present readers wait until the segment is completed.)
 """
 
 from __future__ import annotations
@@ -541,8 +542,8 @@ class Mirror:
             return  # no ledger was being followed: the whole segment is copied instead
         assert self._claim is not None
         assert tail.named
-        # A copy that ends elsewhere stays open, because readers take the end of a closed ledger for
-        # the end of the segment.
+        # A copy that ends elsewhere stays open, because readers of earlier versions take the end of
+        # a closed ledger for the end of the segment.
         if tail.entries - 1 != last or await tail.writer.close() != last:
             raise StreamDamagedError(
                 f"the copy of segment {completed.lssn} of stream {self.name} "
