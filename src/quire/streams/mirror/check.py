@@ -236,7 +236,8 @@ async def last_shown(
     """Return the last entry of the source's segment that readers of the copy can see already.
 
     `partial` is the copy's segment in progress. Returns -1 if readers see no entry, or if the
-    ledger of `partial` is of no use because it is closed or is a copy of another ledger.
+    ledger of `partial` is a copy of another ledger. A closed ledger counts like an open one: what
+    it has must not disappear from the copy either.
     """
     if partial is None or partial.lssn != segment.lssn:
         return -1
@@ -245,7 +246,7 @@ async def last_shown(
     async with await target.client.open_ledger(
         partial.ledger_id, password=target.password
     ) as reader:
-        return -1 if reader.ledger_closed else reader.last_add_confirmed
+        return reader.last_add_confirmed
 
 
 async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:
