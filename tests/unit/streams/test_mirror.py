@@ -613,6 +613,25 @@ def test_segments_that_were_truncated_before_they_were_copied_are_a_gap() -> Non
     scene(play)
 
 
+def test_a_copy_without_truncation_keeps_a_partial_segment_that_the_source_truncated() -> None:
+    """A copy without a completed segment was said to have no gap, and its records were dropped."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        await s.once()
+        await writer.close()
+        await s.write(3)
+        await s.source.truncate(NAME, DLSN(2, 0, 0))
+        with pytest.raises(StreamGapError, match="truncated segments 1 to 1") as raised:
+            await s.once()
+        assert "what the copy has of segment 1" in str(raised.value.remedy)
+        assert await s.numbers(s.target) == [1, 2]
+        await s.once(on_gap="skip")
+        assert await s.numbers(s.target) == [3]
+
+    scene(play)
+
+
 def test_a_segment_in_progress_that_the_source_dropped_is_dropped_in_the_copy() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)

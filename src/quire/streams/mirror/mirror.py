@@ -324,7 +324,7 @@ class Mirror:
         self._drop_tail()
         await self.keep()
         if not self._truncation and self._on_gap != "skip":
-            check_gap(self.name, segments, self.last)
+            check_gap(self.name, segments, self.last, self.partial)
         partial = self.partial
         if partial is not None and _numbered(segments, partial.lssn) is None:
             await delete_allocated(self.target.client, self._to, self._claim)
