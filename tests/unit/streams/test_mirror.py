@@ -632,6 +632,25 @@ def test_a_copy_without_truncation_keeps_a_partial_segment_that_the_source_trunc
     scene(play)
 
 
+def test_a_copy_without_truncation_keeps_the_beginning_of_a_segment_that_it_had() -> None:
+    """The copy of the completed segment was truncated like that of the source."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        third = await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        await writer.close()
+        await s.source.truncate(NAME, third)
+        assert await s.numbers(s.source) == [3]
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2, 3]
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2, 3]
+
+    scene(play)
+
+
 def test_a_segment_in_progress_that_the_source_dropped_is_dropped_in_the_copy() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)

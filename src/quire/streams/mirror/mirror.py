@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from quire._runtime.retry import Backoff, Retry
@@ -345,6 +345,18 @@ class Mirror:
             **{name: self._settings[name] for name in names},
         }
 
+    def _completed_copy(self, segment: StreamSegment, ledger_id: int) -> StreamSegment:
+        """Return a completed segment of the source as the copy stores it.
+
+        If the copy keeps what the source truncates, it keeps the records that it had before.
+        """
+        copy, partial = copy_of(segment, ledger_id), self.partial
+        had_it = partial is not None and partial.lssn == segment.lssn
+        if had_it and not self._truncation and copy.truncation is Truncation.PARTIAL:
+            status = copy.status & ~Truncation.PARTIAL
+            return replace(copy, status=status, min_active_entry_id=0, min_active_slot_id=0)
+        return copy
+
     async def _copy_sealed(self, segments: Sequence[StreamSegment]) -> None:
         part = segments[:SEGMENTS_AT_ONCE]
         answers = await self._answers(part)
@@ -361,7 +373,7 @@ class Mirror:
                     "cluster with `quire ledger show`. If it has lost entries, give up this "
                     f"segment and all before it: truncate the source before {segment.lssn + 1}:0:0",
                 )
-            copies.append(copy_of(segment, answer["ledger"]))
+            copies.append(self._completed_copy(segment, answer["ledger"]))
         await self._carry_marks()
         try:
             await self._publish(copies)
@@ -551,7 +563,7 @@ class Mirror:
                 remedy="Run the replication again: it copies the segment anew. If the error "
                 "returns, report it",
             )
-        copy = copy_of(completed, tail.writer.ledger_id)
+        copy = self._completed_copy(completed, tail.writer.ledger_id)
         await self._to.change(self._claim, complete=copy)
         self.copied.segments += 1
         self.last, self.partial, self.tail = copy.lssn, None, None
