@@ -988,6 +988,44 @@ def test_a_copy_that_fails_leaves_no_ledger() -> None:
     scene(play)
 
 
+def test_a_ledger_that_was_named_without_an_answer_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a run that never reached the store again deleted it as unused."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        stop = asyncio.Event()
+        stop.set()
+        mirror = s.mirror(stop=stop, patience_s=0.0)
+        tree, down = mirror._to.tree, False
+        commit = tree.commit
+
+        async def committed(*operations: Operation) -> list[Any]:
+            nonlocal down
+            if not down:
+                done = await commit(*operations)
+                down = any("inprogress" in operation.path for operation in operations)
+                if not down:
+                    return done
+            raise MetadataUnavailableError("the answer was lost")
+
+        monkeypatch.setattr(tree, "commit", committed)
+        with pytest.raises(MetadataUnavailableError):
+            await mirror.run()
+        assert down
+        monkeypatch.setattr(tree, "commit", commit)
+        await mirror.close()
+        assert await s.numbers(s.target) == [1, 2]
+        await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2, 3]
+        writer.abandon()
+
+    scene(play)
+
+
 def test_a_ledger_that_was_created_for_a_lost_claim_is_deleted() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)

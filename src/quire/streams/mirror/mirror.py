@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.units import end_text
 from quire.client import LedgerReader, LedgerWriter
+from quire.codec.distributedlog.name import decode_number
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
 from quire.errors import (
@@ -599,11 +600,23 @@ class Mirror:
         """
         if self._claim is not None:
             try:
-                await free_allocated(self.target.client, self._to, self._claim)
+                await self._free_unnamed(self._claim)
                 if self.copied.segments:
                     await self._leftovers.sweep(self._to, self._claim)
             except QuireError:
                 pass  # the next run deletes it
+
+    async def _free_unnamed(self, claim: WriterClaim) -> None:
+        """Delete the allocated ledger, unless the copy's segment in progress names it by now.
+
+        The answer to the transaction that names it may have been lost. The node is therefore
+        changed first: that fails if anything has changed since the last answer.
+        """
+        if claim.allocated == NO_LEDGER:
+            return
+        ledger_id = decode_number(claim.allocated, self._to.paths.allocation)
+        await self._to.free_allocation(claim)
+        await delete_insisting(self.target.client, ledger_id)
 
 
 def _numbered(segments: Sequence[StreamSegment], lssn: int) -> StreamSegment | None:
