@@ -561,6 +561,27 @@ def test_marks_of_producers_are_carried_before_the_entries() -> None:
 # -- what the source truncated ----------------------------------------------------------------
 
 
+def test_producers_survive_in_the_copy_of_a_stream_that_is_truncated_to_its_end() -> None:
+    """The newest segment was copied without entries, and with it the numbers of the producers."""
+
+    async def play(s: Scene) -> None:
+        async with s.source.open_writer(NAME) as writer:
+            producer = await writer.producer("p")
+            for number in range(3):
+                await producer.append(b"%d" % number, number)
+            await writer.set_fencing_token("mine")
+        await s.source.truncate(NAME, DLSN(2, 0, 0))
+        await s.once()
+        assert await s.shape(s.target) == [(1, False, "TRUNCATED")]
+        async with s.target.open_writer(NAME) as writer:
+            producer = await writer.producer("p")
+            assert producer.last_sequence == 2
+            assert await producer.append(b"2", 2, token="mine") is None
+        assert await s.numbers(s.target) == []
+
+    scene(play)
+
+
 def test_the_copy_is_truncated_like_the_source() -> None:
     async def play(s: Scene) -> None:
         for number in (1, 2, 3):

@@ -335,14 +335,14 @@ class Mirror:
 
     # -- sealed segments ----------------------------------------------------------------------
 
-    def _piece(self, segment: StreamSegment) -> Piece:
+    def _piece(self, segment: StreamSegment, *, empty: bool = False) -> Piece:
         assert self._claim is not None
         names = ("ensemble_size", "write_quorum", "ack_quorum", "digest")
         return {
             "ledger": segment.ledger_id,
             "path": self._to.paths.stream,
             "life": self._claim.life_id,
-            "empty": segment.truncation is Truncation.TRUNCATED,
+            "empty": empty,
             **{name: self._settings[name] for name in names},
         }
 
@@ -360,7 +360,7 @@ class Mirror:
 
     async def _copy_sealed(self, segments: Sequence[StreamSegment]) -> None:
         part = segments[:SEGMENTS_AT_ONCE]
-        answers = await self._answers(part)
+        answers = await self._answers(part, await self._are_empty(part, segments[-1]))
         copies = []
         for segment, answer in zip(part, answers, strict=True):
             found = await self.target.client.ledger_metadata(answer["ledger"])
@@ -399,13 +399,30 @@ class Mirror:
             if ledger_id not in named:
                 await delete_insisting(self.target.client, ledger_id)
 
-    async def _answers(self, part: Sequence[StreamSegment]) -> list[Piece]:
+    async def _are_empty(self, part: Sequence[StreamSegment], newest: StreamSegment) -> list[bool]:
+        """Return for each segment whether its copy is to be empty, because it is truncated.
+
+        The newest one may hold the only state of the producers and the fencing token, even if it is
+        truncated. It is copied with its entries if these are used and its ledger exists.
+        """
+        empty = [segment.truncation is Truncation.TRUNCATED for segment in part]
+        if empty[-1] and part[-1] is newest and await self._from.has_marks():
+            try:
+                await self.source.client.ledger_metadata(newest.ledger_id)
+            except NoSuchLedgerError:
+                return empty
+            empty[-1] = False
+        return empty
+
+    async def _answers(self, part: Sequence[StreamSegment], empty: Sequence[bool]) -> list[Piece]:
         """Copy the ledgers of these segments, and return the result of `copy_ledger` for each.
+
+        `empty` says for each segment whether its copy is to be empty.
 
         While the stream is followed, small segments are copied in this process. A Spark job would
         take longer, and further segments would be completed meanwhile.
         """
-        pieces = [self._piece(segment) for segment in part]
+        pieces = [self._piece(segment, empty=one) for segment, one in zip(part, empty, strict=True)]
         source, target = self.source, self.target
         if self._stop.is_set() or await stored_bytes(source.client, part) > DIRECT_BYTES_MAX:
             return await self._copy(pieces)
