@@ -672,6 +672,31 @@ def test_a_copy_without_truncation_keeps_the_beginning_of_a_segment_that_it_had(
     scene(play)
 
 
+def test_a_copy_is_not_truncated_like_another_stream_that_just_got_the_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(s: Scene) -> None:
+        for number in (1, 2, 3):
+            await s.write(number)
+        mirror = await s.once(truncation=True)
+        segments = mirror._from.segments
+
+        async def of_another(*which: Any) -> list[StreamSegment]:
+            await s.source.delete_stream(NAME)
+            await s.source.create_stream(NAME)
+            for number in (4, 5, 6):
+                await s.write(number)
+            await s.source.truncate(NAME, DLSN(3, 0, 0))
+            return await segments(*which)
+
+        monkeypatch.setattr(mirror._from, "segments", of_another)
+        with pytest.raises(StreamDivergedError):
+            await mirror.keep()
+        assert await s.numbers(s.target) == [1, 2, 3]
+
+    scene(play)
+
+
 def test_a_segment_in_progress_that_the_source_dropped_is_dropped_in_the_copy() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)

@@ -306,13 +306,13 @@ class Mirror:
         """
         if self._claim is None:
             return  # the copy may not exist yet
+        life = self._claim.life
+        segments = await self._from.segments() if self.last and self._truncation else []
+        # Checked after the segments were read, so that they are not those of another stream.
         await check_origin(self._to, await origin_of(self.source, self.name))
-        if not self.last:
-            return
-        segments = await self._from.segments()
-        if self._truncation and segments:
+        if segments:
             oldest = min(oldest_position(segments), segments[-1].first_dlsn)
-            if await truncate(self._to, oldest):
+            if await truncate(self._to, oldest, life=life):
                 await free(self.target.client, self._to)
 
     async def _give_up(self, segments: Sequence[StreamSegment]) -> None:
