@@ -330,6 +330,112 @@ def test_a_stop_within_a_ledger_that_the_source_has_closed_leaves_the_copy_open(
     scene(play)
 
 
+async def close_too_early(s: Scene) -> None:
+    """Close the ledger of the copy's segment in progress, as autorecovery does without a writer."""
+    (partial,) = await s.target.segments(NAME)
+    async with await s.bench.client.open_ledger(partial.ledger_id, recover=True) as ledger:
+        assert ledger.ledger_closed
+
+
+def test_readers_get_the_rest_of_a_copy_whose_ledger_was_closed_too_early() -> None:
+    """They took the end of the ledger for the end of the segment, and skipped what came later."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        await s.once()
+        followed: list[int] = []
+
+        async def follow() -> None:
+            async for record in s.target.open_reader(NAME, follow=True):
+                followed.append(int(record.payload))
+                if len(followed) == 4:
+                    return
+
+        follower = asyncio.ensure_future(follow())
+        reader = await s.target.open_reader(NAME)
+        some = [int(record.payload) async for record in reader]
+        await close_too_early(s)
+        await asyncio.sleep(LAC_KNOWN_S)
+        some += [int(record.payload) async for record in reader]
+        assert some == [1, 2]
+        await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        some += [int(record.payload) async for record in reader]
+        assert some == [1, 2, 3]
+        await writer.append(b"4")
+        await writer.close()
+        await s.once()
+        some += [int(record.payload) async for record in reader]
+        assert some == [1, 2, 3, 4]
+        async with asyncio.timeout(PATIENCE_S * 2):
+            await follower
+        assert followed == some
+
+    scene(play)
+
+
+def test_a_ledger_that_was_closed_too_early_stays_until_another_one_has_as_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A replication that ended soon after it had begun left a copy with fewer records."""
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        await s.once()
+        await close_too_early(s)
+        await writer.append(b"20")
+        await asyncio.sleep(LAC_KNOWN_S)
+        next_run = Mirror._next
+
+        async def then_stop(self: Mirror, *which: Any) -> EntryRun | None:
+            run = await next_run(self, *which)
+            if run is not None and run.first >= 4:
+                s.stop.set()
+            return run
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Mirror, "_next", then_stop)
+            async with s.following():
+                await s.stop.wait()
+        assert await s.numbers(s.target) == list(range(20))
+        await s.once()
+        assert await s.numbers(s.target) == list(range(21))
+        writer.abandon()
+
+    scene(play)
+
+
+def test_a_read_goes_on_when_the_ledger_is_replaced_before_it_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The read ended there, without a record and without an error."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        await s.once()
+        (former,) = await s.target.segments(NAME)
+        await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        client, replaced = s.bench.client, False
+        open_ledger = client.open_ledger
+
+        async def late(ledger_id: int, **how: Any) -> Any:
+            nonlocal replaced
+            if ledger_id == former.ledger_id and not replaced:
+                replaced = True
+                await s.once()
+            return await open_ledger(ledger_id, **how)
+
+        monkeypatch.setattr(client, "open_ledger", late)
+        assert await s.numbers(s.target) == [1, 2, 3]
+        assert replaced
+        writer.abandon()
+
+    scene(play)
+
+
 def test_a_spark_query_continues_after_the_ledger_is_replaced() -> None:
     """The query once mistook the copy for another stream. It failed, or read all records again."""
 
@@ -381,7 +487,7 @@ def test_last_shown_returns_the_last_entry_that_readers_of_the_copy_see() -> Non
         assert await last_shown(s.target, NAME, partial, original) >= 1
         async with await client.open_ledger(partial.ledger_id, recover=True):
             pass
-        assert await last_shown(s.target, NAME, partial, original) == -1  # It is closed.
+        assert await last_shown(s.target, NAME, partial, original) >= 1  # It is closed.
         await client.delete_ledger(partial.ledger_id)
         assert await source_of(client, NAME, partial) is None
         writer.abandon()
@@ -455,6 +561,27 @@ def test_producer_marks_are_copied_before_the_entries() -> None:
 # -- what the source truncated ----------------------------------------------------------------
 
 
+def test_producers_survive_in_the_copy_of_a_stream_that_is_truncated_to_its_end() -> None:
+    """The newest segment was copied without entries, and with it the numbers of the producers."""
+
+    async def play(s: Scene) -> None:
+        async with s.source.open_writer(NAME) as writer:
+            producer = await writer.producer("p")
+            for number in range(3):
+                await producer.append(b"%d" % number, number)
+            await writer.set_fencing_token("mine")
+        await s.source.truncate(NAME, DLSN(2, 0, 0))
+        await s.once()
+        assert await s.shape(s.target) == [(1, False, "TRUNCATED")]
+        async with s.target.open_writer(NAME) as writer:
+            producer = await writer.producer("p")
+            assert producer.last_sequence == 2
+            assert await producer.append(b"2", 2, token="mine") is None
+        assert await s.numbers(s.target) == []
+
+    scene(play)
+
+
 def test_the_copy_is_truncated_like_the_source() -> None:
     async def play(s: Scene) -> None:
         for number in (1, 2, 3):
@@ -503,6 +630,69 @@ def test_segments_that_were_truncated_before_they_were_copied_are_a_gap() -> Non
         assert shape == [(1, False, "ACTIVE"), (3, False, "TRUNCATED"), (4, False, "ACTIVE")]
         empty = (await s.target.segments(NAME))[1]
         assert (await s.bench.client.ledger_metadata(empty.ledger_id)).last_entry_id == -1
+
+    scene(play)
+
+
+def test_a_copy_without_truncation_keeps_a_partial_segment_that_the_source_truncated() -> None:
+    """A copy without a completed segment was said to have no gap, and its records were dropped."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        await s.once()
+        await writer.close()
+        await s.write(3)
+        await s.source.truncate(NAME, DLSN(2, 0, 0))
+        with pytest.raises(StreamGapError, match="truncated segments 1 to 1") as raised:
+            await s.once()
+        assert "what the copy has of segment 1" in str(raised.value.remedy)
+        assert await s.numbers(s.target) == [1, 2]
+        await s.once(on_gap="skip")
+        assert await s.numbers(s.target) == [3]
+
+    scene(play)
+
+
+def test_a_copy_without_truncation_keeps_the_beginning_of_a_segment_that_it_had() -> None:
+    """The copy of the completed segment was truncated like that of the source."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        third = await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        await writer.close()
+        await s.source.truncate(NAME, third)
+        assert await s.numbers(s.source) == [3]
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2, 3]
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2, 3]
+
+    scene(play)
+
+
+def test_a_copy_is_not_truncated_like_another_stream_that_just_got_the_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(s: Scene) -> None:
+        for number in (1, 2, 3):
+            await s.write(number)
+        mirror = await s.once(truncation=True)
+        segments = mirror._from.segments
+
+        async def of_another(*which: Any) -> list[StreamSegment]:
+            await s.source.delete_stream(NAME)
+            await s.source.create_stream(NAME)
+            for number in (4, 5, 6):
+                await s.write(number)
+            await s.source.truncate(NAME, DLSN(3, 0, 0))
+            return await segments(*which)
+
+        monkeypatch.setattr(mirror._from, "segments", of_another)
+        with pytest.raises(StreamDivergedError):
+            await mirror.keep()
+        assert await s.numbers(s.target) == [1, 2, 3]
 
     scene(play)
 
@@ -840,6 +1030,44 @@ def test_a_copy_that_fails_leaves_no_ledger() -> None:
         with pytest.raises(QuireError):
             await copy_ledger(client, client, piece, b"", b"")
         assert await s.bench.ledgers() == before
+
+    scene(play)
+
+
+def test_a_ledger_that_was_named_without_an_answer_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a run that never reached the store again deleted it as unused."""
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(1, 2, open_=True)
+        stop = asyncio.Event()
+        stop.set()
+        mirror = s.mirror(stop=stop, patience_s=0.0)
+        tree, down = mirror._to.tree, False
+        commit = tree.commit
+
+        async def committed(*operations: Operation) -> list[Any]:
+            nonlocal down
+            if not down:
+                done = await commit(*operations)
+                down = any("inprogress" in operation.path for operation in operations)
+                if not down:
+                    return done
+            raise MetadataUnavailableError("the answer was lost")
+
+        monkeypatch.setattr(tree, "commit", committed)
+        with pytest.raises(MetadataUnavailableError):
+            await mirror.run()
+        assert down
+        monkeypatch.setattr(tree, "commit", commit)
+        await mirror.close()
+        assert await s.numbers(s.target) == [1, 2]
+        await writer.append(b"3")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2, 3]
+        writer.abandon()
 
     scene(play)
 

@@ -20,6 +20,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.statemachine import Dictionary
+from quire.streams.objects.format import BUCKET_KEY
 from quire.streams.objects.objects import Objects
 from quire.streams.statemachine.durable_dict import (
     NESTING_MAX,
@@ -109,6 +110,46 @@ def test_a_snapshot_makes_room_in_a_stream_that_is_full() -> None:
                     await d.leader.snapshot()
             async with await open_dict(b.streams, "d") as d:
                 await d.set("n", reached + 1)
+
+    run(scene)
+
+
+class Sum:
+    """A machine that returns its own buffer as its snapshot."""
+
+    def __init__(self) -> None:
+        self.state = bytearray(1)
+
+    def apply(self, command: bytes) -> None:
+        self.state[0] += len(command)
+
+    def snapshot(self) -> bytes:
+        return self.state
+
+    def restore(self, state: bytes) -> None:
+        self.state[:] = state
+
+
+def test_commands_during_a_snapshot_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were in the snapshot, and were applied again after it."""
+
+    async def scene(b: Bench) -> None:
+        leader = await lead(b.streams, "m", Sum())
+        await leader.execute(b"1")
+        create_ledger = b.client.create_ledger
+
+        async def later(**how: Any) -> Any:
+            if BUCKET_KEY in how["custom"]:
+                await leader.execute(b"2")
+            return await create_ledger(**how)
+
+        monkeypatch.setattr(b.client, "create_ledger", later)
+        await leader.snapshot()
+        await leader.close()
+        follower = await follow(b.streams, "m", machine := Sum())
+        await follower.wait_applied(2)
+        await follower.close()
+        assert machine.state == bytes([2])
 
     run(scene)
 

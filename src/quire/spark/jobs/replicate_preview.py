@@ -183,7 +183,7 @@ async def _preview(
         last, partial = await look_at_copy(copies.client, copy, source.metadata(name))
     segments = await source.segments(name)
     if not truncation and on_gap != "skip":
-        check_gap(name, segments, last)
+        check_gap(name, segments, last, partial)
     todo = lacking(segments, last)
     if copies is not None and last and truncation and segments:
         oldest = min(oldest_position(segments), segments[-1].first_dlsn)

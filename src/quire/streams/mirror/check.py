@@ -216,18 +216,30 @@ def lacking(segments: Sequence[StreamSegment], last: int) -> list[StreamSegment]
     return [s for s in todo if s.truncation is not Truncation.TRUNCATED or s is given_up[-1]]
 
 
-def check_gap(name: str, segments: Sequence[StreamSegment], last: int) -> None:
+def check_gap(
+    name: str, segments: Sequence[StreamSegment], last: int, partial: StreamSegment | None = None
+) -> None:
     """Raise StreamGapError if the source truncated segments before they were copied.
 
-    `last` is the number of the copy's newest completed segment. A copy without one has no gap.
+    `last` is the number of the copy's newest completed segment, and `partial` its segment in
+    progress. A copy without both has no gap.
     """
     readable = [s for s in segments if s.truncation is not Truncation.TRUNCATED]
+    gone = max((s.lssn for s in segments if s.truncation is Truncation.TRUNCATED), default=0)
     if last and readable and readable[0].lssn > last + 1:
-        raise StreamGapError(
-            f"stream {name} has a gap: the source truncated segments {last + 1} to "
-            f"{readable[0].lssn - 1} before they were copied to the target",
-            remedy="Replicate with on_gap='skip' (`--skip-gaps`) to continue after them",
-        )
+        first, gone = last + 1, readable[0].lssn - 1
+    elif partial is not None and partial.lssn <= gone:
+        first = partial.lssn
+    else:
+        return
+    remedy = "Replicate with on_gap='skip' (`--skip-gaps`) to continue after them"
+    if partial is not None:
+        remedy += f". That drops what the copy has of segment {partial.lssn}: read it there first"
+    raise StreamGapError(
+        f"stream {name} has a gap: the source truncated segments {first} to {gone} before they "
+        "were copied to the target",
+        remedy=remedy,
+    )
 
 
 async def last_shown(
@@ -236,7 +248,8 @@ async def last_shown(
     """Return the last entry of the source's segment that readers of the copy can see already.
 
     `partial` is the copy's segment in progress. Returns -1 if readers see no entry, or if the
-    ledger of `partial` is of no use because it is closed or is a copy of another ledger.
+    ledger of `partial` is a copy of another ledger. A closed ledger counts like an open one: what
+    it has must not disappear from the copy either.
     """
     if partial is None or partial.lssn != segment.lssn:
         return -1
@@ -245,7 +258,7 @@ async def last_shown(
     async with await target.client.open_ledger(
         partial.ledger_id, password=target.password
     ) as reader:
-        return -1 if reader.ledger_closed else reader.last_add_confirmed
+        return reader.last_add_confirmed
 
 
 async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:

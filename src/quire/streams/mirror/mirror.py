@@ -14,8 +14,9 @@ more.
 A client cannot continue the ledger of another client. A new driver therefore begins the followed
 ledger again, and replaces the former ledger once the new one has as many entries as readers can see
 in the former. The former ledger is deleted without being closed. A reader then finds the new ledger
-of the segment, and continues after what it has read. (A closed ledger would mean to the reader that
-the segment ends.)
+of the segment, and continues after what it has read. (Readers of earlier versions take the end of a
+closed ledger for the end of the segment. Autorecovery closes the ledger if its writer is gone and a
+bookie is lost, so present readers wait until the segment is completed.)
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.units import end_text
 from quire.client import LedgerReader, LedgerWriter
+from quire.codec.distributedlog.name import decode_number
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
 from quire.errors import (
@@ -304,13 +306,13 @@ class Mirror:
         """
         if self._claim is None:
             return  # the copy may not exist yet
+        life = self._claim.life
+        segments = await self._from.segments() if self.last and self._truncation else []
+        # Checked after the segments were read, so that they are not those of another stream.
         await check_origin(self._to, await origin_of(self.source, self.name))
-        if not self.last:
-            return
-        segments = await self._from.segments()
-        if self._truncation and segments:
+        if segments:
             oldest = min(oldest_position(segments), segments[-1].first_dlsn)
-            if await truncate(self._to, oldest):
+            if await truncate(self._to, oldest, life=life):
                 await free(self.target.client, self._to)
 
     async def _give_up(self, segments: Sequence[StreamSegment]) -> None:
@@ -323,7 +325,7 @@ class Mirror:
         self._drop_tail()
         await self.keep()
         if not self._truncation and self._on_gap != "skip":
-            check_gap(self.name, segments, self.last)
+            check_gap(self.name, segments, self.last, self.partial)
         partial = self.partial
         if partial is not None and _numbered(segments, partial.lssn) is None:
             await delete_allocated(self.target.client, self._to, self._claim)
@@ -333,20 +335,32 @@ class Mirror:
 
     # -- sealed segments ----------------------------------------------------------------------
 
-    def _piece(self, segment: StreamSegment) -> Piece:
+    def _piece(self, segment: StreamSegment, *, empty: bool = False) -> Piece:
         assert self._claim is not None
         names = ("ensemble_size", "write_quorum", "ack_quorum", "digest")
         return {
             "ledger": segment.ledger_id,
             "path": self._to.paths.stream,
             "life": self._claim.life_id,
-            "empty": segment.truncation is Truncation.TRUNCATED,
+            "empty": empty,
             **{name: self._settings[name] for name in names},
         }
 
+    def _completed_copy(self, segment: StreamSegment, ledger_id: int) -> StreamSegment:
+        """Return a completed segment of the source as the copy stores it.
+
+        If the copy keeps what the source truncates, it keeps the records that it had before.
+        """
+        copy, partial = copy_of(segment, ledger_id), self.partial
+        had_it = partial is not None and partial.lssn == segment.lssn
+        if had_it and not self._truncation and copy.truncation is Truncation.PARTIAL:
+            status = copy.status & ~Truncation.PARTIAL
+            return replace(copy, status=status, min_active_entry_id=0, min_active_slot_id=0)
+        return copy
+
     async def _copy_sealed(self, segments: Sequence[StreamSegment]) -> None:
         part = segments[:SEGMENTS_AT_ONCE]
-        answers = await self._answers(part)
+        answers = await self._answers(part, await self._are_empty(part, segments[-1]))
         copies = []
         for segment, answer in zip(part, answers, strict=True):
             found = await self.target.client.ledger_metadata(answer["ledger"])
@@ -360,7 +374,7 @@ class Mirror:
                     "cluster with `quire ledger show`. If it has lost entries, give up this "
                     f"segment and all before it: truncate the source before {segment.lssn + 1}:0:0",
                 )
-            copies.append(copy_of(segment, answer["ledger"]))
+            copies.append(self._completed_copy(segment, answer["ledger"]))
         await self._carry_marks()
         try:
             await self._publish(copies)
@@ -385,13 +399,30 @@ class Mirror:
             if ledger_id not in named:
                 await delete_insisting(self.target.client, ledger_id)
 
-    async def _answers(self, part: Sequence[StreamSegment]) -> list[Piece]:
+    async def _are_empty(self, part: Sequence[StreamSegment], newest: StreamSegment) -> list[bool]:
+        """Return for each segment whether its copy is to be empty, because it is truncated.
+
+        The newest one may hold the only state of the producers and the fencing token, even if it is
+        truncated. It is copied with its entries if these are used and its ledger exists.
+        """
+        empty = [segment.truncation is Truncation.TRUNCATED for segment in part]
+        if empty[-1] and part[-1] is newest and await self._from.has_marks():
+            try:
+                await self.source.client.ledger_metadata(newest.ledger_id)
+            except NoSuchLedgerError:
+                return empty
+            empty[-1] = False
+        return empty
+
+    async def _answers(self, part: Sequence[StreamSegment], empty: Sequence[bool]) -> list[Piece]:
         """Copy the ledgers of these segments, and return the result of `copy_ledger` for each.
+
+        `empty` says for each segment whether its copy is to be empty.
 
         While the stream is followed, small segments are copied in this process. A Spark job would
         take longer, and further segments would be completed meanwhile.
         """
-        pieces = [self._piece(segment) for segment in part]
+        pieces = [self._piece(segment, empty=one) for segment, one in zip(part, empty, strict=True)]
         source, target = self.source, self.target
         if self._stop.is_set() or await stored_bytes(source.client, part) > DIRECT_BYTES_MAX:
             return await self._copy(pieces)
@@ -541,8 +572,8 @@ class Mirror:
             return  # no ledger was being followed: the whole segment is copied instead
         assert self._claim is not None
         assert tail.named
-        # A copy that ends elsewhere stays open, because readers take the end of a closed ledger for
-        # the end of the segment.
+        # A copy that ends elsewhere stays open, because readers of earlier versions take the end of
+        # a closed ledger for the end of the segment.
         if tail.entries - 1 != last or await tail.writer.close() != last:
             raise StreamDamagedError(
                 f"the copy of segment {completed.lssn} of stream {self.name} "
@@ -550,7 +581,7 @@ class Mirror:
                 remedy="Run the replication again: it copies the segment anew. If the error "
                 "returns, report it",
             )
-        copy = copy_of(completed, tail.writer.ledger_id)
+        copy = self._completed_copy(completed, tail.writer.ledger_id)
         await self._to.change(self._claim, complete=copy)
         self.copied.segments += 1
         self.last, self.partial, self.tail = copy.lssn, None, None
@@ -586,11 +617,23 @@ class Mirror:
         """
         if self._claim is not None:
             try:
-                await free_allocated(self.target.client, self._to, self._claim)
+                await self._free_unnamed(self._claim)
                 if self.copied.segments:
                     await self._leftovers.sweep(self._to, self._claim)
             except QuireError:
                 pass  # the next run deletes it
+
+    async def _free_unnamed(self, claim: WriterClaim) -> None:
+        """Delete the allocated ledger, unless the copy's segment in progress names it by now.
+
+        The answer to the transaction that names it may have been lost. The node is therefore
+        changed first: that fails if anything has changed since the last answer.
+        """
+        if claim.allocated == NO_LEDGER:
+            return
+        ledger_id = decode_number(claim.allocated, self._to.paths.allocation)
+        await self._to.free_allocation(claim)
+        await delete_insisting(self.target.client, ledger_id)
 
 
 def _numbered(segments: Sequence[StreamSegment], lssn: int) -> StreamSegment | None:

@@ -198,7 +198,7 @@ class StreamReader:
                     async for batch in batches:
                         yield batch
                         self._check_open()
-                if self._at_the_end(segment):
+                if self._at_the_end(segment, listed):
                     return
 
     def close(self) -> None:
@@ -245,12 +245,14 @@ class StreamReader:
     def _done(self) -> bool:
         return self.ended or (self._end is not None and self._at >= self._end)
 
-    def _at_the_end(self, segment: StreamSegment) -> bool:
+    def _at_the_end(self, segment: StreamSegment, listed: SegmentList) -> bool:
         """Return whether the position is in the segment in progress, where this reader stops.
 
-        This is always False with `follow`.
+        This is always False with `follow`, and if the list has been read again meanwhile and says
+        something else about the segment.
         """
-        return not self._follow and segment.in_progress and self._at.lssn == segment.lssn
+        ends = not self._follow and segment.in_progress and self._at.lssn == segment.lssn
+        return ends and self._segment_of(listed) == segment
 
     @property
     def _at(self) -> DLSN:
@@ -351,10 +353,26 @@ class StreamReader:
             if self._tell(gap):
                 yield gap
             return
-        if closed and not (segment.in_progress and last < 0):
+        if closed and segment.in_progress:
+            await self._leave_in_progress(segment, last, listed)
+        elif closed:
             self._position = segment.first_dlsn.next_segment()
-        elif closed and self._follow:
-            # Nothing was ever written to this segment, so its number is assigned again.
+
+    async def _leave_in_progress(
+        self, segment: StreamSegment, last: int, listed: SegmentList
+    ) -> None:
+        """Move on after the closed ledger of a segment in progress, or wait for its completion.
+
+        Only the list says that a segment has ended. If the ledger of a copy is closed too early, as
+        autorecovery does when its writer is gone, the replication gives the segment another ledger
+        with more entries. If nothing was written to the ledger, the number is assigned again.
+        """
+        await listed.look()
+        if self._segment_of(listed) != segment:
+            return  # it was completed, or has another ledger
+        if last >= 0 and listed.segments[-1] != segment:
+            self._position = segment.first_dlsn.next_segment()
+        elif self._follow:
             await listed.changed()
 
     def _read_ahead(self, segment: StreamSegment, listed: SegmentList) -> None:

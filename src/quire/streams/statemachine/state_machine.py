@@ -377,8 +377,9 @@ class Leader(_Replica[ResultT]):
         """
         async with self._busy:
             await self.confirm()
-            state, applied = self.machine.snapshot(), self.applied
-            position = self._position
+            # The machine may return a buffer that further commands change while it is stored.
+            state = payload_bytes(self.machine.snapshot(), "a snapshot")
+            position, applied = self._position, self.applied
             # Another stream may get the name at any time, so the life is that of the writer.
             claim, settings = self._writer._claim, self._writer.settings
             metadata = {
