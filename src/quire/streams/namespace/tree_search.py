@@ -8,7 +8,12 @@ from heapq import heapify, heappop, heappush
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.distributedlog.name import PARTITION, is_reserved, may_name_stream
+from quire.codec.distributedlog.name import (
+    PARTITION,
+    is_reserved,
+    may_lead_to_stream,
+    may_name_stream,
+)
 from quire.codec.distributedlog.namespace_binding import is_binding
 from quire.errors import (
     MetadataDeniedError,
@@ -46,9 +51,9 @@ async def walk(
 ) -> AsyncGenerator[tuple[str, list[str]], None]:
     """Yield the nodes at `tops` and all nodes below them, each with the names of its children.
 
-    The walk does not enter nodes with reserved names, in which namespaces and streams store their
-    own data, or the roots of ledgers. The names of children include the reserved ones. The walk is
-    depth-first, so that memory is bounded by the siblings along one path. Raises
+    The walk does not enter the nodes in which namespaces and streams store their own data, or the
+    roots of ledgers. The names of children include all nodes. The walk is depth-first, so that
+    memory is bounded by the siblings along one path. Raises
     MetadataDeniedError if a node may not be read. With `past_denied`, such a node counts as a node
     without children.
     """
@@ -70,7 +75,7 @@ async def walk(
             if set(names) >= LEDGERS_ROOT_SIGNS and await _has_layout(tree, path, past_denied):
                 continue
             yield path, names
-            todo += [f"{path}/{name}" for name in names if not is_reserved(name)]
+            todo += [f"{path}/{name}" for name in names if may_lead_to_stream(name)]
 
 
 async def _has_layout(tree: Tree, path: str, past_denied: bool) -> bool:

@@ -21,7 +21,7 @@ from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
-from quire.codec.distributedlog.name import PARTITION
+from quire.codec.distributedlog.name import HIDDEN, PARTITION
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     LedgerError,
@@ -260,6 +260,8 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
     stream = custom.get(STREAM_KEY, b"").decode(errors="replace")
     if not stream.startswith("/") or not 0 <= metadata.ctime_ms <= before_ms:
         return None
+    if f"/{HIDDEN}/" in f"{stream}/":
+        return None  # earlier versions wrote such streams, which are not looked for
     job = custom.get(JOB_KEY, b"").decode(errors="replace")
     return StreamOrphan(ledger_id, stream, metadata.ctime_ms, max(metadata.length, 0), job)
 
