@@ -18,7 +18,7 @@ from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
-from quire.streams.namespace.namespace import open_namespace
+from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.namespace.tree_search import namespace_sizes, namespaces
 from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
@@ -262,6 +262,41 @@ def test_ledgers_of_names_that_earlier_versions_allowed_are_no_orphans() -> None
             await abandoned_ledger(made, stream)
         ledger_id = await abandoned_ledger(made, "/acme/test/near/.quired")
         assert [one.ledger_id for one in await find_orphans(made.client, 0)] == [ledger_id]
+
+    run(scene)
+
+
+def test_the_streams_of_a_namespace_among_ledgers_keep_their_ledgers() -> None:
+    """Another program has made the namespace. The search leaves out the root of the ledgers."""
+
+    async def scene(made: Bench) -> None:
+        tree = made.client.metadata.tree
+        await tree.make_path("/cluster/ledgers/available")
+        await tree.make_path("/cluster/ledgers/LAYOUT", LAYOUT)
+        binding = NamespaceBinding.of_one("localhost:2181", "/cluster/ledgers").to_bytes()
+        await tree.make_path("/cluster/ledgers/streams/.quire")
+        await tree.commit(Put("/cluster/ledgers/streams", binding))
+        streams = Namespace(made.client, "/cluster/ledgers/streams", {}, b"")
+        async with streams, streams.open_writer("a", create=True) as writer:
+            await writer.append(b"0")
+        assert await find_orphans(made.client, 0) == []
+        ledger_id = await abandoned_ledger(made, "/cluster/a")
+        assert [one.ledger_id for one in await find_orphans(made.client, 0)] == [ledger_id]
+
+    run(scene)
+
+
+def test_namespaces_with_the_names_of_nodes_of_a_ledgers_root_hide_no_ledgers() -> None:
+    """The node of a bound namespace has a value, as the node LAYOUT of ledgers has."""
+
+    async def scene(made: Bench) -> None:
+        tree = made.client.metadata.tree
+        binding = NamespaceBinding.of_one("localhost:2181", "/ledgers").to_bytes()
+        await tree.make_path("/acme/LAYOUT", binding)
+        await tree.make_path("/acme/available", binding)
+        await written(made, "a")
+        assert await find_orphans(made.client, 0) == []
+        assert await namespaces(made.client) == ["/acme/LAYOUT", "/acme/available", "/acme/test"]
 
     run(scene)
 
