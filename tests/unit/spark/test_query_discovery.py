@@ -13,6 +13,7 @@ from quire.spark.streams.offsets import Offsets, StreamOffset
 from quire.spark.streams.options import StreamReadOptions
 from quire.spark.streams.query import StreamQuery
 from quire.streams import DLSN
+from tests.support.streams import Bench, run
 
 
 class _Streams:
@@ -118,3 +119,49 @@ async def test_a_position_that_cannot_be_stored_does_not_end_the_query(
     reached = dict.fromkeys(("a", "b"), StreamOffset(DLSN(1, 0, 0)))
     await query.commit(Offsets("c", "/streams", reached))
     assert stored == ["b"]
+
+
+def test_a_query_that_starts_again_knows_the_streams_that_it_has_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its server of the metadata store was behind, so the stream seemed to be another one."""
+
+    async def scene(made: Bench) -> None:
+        given = {"metadata": "sqlite:////x", "namespace": "/acme/test", "stream": "s"}
+        options = StreamReadOptions.parse(given, environ={})
+        tree = made.client.metadata.tree
+        former: list[str] = []
+        async with made.streams.open_writer("s", create=True) as writer:
+            for number in range(3):
+                await writer.append(b"%d" % number)
+                await writer.roll()
+                former = former or await tree.children("/acme/test/s/<default>/ledgers")
+        query = StreamQuery(made.client, options)
+        await query.open()
+        start = await query.initial()
+        end = await query.latest(start, limited=False, wait=False)
+        assert end is not None
+        assert end.streams["s"].position == DLSN(4, 0, 0)
+        await query.close()
+
+        children, sync = tree.children, tree.sync
+        behind = True
+
+        async def late(path: str) -> list[str]:
+            return former if behind and path.endswith("/ledgers") else await children(path)
+
+        async def caught_up() -> None:
+            nonlocal behind
+            behind = False
+            await sync()
+
+        monkeypatch.setattr(tree, "children", late)
+        monkeypatch.setattr(tree, "sync", caught_up)
+        query = StreamQuery(made.client, options)
+        await query.open()
+        assert await query.latest(end, limited=False, wait=False) is None
+        [splits] = await query.splits(start, end, counts=False)
+        assert [split.origin.segment.lssn for split in splits] == [1, 2, 3]
+        await query.close()
+
+    run(scene)

@@ -18,10 +18,11 @@ from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
-from quire.streams.namespace.namespace import open_namespace
+from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.namespace.tree_search import namespace_sizes, namespaces
 from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
+from quire.streams.ownership.owners import find_claims
 from quire.streams.read.statistics import before_end, records_from, segment_statistics
 from quire.streams.write.segments import APPLICATION
 from tests.support.streams import Bench, run
@@ -232,6 +233,70 @@ def test_a_paused_writer_is_fenced_before_its_ledger_is_deleted() -> None:
         assert await delete_orphans(made.client, found) == []
         with pytest.raises(LedgerFencedError):
             await ledger.append(b"two")
+
+    run(scene)
+
+
+@pytest.mark.parametrize("name", ["orders/.tmp", "orders/.tmp/eu", "orders/..."])
+def test_the_ledgers_of_a_stream_with_a_hidden_part_are_no_orphans(name: str) -> None:
+    """The search did not enter nodes with a dot, so a deletion of orphans deleted the stream."""
+
+    async def scene(made: Bench) -> None:
+        await written(made, "plain")
+        await written(made, name)
+        await made.streams.rename_stream("plain", f"{name}-renamed")
+        assert await find_orphans(made.client, 0) == []
+        [first, *_] = await made.streams.segments(f"{name}-renamed")
+        claims = await find_claims(made.client, [first.ledger_id])
+        assert [claim.name for claim in claims[first.ledger_id]] == [
+            f"stream {name}-renamed in namespace /acme/test"
+        ]
+        assert await namespace_sizes(made.client) == {"/acme/test": 2}
+
+    run(scene)
+
+
+def test_ledgers_of_names_that_earlier_versions_allowed_are_no_orphans() -> None:
+    async def scene(made: Bench) -> None:
+        for stream in ("/acme/test/near/.quire", "/acme/test/near/.quire/topics/t"):
+            await abandoned_ledger(made, stream)
+        ledger_id = await abandoned_ledger(made, "/acme/test/near/.quired")
+        assert [one.ledger_id for one in await find_orphans(made.client, 0)] == [ledger_id]
+
+    run(scene)
+
+
+def test_the_streams_of_a_namespace_among_ledgers_keep_their_ledgers() -> None:
+    """Another program has made the namespace. The search leaves out the root of the ledgers."""
+
+    async def scene(made: Bench) -> None:
+        tree = made.client.metadata.tree
+        await tree.make_path("/cluster/ledgers/available")
+        await tree.make_path("/cluster/ledgers/LAYOUT", LAYOUT)
+        binding = NamespaceBinding.of_one("localhost:2181", "/cluster/ledgers").to_bytes()
+        await tree.make_path("/cluster/ledgers/streams/.quire")
+        await tree.commit(Put("/cluster/ledgers/streams", binding))
+        streams = Namespace(made.client, "/cluster/ledgers/streams", {}, b"")
+        async with streams, streams.open_writer("a", create=True) as writer:
+            await writer.append(b"0")
+        assert await find_orphans(made.client, 0) == []
+        ledger_id = await abandoned_ledger(made, "/cluster/a")
+        assert [one.ledger_id for one in await find_orphans(made.client, 0)] == [ledger_id]
+
+    run(scene)
+
+
+def test_namespaces_with_the_names_of_nodes_of_a_ledgers_root_hide_no_ledgers() -> None:
+    """The node of a bound namespace has a value, as the node LAYOUT of ledgers has."""
+
+    async def scene(made: Bench) -> None:
+        tree = made.client.metadata.tree
+        binding = NamespaceBinding.of_one("localhost:2181", "/ledgers").to_bytes()
+        await tree.make_path("/acme/LAYOUT", binding)
+        await tree.make_path("/acme/available", binding)
+        await written(made, "a")
+        assert await find_orphans(made.client, 0) == []
+        assert await namespaces(made.client) == ["/acme/LAYOUT", "/acme/available", "/acme/test"]
 
     run(scene)
 

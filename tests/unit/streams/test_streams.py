@@ -62,6 +62,7 @@ from quire.streams.read.positions import (
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
 from quire.streams.read.segment_list import LIST_AGAIN_S
+from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.segments import Segments, SegmentWriter
 from quire.streams.write.writer import StreamWriter
 from quire.streams.write.writer_task import GIVE_UP_S
@@ -445,6 +446,38 @@ def test_records_that_wait_for_a_roll_go_to_the_open_segment_if_no_ledger_can_be
                 await rolling
             await writer.append(b"last")
         assert len(await b.read("s")) == len(appends) + 2
+
+    run(scene)
+
+
+def test_a_roll_ends_if_the_writer_ends_between_its_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for ever if there was no segment when it began."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.set_fencing_token("former")
+        await writer.roll()
+        segments, begun = writer._segments, asyncio.Event()
+        begin = segments.begin
+
+        async def beginning(entry: PendingEntry) -> None:
+            begun.set()
+            await begin(entry)
+
+        async def refused(*, at_once: bool) -> None:
+            b.world.loop.call_later(0.001, writer.abandon)
+            raise NotEnoughBookiesError("no bookie fits")
+
+        monkeypatch.setattr(segments, "begin", beginning)
+        monkeypatch.setattr(segments, "check_next", refused)
+        waiting = asyncio.ensure_future(writer.set_fencing_token("t", expect="former"))
+        await begun.wait()
+        async with asyncio.timeout(GIVE_UP_S):  # simulated
+            with pytest.raises(StreamClosedError, match="was abandoned"):
+                await writer.roll()
+        await asyncio.gather(waiting, return_exceptions=True)
 
     run(scene)
 

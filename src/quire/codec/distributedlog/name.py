@@ -43,6 +43,14 @@ def is_reserved(name: str) -> bool:
     return name.startswith((".", "<"))
 
 
+def may_lead_to_stream(part: str) -> bool:
+    """Return whether a part of a stream's name after the first can be this.
+
+    Such a part may begin with ".", although the whole name may not.
+    """
+    return part != HIDDEN and not part.startswith("<")
+
+
 def stream_name(name: str) -> str:
     """Return the name of a stream without a leading slash.
 

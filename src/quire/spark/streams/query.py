@@ -106,6 +106,9 @@ class StreamQuery:
             self.client, options.namespace, password=options.password
         )
         self._cluster = await self.client.metadata.instance_id()
+        # The checkpoint may be newer than what this session's server of the store knows. The stream
+        # would then seem to be another one, which has not reached the positions of the checkpoint.
+        await self.client.metadata.tree.sync()
 
     async def close(self) -> None:
         """Stop following the streams, and close the namespace."""

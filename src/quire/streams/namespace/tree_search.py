@@ -8,7 +8,12 @@ from heapq import heapify, heappop, heappush
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.distributedlog.name import PARTITION, is_reserved, may_name_stream
+from quire.codec.distributedlog.name import (
+    PARTITION,
+    is_reserved,
+    may_lead_to_stream,
+    may_name_stream,
+)
 from quire.codec.distributedlog.namespace_binding import is_binding
 from quire.errors import (
     MetadataDeniedError,
@@ -42,13 +47,17 @@ OTHERS = ("/zookeeper", VALUES_ROOT)
 
 
 async def walk(
-    tree: Tree, tops: Iterable[str], *, past_denied: bool = False
+    tree: Tree,
+    tops: Iterable[str],
+    *,
+    past_denied: bool = False,
+    left_out: list[str] | None = None,
 ) -> AsyncGenerator[tuple[str, list[str]], None]:
     """Yield the nodes at `tops` and all nodes below them, each with the names of its children.
 
-    The walk does not enter nodes with reserved names, in which namespaces and streams store their
-    own data, or the roots of ledgers. The names of children include the reserved ones. The walk is
-    depth-first, so that memory is bounded by the siblings along one path. Raises
+    The walk does not enter the nodes in which namespaces and streams store their own data, or the
+    roots of ledgers, whose paths are added to `left_out`. The names of children include all nodes.
+    The walk is depth-first, so that memory is bounded by the siblings along one path. Raises
     MetadataDeniedError if a node may not be read. With `past_denied`, such a node counts as a node
     without children.
     """
@@ -68,15 +77,18 @@ async def walk(
         piece, todo = todo[-NODES_AT_ONCE:], todo[:-NODES_AT_ONCE]
         for path, names in zip(piece, await each(piece, children)):
             if set(names) >= LEDGERS_ROOT_SIGNS and await _has_layout(tree, path, past_denied):
+                if left_out is not None:
+                    left_out.append(path)
                 continue
             yield path, names
-            todo += [f"{path}/{name}" for name in names if not is_reserved(name)]
+            todo += [f"{path}/{name}" for name in names if may_lead_to_stream(name)]
 
 
 async def _has_layout(tree: Tree, path: str, past_denied: bool) -> bool:
     """Return whether the node `LAYOUT` below a path is that of a cluster's ledgers."""
     try:
-        return bool((await tree.read(f"{path}/LAYOUT")).value)
+        value = (await tree.read(f"{path}/LAYOUT")).value
+        return bool(value) and not is_binding(value)  # a namespace may have this name
     except NoSuchKeyError:
         return False  # deleted since its parent was read
     except MetadataDeniedError:

@@ -21,7 +21,7 @@ from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
-from quire.codec.distributedlog.name import PARTITION
+from quire.codec.distributedlog.name import HIDDEN, PARTITION
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     LedgerError,
@@ -260,6 +260,8 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
     stream = custom.get(STREAM_KEY, b"").decode(errors="replace")
     if not stream.startswith("/") or not 0 <= metadata.ctime_ms <= before_ms:
         return None
+    if f"/{HIDDEN}/" in f"{stream}/":
+        return None  # earlier versions wrote such streams, which are not looked for
     job = custom.get(JOB_KEY, b"").decode(errors="replace")
     return StreamOrphan(ledger_id, stream, metadata.ctime_ms, max(metadata.length, 0), job)
 
@@ -277,9 +279,16 @@ class _Place:
     named: set[int] = field(default_factory=set)
     """The ledgers that segments and allocations, or the lists of datasets, name."""
     skipped: list[Skipped] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """The paths below which streams were not looked for, because they are roots of ledgers.
+
+    Another program may have a namespace there.
+    """
 
     def is_orphan(self, orphan: StreamOrphan) -> bool:
-        return not self.skipped and orphan.ledger_id not in self.named
+        if self.skipped or orphan.ledger_id in self.named:
+            return False
+        return not any(orphan.stream.startswith(f"{path}/") for path in self.left_out)
 
 
 def _top(orphan: StreamOrphan) -> str:
@@ -306,7 +315,7 @@ async def _named(tree: Tree, top: str) -> _Place:
     """Return the ledgers that the streams below the path `top` name, and the unreadable streams."""
     found = _Place()
     with skipping(f"the streams below {top}", found.skipped, UsageError):
-        async with aclosing(walk(tree, [top])) as nodes:
+        async with aclosing(walk(tree, [top], left_out=found.left_out)) as nodes:
             async for path, names in nodes:
                 if PARTITION not in names:
                     continue

@@ -218,8 +218,8 @@ class WriterTask:
                 await self.segments.check_next(at_once=False)
             if self.segments.open is not segment:
                 return
-            if self.failure is not None:
-                raise self.failure.with_traceback(None)
+        if self.failure is not None:  # the task has ended, and would complete nothing
+            raise self.failure.with_traceback(None)
         if self._rolled is None:
             if not self._queue and self.segments.open is None:
                 return
