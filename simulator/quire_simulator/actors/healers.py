@@ -37,7 +37,12 @@ from quire_simulator.knobs.drawing import drawn_settings
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.metadata.store import MemoryStore
-from quire_simulator.plans.faults import BETWEEN_TWO, DIRECTORY_KINDS, REPLACEMENT_KINDS
+from quire_simulator.plans.faults import (
+    BETWEEN_TWO,
+    DIRECTORY_KINDS,
+    DISK_ERROR_KINDS,
+    REPLACEMENT_KINDS,
+)
 from quire_simulator.plans.plans import HealerPlan
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.world.stage import POLL_S, Stage
@@ -160,6 +165,7 @@ class HealInvariants:
             bookie_id(f.target)
             for f in stage.plan.schedule
             if f.kind in (*DIRECTORY_KINDS, *REPLACEMENT_KINDS)
+            or (f.kind in DISK_ERROR_KINDS and stage.plan.directories > 1)
         }
         """Bookies that miss a directory at some time during the run."""
         self._wrap()

@@ -108,6 +108,8 @@ LOAD_KINDS = ("crash in load", "stop in load")
 """Faults that end a slowly starting bookie before it has loaded its log."""
 DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
 """Faults of one data directory of a bookie that has several."""
+DISK_ERROR_KINDS = ("fsync fails", "fsync fails, crash", "write fails")
+"""Errors of a disk, which end a directory of a bookie that has several."""
 REPLACEMENT_KINDS = ("replace directory", "replace good directory", "old disk comes back")
 """Replacements of disks of bookie-0. The first kind damages it."""
 ROLLBACK_KINDS = ("roll directory back",)
