@@ -20,7 +20,7 @@ POSITION = ("segment", "entry", "slot")
 
 @dataclass(frozen=True, slots=True)
 class FoundPlace:
-    """What the files say about a place."""
+    """The result of a search for a place in the files."""
 
     position: DLSN | None = None
     """The first record that is certainly not before the place, or None if there is none."""
