@@ -152,6 +152,7 @@ def test_a_time_bound_keeps_records_of_unknown_time(
         writer.roll()
         time.sleep(0.002)
         moment = f"time:{datetime.now(UTC).isoformat()}"
+        time.sleep(0.002)  # Times of records are whole milliseconds.
         writer.append(b"y", txid=41)
         writer.roll()
         everything = facts(streams, name)
