@@ -45,7 +45,7 @@ OF_THIS_MACHINE = {
 LOCAL = {
     **OF_THIS_MACHINE,
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 """The settings of `local_session`, which also make shuffles small and let the JVM start quickly."""
 
