@@ -433,6 +433,8 @@ class NotEnoughBookiesError(LedgerError):
 
     code = -6
     outcome_known = False
+    reason: str = ""
+    """What a writer lacks, as a clause of its own. Empty for other errors of this class."""
 
 
 class WriteError(LedgerError):

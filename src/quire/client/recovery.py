@@ -166,12 +166,9 @@ class LedgerRecovery:
             ) from error
         except NotEnoughBookiesError as error:
             # It comes from the session that writes back, and speaks of a writer.
-            why = str(error.args[0]).removeprefix(
-                f"the writer of ledger {self.ledger_id} gave up, because "
-            )
             raise RecoveryError(
                 f"ledger {self.ledger_id} cannot be recovered now, because its last entries cannot "
-                f"be written back: {why}",
+                f"be written back: {error.reason or error.args[0]}",
                 ledger_id=self.ledger_id,
                 causes=error.causes,
                 remedy=f"Nothing is lost. {error.remedy}",

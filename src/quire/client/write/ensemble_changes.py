@@ -489,13 +489,15 @@ class EnsembleChanges:
         else:
             what, remedy = "the metadata has no room to replace", "Start these bookies again"
             why = self._no_room.args[0]
-        return NotEnoughBookiesError(
-            f"the writer of ledger {session.ledger_id} gave up, because {what} "
-            f"{some_of(lost.values(), NAMES_MAX)}{tried}{why}",
+        reason = f"{what} {some_of(lost.values(), NAMES_MAX)}{tried}{why}"
+        nobody = NotEnoughBookiesError(
+            f"the writer of ledger {session.ledger_id} gave up, because {reason}",
             ledger_id=session.ledger_id,
             causes=session.causes,
             remedy=f"{remedy}, then open the ledger with recovery",
         )
+        nobody.reason = reason
+        return nobody
 
 
 def fail_with_defect(session: ChangingSession, error: Exception) -> None:
