@@ -176,6 +176,13 @@ def later_json(
     return ""
 
 
+DAMAGED_JSON = (
+    AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError, UsageError,
+)  # fmt: skip
+"""The errors of decoding a JSON value that is not as it was stored. It may hold numbers like 1e999,
+and any nesting."""
+
+
 # -- metadata ---------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ from quire.client.datasets.schema import (
     decode_schema,
     schema_value,
 )
-from quire.errors import LaterMetadataError, MetadataError, UsageError, later_json
+from quire.errors import DAMAGED_JSON, LaterMetadataError, MetadataError, UsageError, later_json
 
 FORMAT = 1
 TYPED_FORMAT = 2
@@ -71,10 +71,6 @@ CONDEMNED_MAX = 1_000
 """The number of ledgers that one compare-and-swap condemns."""
 HEAD_REMEDY = "Restore the metadata store from a backup, which sets back the whole cluster"
 """The remedy for a damaged head. An overwrite would forget which ledgers are being deleted."""
-_DAMAGED = (
-    AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError, UsageError,
-)  # fmt: skip
-"""The errors of decoding JSON that is not as it was stored. It may hold a number like 1e999."""
 CHUNK_REMEDY = (
     "Publish the dataset again with `overwrite`, or restore the metadata store from a backup, "
     "which sets back the whole cluster"
@@ -238,7 +234,7 @@ def decode_head(name: str, data: bytes) -> Head:
             condemned=tuple(int(ledger_id) for ledger_id in value["condemned"]),
             schema=schema,
         )
-    except _DAMAGED as error:
+    except DAMAGED_JSON as error:
         raise _not_understood(what, error, HEAD_REMEDY) from error
 
 
@@ -258,7 +254,7 @@ def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, .
     value = _load(what, data, CHUNK_REMEDY)
     try:
         ledgers = _ledgers(what, value["ledgers"], _typed(value))
-    except _DAMAGED as error:
+    except DAMAGED_JSON as error:
         raise _not_understood(what, error, CHUNK_REMEDY) from error
     if len(ledgers) != chunk.ledgers or chunk_id_digest(data) != chunk.chunk_id.split("-")[-1]:
         raise MetadataError(
@@ -367,7 +363,7 @@ def _dump(value: object) -> bytes:
 def _load(what: str, data: bytes, remedy: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
-    except _DAMAGED as error:
+    except DAMAGED_JSON as error:
         raise _not_understood(what, error, remedy) from error
     if not isinstance(value, dict):
         raise _not_understood(what, "it is not a JSON object", remedy)

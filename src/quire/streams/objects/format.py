@@ -24,7 +24,14 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from quire._runtime.units import counted
-from quire.errors import LaterMetadataError, MetadataError, UsageError, check_type, later_json
+from quire.errors import (
+    DAMAGED_JSON,
+    LaterMetadataError,
+    MetadataError,
+    UsageError,
+    check_type,
+    later_json,
+)
 
 FORMAT = 1
 _NAMES = ("ledger", "bytes", "chunk_bytes", "sha256", "ctime_ms", "metadata")
@@ -297,9 +304,7 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
             ctime_ms=int(value["ctime_ms"]),
             metadata={str(k): str(v) for k, v in value["metadata"].items()},
         )
-    except (
-        AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError, UsageError,
-    ) as error:  # fmt: skip
+    except DAMAGED_JSON as error:
         raise MetadataError(
             f"the head of object {name!r}, its node in the metadata store, cannot be decoded: "
             f"{error}",
