@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from quire.client import Client
-from quire.codec.distributedlog.name import stream_name
+from quire.codec.distributedlog.name import may_name_stream, stream_name
 from quire.codec.distributedlog.namespace_binding import NamespaceBinding, is_binding
 from quire.errors import (
     LaterMetadataError,
@@ -71,6 +71,14 @@ def other_data(path: str, uri: str, namespace: str = "") -> str | None:
     """
     roots = (one for one in _other_roots(uri) if not f"{namespace}/".startswith(f"{one}/"))
     return next((one for one in roots if f"{path}/".startswith(f"{one}/")), None)
+
+
+def may_be_stream(name: str, namespace: str, uri: str) -> bool:
+    """Return whether a node of this name below a namespace may be a stream, or lead to one.
+
+    The nodes of other data are no streams; see `other_data`.
+    """
+    return may_name_stream(name) and other_data(f"{namespace}/{name}", uri, namespace) is None
 
 
 @lru_cache(maxsize=16)

@@ -21,7 +21,7 @@ from quire.client import Client
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.compression import check_available
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream_name
+from quire.codec.distributedlog.name import StreamPaths, stream_name
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     ArgumentTypeError,
@@ -58,6 +58,7 @@ from quire.streams.namespace.binding import (
     binding_of,
     check_binding,
     check_new_path,
+    may_be_stream,
     namespace_path,
     other_data,
 )
@@ -333,10 +334,7 @@ class Namespace:
 
     async def _streams_in(self, namespace: str) -> list[str]:
         """Return the names of the streams in the namespace at a path."""
-
-        def taken(name: str) -> bool:
-            path, uri = f"{namespace}/{name}", self.client.metadata.uri
-            return other_data(path, uri, namespace) is not None
+        uri = self.client.metadata.uri
 
         async def exists(name: str) -> bool:
             return await self._tree.exists(StreamPaths(namespace, name).segments)
@@ -348,7 +346,7 @@ class Namespace:
             except NoSuchKeyError:
                 return []
             found = [f"{name}/{one}" if name else one for one in names]
-            return [one for one in found if may_name_stream(one) and not taken(one)]
+            return [one for one in found if may_be_stream(one, namespace, uri)]
 
         found: list[str] = []
         level = await below("")

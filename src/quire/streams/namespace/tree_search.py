@@ -12,7 +12,6 @@ from quire.codec.distributedlog.name import (
     PARTITION,
     is_reserved,
     may_lead_to_stream,
-    may_name_stream,
 )
 from quire.codec.distributedlog.namespace_binding import is_binding
 from quire.errors import (
@@ -23,7 +22,7 @@ from quire.errors import (
 )
 from quire.metadata.tree import Tree
 from quire.metadata.uri import VALUES_ROOT
-from quire.streams.namespace.binding import other_data
+from quire.streams.namespace.binding import may_be_stream
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.stored_settings import SETTINGS_NODE
 from quire.streams.topics.topic_metadata import StoredTopic, TopicMetadata
@@ -283,9 +282,7 @@ class _StreamsSearch:
         return [
             one
             for one in names
-            if may_name_stream(one)
-            and _leads_beyond(one, self._after)
-            and other_data(f"{path}/{one}", uri, path) is None
+            if _leads_beyond(one, self._after) and may_be_stream(one, path, uri)
         ]
 
     async def _topic(self, name: str) -> StoredTopic | None:
