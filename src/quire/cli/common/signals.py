@@ -64,6 +64,17 @@ def raising_signals(before: Callable[[], object], advice: str = "") -> Iterator[
             raise
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals of `NAMES` that ask this process to end.
+
+    SIGHUP is not among them if it is ignored, as under nohup: the end of a terminal must not end a
+    process that was started to outlive it. A script's background command ignores SIGINT, but
+    `kill -INT` is still how to stop it.
+    """
+    hung_up_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [one for one in NAMES if one != signal.SIGHUP or not hung_up_ignored]
+
+
 @contextmanager
 def stopping_signals() -> Iterator[threading.Event]:
     """Yield an event that the first signal of `NAMES` sets, so that an endless job can end cleanly.
@@ -80,10 +91,8 @@ def stopping_signals() -> Iterator[threading.Event]:
             stop.set()
             former.close()
 
-        for number in NAMES:
-            was = signal.getsignal(number)
-            # A script's background command ignores SIGINT, and `kill -INT` is still how to stop it.
-            if was is not None and (number != signal.SIGHUP or was is not signal.SIG_IGN):
+        for number in ending_signals():
+            if (was := signal.getsignal(number)) is not None:
                 former.callback(signal.signal, number, was)
                 signal.signal(number, end)
         yield stop

@@ -18,6 +18,7 @@ from quire._runtime.units import counted, does, some_of
 from quire.cli.common.groups import EXIT_ERROR, fail, say, warn
 from quire.cli.common.logs import export_choice, log_options
 from quire.cli.common.options import flag
+from quire.cli.common.signals import ending_signals
 from quire.cli.servers.http import TOKEN_BYTES, address_with_token, check_address
 from quire.errors import StartError
 
@@ -144,15 +145,8 @@ def local(
 
 
 def stop_on_signals(stopping: threading.Event) -> None:
-    """Set the event when a signal asks the process to end.
-
-    SIGHUP stays ignored if it is, as under nohup. Otherwise the end of a terminal would end a
-    cluster that was started to outlive it.
-    """
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
+    """Set the event when one of `ending_signals` arrives."""
+    for number in ending_signals():
         signal.signal(number, lambda number, frame: stopping.set())
 
 
