@@ -390,19 +390,23 @@ async def _bounds(
 ) -> tuple[DLSN, DLSN | None]:
     """Return the positions of `start` and `end`. The position of `end` is None if `end` is None."""
 
-    async def position(place: Start, find: Callable[[Start], Awaitable[DLSN]]) -> DLSN:
+    async def position(
+        place: Start, find: Callable[[Start], Awaitable[DLSN]], *, is_start: bool
+    ) -> DLSN:
         if isinstance(place, DLSN) or manifest is None or place == LATEST:
             return await find(place)
         if place == EARLIEST:
             return manifest.start
         filed = in_files(found, manifest.files, place)
         # Records that may be on both sides of the place are left out at neither end.
-        if filed.unsure is not None and find == view.find:
+        if filed.unsure is not None and is_start:
             return await _first_unsure(view, filed, place)
         return filed.position or max(await find(place), manifest.behind)
 
-    first = await position(start, view.find)
-    return first, None if end is None else await position(end, view.find_end)
+    first = await position(start, view.find, is_start=True)
+    if end is None:
+        return first, None
+    return first, await position(end, view.find_end, is_start=False)
 
 
 async def _first_unsure(view: Any, filed: FoundPlace, start: Start) -> DLSN:

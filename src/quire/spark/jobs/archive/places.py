@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import UsageError
@@ -77,7 +77,7 @@ class _TimeSearch:
     time_ms: int
     unsure: DLSN | None = None
     """The first record whose time is unknown after the last one that is before the time."""
-    passed: list[HistoryFile] = field(default_factory=list)
+    passed: HistoryFile | None = None
     """The last file that was passed, if its last records may have no time. It was not read yet."""
 
     def passes(self, file: HistoryFile) -> bool:
@@ -90,7 +90,7 @@ class _TimeSearch:
         if not known or max(known) >= self.time_ms:
             return False
         self.unsure = None
-        self.passed = [file] if min(times) < TIME_TXID_MIN else []
+        self.passed = file if min(times) < TIME_TXID_MIN else None
         return True
 
     def within(self, file: HistoryFile) -> FoundPlace | None:
@@ -109,8 +109,9 @@ class _TimeSearch:
         return FoundPlace(None, self.unsure)
 
     def _read_passed(self) -> None:
-        while self.passed:
-            for batch in self._batches(self.passed.pop()):
+        file, self.passed = self.passed, None
+        if file is not None:
+            for batch in self._batches(file):
                 self._add(batch)
 
     def _batches(self, file: HistoryFile) -> Iterator[pa.RecordBatch]:
