@@ -45,8 +45,8 @@ check: $(STAMP) ## check format, lint, types, folders, mutants, documents and ge
 	@$(BIN)/mypy
 	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/peers.py bench/processes.py bench/scale.py bench/segments.py bench/size.py bench/tailing.py bench/ui.py examples/*.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
-	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py tests/unit/project/test_folders.py tests/unit/project/test_maps.py
-	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
+	@$(BIN)/python -m pytest -q --no-header tests/unit/project/source/test_imports.py tests/unit/project/source/test_folders.py tests/unit/project/source/test_maps.py
+	@$(BIN)/python -m pytest -q --no-header tests/sim/tool/test_mutants.py --deselect tests/sim/tool/test_mutants.py::test_the_mutant_is_found
 	@$(BIN)/python scripts/check-docs
 	@$(BIN)/python scripts/make-blocking --check
 	@$(BIN)/python scripts/make-man --check

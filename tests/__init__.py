@@ -1,0 +1,1 @@
+"""The tests of Quire. `CONTRIBUTING.md` says what each folder holds, and how they are run."""

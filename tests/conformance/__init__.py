@@ -1,0 +1,1 @@
+"""Requirements for every metadata store, and what only one of them promises."""

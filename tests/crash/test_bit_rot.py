@@ -15,7 +15,7 @@ import pytest
 from quire.storage.read.reader import Reader
 from quire.storage.segment.segment import LOG_DIRECTORY
 from tests.sim.mutants.mutant import Apply
-from tests.sim.mutants.storage import a_damaged_copy_is_no_copy, lost_groups_are_not_missed
+from tests.sim.mutants.storage.storage import a_damaged_copy_is_no_copy, lost_groups_are_not_missed
 from tests.support.crash.crash_scripts import COMPACTS, DELETES, ROLLS
 from tests.support.crash.crash_sweep import Script, SideBySide
 from tests.support.storage.rot import sweep_rot

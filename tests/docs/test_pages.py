@@ -1,6 +1,6 @@
 """Every fenced block of every page is run as a reader would, and its output is compared.
 
-Blocks that need Spark are only read here. `tests/spark/test_pages.py` runs them.
+Blocks that need Spark are only read here. `tests/spark/setups/test_pages.py` runs them.
 """
 
 from __future__ import annotations

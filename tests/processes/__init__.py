@@ -1,0 +1,1 @@
+"""Commands and servers as real processes, and their faults."""

@@ -1,0 +1,1 @@
+"""Properties that Hypothesis examines, and models that the code is compared with."""

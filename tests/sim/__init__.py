@@ -1,0 +1,1 @@
+"""Whole clusters in the simulator, and the simulator itself."""

@@ -1,0 +1,1 @@
+"""The dashboard in Chromium: each page, and each action."""

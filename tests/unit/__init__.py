@@ -1,0 +1,1 @@
+"""One folder for each room of `src/quire`: tests in one process, most of them without sockets."""

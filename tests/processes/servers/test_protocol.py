@@ -39,7 +39,7 @@ def test_recorded_exchanges_of_apaches_bookie_match(cluster: LocalCluster) -> No
     """Every exchange recorded from a writable bookie with the default storage matches, byte for
     byte.
 
-    Exchanges with other kinds of bookies are in `tests/unit/bookie/test_bookie_v3.py`.
+    Exchanges with other kinds of bookies are in `tests/unit/bookie/protocol/test_bookie_v3.py`.
     """
     peers: dict[str, Peer] = {}
     tried = 0

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from tests.sim.mutants import (
-    answers,
-    autorecovery,
+from tests.sim.mutants.bookies import (
     bookie,
     byzantine,
-    calls,
-    connections,
-    damaged,
     directories,
     hostile,
-    index_cache,
-    items,
-    jobs,
     loading,
-    log_files,
-    metadata,
-    objects,
-    older_metadata,
-    publishing,
-    quorum,
-    racks,
-    reader,
-    recovery,
     replacements,
     resizing,
-    retention,
-    scrub,
-    space,
-    spark,
-    storage,
-    streams,
-    writer,
 )
+from tests.sim.mutants.clients import answers, calls, connections, quorum, reader, recovery, writer
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
+from tests.sim.mutants.replication import autorecovery, items, jobs, metadata, older_metadata, racks
+from tests.sim.mutants.storage import damaged, index_cache, log_files, scrub, space, storage
+from tests.sim.mutants.streams import objects, publishing, retention, spark, streams
 
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,

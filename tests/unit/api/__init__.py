@@ -1,0 +1,1 @@
+"""What users import: names, signatures, docstrings."""

@@ -1,0 +1,1 @@
+"""The calls without `await`, which are generated."""

@@ -1,0 +1,1 @@
+"""Streams that Java's DistributedLog and Quire write and read in turn."""

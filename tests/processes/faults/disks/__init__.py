@@ -1,0 +1,1 @@
+"""Faults of a bookie's disks and directories."""

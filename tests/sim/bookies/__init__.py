@@ -1,0 +1,1 @@
+"""Simulated bookies whose disks, directories and answers have faults."""

@@ -1,0 +1,1 @@
+"""Simulated clients: writers, readers and followers, and the connections below them."""

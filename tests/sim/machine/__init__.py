@@ -1,0 +1,1 @@
+"""The simulated machine: its loop, disk, network, workers, and power loss."""

@@ -1,0 +1,1 @@
+"""Defects of bookies, and against hostile ones."""

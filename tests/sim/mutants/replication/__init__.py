@@ -1,0 +1,1 @@
+"""Defects of autorecovery, operators' jobs and metadata."""

@@ -1,0 +1,1 @@
+"""Defects of streams, objects and Spark's commits."""

@@ -1,0 +1,1 @@
+"""Autorecovery, operators' jobs and metadata in simulated clusters."""

@@ -1,0 +1,1 @@
+"""Streams, topics and objects in simulated clusters."""

@@ -1,0 +1,1 @@
+"""The simulator as a tool: its plans, knobs, invariants, traces, mutants, and measurements."""

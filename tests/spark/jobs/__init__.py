@@ -1,0 +1,1 @@
+"""The jobs of `quire pipeline` on real clusters."""

@@ -1,0 +1,1 @@
+"""Ledgers, datasets and metadata as tables of Spark."""

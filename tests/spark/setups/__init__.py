@@ -1,0 +1,1 @@
+"""Spark in various setups: examples, notebooks, pages, other processes, earlier versions."""

@@ -1,0 +1,1 @@
+"""Streams and topics as source and sink of Spark."""

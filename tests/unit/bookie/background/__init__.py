@@ -1,0 +1,1 @@
+"""What a bookie does beside its requests: garbage collection, damage reports, orders."""

@@ -1,0 +1,1 @@
+"""The directories of a bookie: identity, losses, rollbacks, later versions."""

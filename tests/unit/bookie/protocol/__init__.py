@@ -1,0 +1,1 @@
+"""Requests and answers of a bookie, and the limits of its connections."""

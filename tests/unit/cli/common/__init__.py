@@ -1,0 +1,1 @@
+"""What all commands share: arguments, errors, input, output, questions and texts."""

@@ -1,0 +1,1 @@
+"""Commands that start Spark jobs, without Spark."""

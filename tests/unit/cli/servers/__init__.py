@@ -1,0 +1,1 @@
+"""Commands that start servers, and their configuration."""

@@ -1,0 +1,1 @@
+"""What a client knows of bookies: connections, health, addresses, placement."""

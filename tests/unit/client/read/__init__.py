@@ -1,0 +1,1 @@
+"""Readers and followers of ledgers."""

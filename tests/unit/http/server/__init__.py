@@ -1,0 +1,1 @@
+"""The HTTP server itself: requests, access, reference pages."""

@@ -1,0 +1,1 @@
+"""The documentation agrees with the source and with itself."""

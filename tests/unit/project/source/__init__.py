@@ -1,0 +1,1 @@
+"""Rules for the source: imports, folders, maps, errors, dependencies."""

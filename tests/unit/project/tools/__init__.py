@@ -1,0 +1,1 @@
+"""The tools of development: benchmarks, mutation testing, releases."""

@@ -1,0 +1,1 @@
+"""Audits, and what is at risk."""

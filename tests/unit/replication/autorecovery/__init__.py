@@ -1,0 +1,1 @@
+"""The auditor and the workers."""

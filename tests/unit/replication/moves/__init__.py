@@ -1,0 +1,1 @@
+"""Jobs of operators that copy ledgers."""

@@ -1,0 +1,1 @@
+"""The repair of single ledgers."""

@@ -1,0 +1,1 @@
+"""Parts of the jobs that need no JVM."""

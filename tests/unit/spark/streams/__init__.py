@@ -1,0 +1,1 @@
+"""Streams in Spark without a JVM."""

@@ -1,0 +1,1 @@
+"""Compaction, deletion, the scrub, and the repair of damage."""

@@ -1,0 +1,1 @@
+"""Inspection of the directories of a stopped bookie."""

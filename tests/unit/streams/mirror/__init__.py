@@ -1,0 +1,1 @@
+"""Copies of streams and topics in other clusters."""

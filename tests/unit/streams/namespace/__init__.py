@@ -1,0 +1,1 @@
+"""Streams in a namespace: their nodes, settings, lists, deletion and renaming."""

@@ -1,0 +1,1 @@
+"""Which stream, object or dataset a ledger belongs to."""

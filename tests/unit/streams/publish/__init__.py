@@ -1,0 +1,1 @@
+"""Batches that several processes publish to one stream."""

@@ -1,0 +1,1 @@
+"""Reading records, and figures about them."""

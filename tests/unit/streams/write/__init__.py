@@ -1,0 +1,1 @@
+"""Writing records: the lock of a stream, and successors of dead writers."""
