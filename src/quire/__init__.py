@@ -75,7 +75,7 @@ else:
     )
     __getattr__ = former_names(__name__, {"Suspect": "UnhealthyBookie"}, _present)
 
-# A library prints nothing unless the program asks for it (docs/guides/logging.md).
+# A library prints nothing unless the program asks for it (docs/guides/cluster/logging.md).
 logging.getLogger("quire").addHandler(logging.NullHandler())
 
 __version__ = "0.2.0"

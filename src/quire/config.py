@@ -92,7 +92,7 @@ class TlsServerConfig(CheckedSettings):
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig(CheckedSettings):
-    """The choice of bookies for what a client writes (docs/guides/placement.md)."""
+    """The choice of bookies for what a client writes (docs/guides/cluster/placement.md)."""
 
     policy: str = "rack-aware"
     """The placement policy: rack-aware, region-aware, zone-aware, local-first, any, or the name of

@@ -266,7 +266,7 @@ class ClusterNotInitialisedError(MetadataError):
 
     remedy = (
         "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
-        "correct the URI, or restore the store (docs/guides/disaster-recovery.md)"
+        "correct the URI, or restore the store (docs/guides/repair/disaster-recovery.md)"
     )
 
 
@@ -279,8 +279,8 @@ class MetadataWentBackError(MetadataError):
 
     remedy = (
         "`quire cluster gc status` names the bookies that refuse. Restore the newest "
-        "backup, find out what is missing (docs/guides/disaster-recovery.md), and only then let "
-        "the bookies resume with `quire cluster gc accept`"
+        "backup, find out what is missing (docs/guides/repair/disaster-recovery.md), and only then "
+        "let the bookies resume with `quire cluster gc accept`"
     )
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COOKBOOK = ROOT / "docs" / "guides" / "cookbook.md"
+COOKBOOK = ROOT / "docs" / "guides" / "programs" / "cookbook.md"
 PROGRAM = re.compile(r'(?<=^```python title=")(\w+\.py)"\n(.*?)(?=^```$)', re.MULTILINE | re.DOTALL)
 ELSEWHERE = {"demo.py"}
 """Programs that are no recipes: `make demo`."""

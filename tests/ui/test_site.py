@@ -20,7 +20,7 @@ PAGES = (
     "index.html",
     "tutorials/first-cluster.html",
     "guides/index.html",
-    "guides/deployment.html",
+    "guides/cluster/deployment.html",
     "reference/client.html",
     "reference/options.html",
     "explanation/replication.html",

@@ -1,8 +1,8 @@
 """The event log of a server: its type, the level of each event, and the two formats of its lines.
 
 An event has a name and fields. Code that logs events receives an `EventLog` as an argument, and
-does not know where the lines go. docs/guides/logging.md describes the formats and lists the events
-that are warnings or errors.
+does not know where the lines go. docs/guides/cluster/logging.md describes the formats and lists the
+events that are warnings or errors.
 """
 
 from __future__ import annotations

@@ -592,7 +592,7 @@ def connect(
         zookeeper: The client's identity in ZooKeeper, and the access to the nodes that it creates.
             By default both are taken from the environment (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: An OpenTelemetry tracer for spans of calls and batches (see
-            docs/guides/client-observability.md).
+            docs/guides/programs/client-observability.md).
         meter: An OpenTelemetry meter, which reports the metrics of the client (see the same page).
 
     Returns:

@@ -13,7 +13,7 @@
     frame.writeStream.format("quire").option("stream", "orders").option("writerId", "me").start()
     spark.read.format("quire").option("table", "segments").load()
 
-The guides `docs/guides/spark.md`, `spark-streaming.md` and `datasets.md` show how to use it.
+The guides `docs/guides/spark/spark.md`, `spark-streaming.md` and `datasets.md` show how to use it.
 `docs/reference/spark-options.md` lists every option and column, and the limits of Spark.
 """
 

@@ -1,7 +1,7 @@
 """The options of Spark's Kafka connector, and the options of Quire that replace them.
 
 A program that comes from Kafka has these names. The error for them says what to write instead.
-`docs/guides/spark-from-kafka.md` has both side by side.
+`docs/guides/spark/spark-from-kafka.md` has both side by side.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
         ...  # connect to cluster.uri
 
 pytest finds the fixtures `quire_cluster` and `quire_blocking_client`, and with pytest-asyncio
-`quire_client`, wherever Quire is installed. docs/guides/test-your-program.md shows how to use them.
+`quire_client`, wherever Quire is installed. docs/guides/programs/test-your-program.md shows how
+to use them.
 """
 
 from __future__ import annotations

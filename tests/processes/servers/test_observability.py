@@ -14,7 +14,7 @@ from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.slow
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "client-observability.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "programs" / "client-observability.md"
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 120
 

@@ -518,7 +518,7 @@ def found(pattern: str) -> set[str]:
 
 
 def test_the_guide_lists_every_event_with_its_level() -> None:
-    text = (ROOT / "docs/guides/client-observability.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guides/programs/client-observability.md").read_text(encoding="utf-8")
     table = text.partition("<!-- events -->")[2].partition("<!-- end -->")[0]
     listed = set(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
     told = {
@@ -536,7 +536,7 @@ def test_the_guide_lists_every_event_with_its_level() -> None:
 
 
 def test_the_guide_lists_every_span() -> None:
-    text = (ROOT / "docs/guides/client-observability.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guides/programs/client-observability.md").read_text(encoding="utf-8")
     listed = set()
     for row in re.findall(r"^\| (`quire\..*?) \|", text, re.MULTILINE):
         listed |= set(re.findall(r"`quire\.([\w.]+)`", row))

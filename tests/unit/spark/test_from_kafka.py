@@ -23,7 +23,7 @@ from quire.spark.options import (
 from quire.spark.streams.options import StreamReadOptions, TableOptions
 from quire.spark.streams.write_options import StreamWriteOptions
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "spark-from-kafka.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "spark" / "spark-from-kafka.md"
 KNOWN = {*READING, *STREAM_READING, *TABLE_READING, *WRITING, *STREAM_WRITING}
 KINDS: list[tuple[Callable[..., Any], Mapping[str, str]]] = [
     (ReadOptions.parse, {}),

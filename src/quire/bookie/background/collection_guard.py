@@ -75,7 +75,7 @@ async def check_cluster(
             f"bookie belongs to cluster {instance_id or '(none)'}: {unchanged}",
             remedy=(
                 "Check the metadata URI of the bookie. If the store was created again, "
-                "restore it from a backup (docs/guides/disaster-recovery.md)"
+                "restore it from a backup (docs/guides/repair/disaster-recovery.md)"
             ),
         )
 

@@ -358,7 +358,7 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
         raise CookieError(
             f"the directory {path} belongs to another cluster than the one at {uri}: {told}",
             remedy="Use the metadata URI of its cluster. If that store is lost or was created "
-            "again, restore it from a backup first (docs/guides/disaster-recovery.md): this "
+            "again, restore it from a backup first (docs/guides/repair/disaster-recovery.md): this "
             "directory may "
             "have the only copies of its entries. A new bookie of this cluster needs an empty "
             "directory",

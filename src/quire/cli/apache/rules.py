@@ -327,7 +327,8 @@ def resolver(asked: Asked) -> KeyOutcome:
     if name in RESOLVERS:
         return implied(f"{RESOLVERS[name]} sets the locations")
     return ignored(
-        "Quire has no such resolver: set `client.placement.locations` (docs/guides/placement.md)"
+        "Quire has no such resolver: set `client.placement.locations` "
+        "(docs/guides/cluster/placement.md)"
     )
 
 

@@ -3,7 +3,7 @@
 An event has a name and fields (`ledger`, `entry`, `bookie`, `outcome` and others). The message of
 the log record is `name key=value ...`. The record also has the name and the fields as attributes
 (`extra`), for JSON formatters such as `JsonFormatter`.
-docs/guides/client-observability.md lists the events. Nothing is logged for single entries.
+docs/guides/programs/client-observability.md lists the events. Nothing is logged for single entries.
 """
 
 from __future__ import annotations

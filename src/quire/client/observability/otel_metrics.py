@@ -2,7 +2,7 @@
 
 The metrics are those of `client.metrics()`, as observable instruments: they cost nothing until a
 reader of the program collects them. `opentelemetry-api` (the extra `otel`) is imported only if
-there is a meter. docs/guides/client-observability.md describes the names.
+there is a meter. docs/guides/programs/client-observability.md describes the names.
 
 All clients with the same meter share its instruments, which report the sum over these clients. The
 counts of a closed client stay in the sum, because a counter must not decrease. Those of a client

@@ -2,7 +2,7 @@
 
 Spans cover calls, batches and requests for many entries, never single entries. Without a tracer
 they cost next to nothing. `opentelemetry-api` (the extra `otel`) is imported only if there is a
-tracer. docs/guides/client-observability.md describes each span.
+tracer. docs/guides/programs/client-observability.md describes each span.
 
 The tracer, its exporters and its span processors are code of the program. An error of theirs breaks
 no call: the event loop's exception handler receives the first one, and the span is missing.

@@ -100,6 +100,7 @@ def decode(data: bytes) -> Layout:
     if len(parts) != 2 or not parts[1].isdecimal():
         raise MetadataError(
             f"the LAYOUT node of the cluster names no ledger manager: {data[:80]!r}",
-            remedy="Restore the node from a backup of ZooKeeper (docs/guides/disaster-recovery.md)",
+            remedy="Restore the node from a backup of ZooKeeper "
+            "(docs/guides/repair/disaster-recovery.md)",
         )
     return Layout(parts[0], int(parts[1]), format_version)

@@ -1,4 +1,4 @@
-"""The policies that come with Quire (docs/guides/placement.md).
+"""The policies that come with Quire (docs/guides/cluster/placement.md).
 
 All of them use bookies that failed recently, and second bookies on one host, only if no others are
 left. They choose at random among equals, in proportion to free disk space if that is configured.

@@ -63,8 +63,8 @@ OPEN_ATTEMPTS_MAX = 3
 
 MISSING_REMEDY = (
     "If the cluster is new, create it with `quire cluster init --metadata URI`. If it is not, "
-    "correct the URI, or restore the file or a backup of it (docs/guides/disaster-recovery.md): "
-    "the bookies still have their entries"
+    "correct the URI, or restore the file or a backup of it "
+    "(docs/guides/repair/disaster-recovery.md): the bookies still have their entries"
 )
 
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -366,7 +366,7 @@ class SqliteFile:
                 f"{counted(logged, 'byte')} with the newest changes of a cluster. Nothing was "
                 "changed",
                 remedy="Restore the file that this log belongs to. To use a backup instead "
-                "(docs/guides/disaster-recovery.md), move the log away first, and keep it",
+                "(docs/guides/repair/disaster-recovery.md), move the log away first, and keep it",
             )
         if instance_id is None:
             raise ClusterNotInitialisedError(
@@ -402,7 +402,7 @@ class SqliteFile:
                 f"next ledger id is {upcoming}, and was {self._next_ledger_id}. Nothing was "
                 "changed",
                 remedy="Put the newest state of the file back, find out what is missing "
-                "(docs/guides/disaster-recovery.md), and then restart this process",
+                "(docs/guides/repair/disaster-recovery.md), and then restart this process",
             )
         self._next_ledger_id = upcoming
 
@@ -426,8 +426,8 @@ class SqliteFile:
                 f"the metadata file {self.path} is damaged, so the list of ledgers may not be "
                 f"complete: {found}",
                 remedy="Stop all processes that use the file, and restore it from a backup "
-                "(docs/guides/disaster-recovery.md). A backup that was copied over a file in use "
-                "is mixed with its log",
+                "(docs/guides/repair/disaster-recovery.md). A backup that was copied over a file "
+                "in use is mixed with its log",
             )
 
     def _misfit(self, connection: sqlite3.Connection) -> str:
@@ -469,7 +469,7 @@ class SqliteFile:
             raise MetadataError(
                 f"the metadata file {self.path} has schema {schema_version}, which no version of "
                 "Quire has written",
-                remedy="Restore it from a backup (docs/guides/disaster-recovery.md)",
+                remedy="Restore it from a backup (docs/guides/repair/disaster-recovery.md)",
             )
         return True
 
@@ -656,7 +656,7 @@ def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireE
             f"the metadata file {path} is damaged, or it is not a SQLite file ({error})",
             remedy=(
                 "Correct the metadata URI if it names another file. Otherwise restore the "
-                "file from a backup (docs/guides/disaster-recovery.md)"
+                "file from a backup (docs/guides/repair/disaster-recovery.md)"
             ),
         )
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) and _is_read_only(path):

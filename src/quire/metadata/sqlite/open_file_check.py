@@ -95,7 +95,7 @@ class OpenFileCheck:
             f"{what} while the metadata file {self._path} was in use. {outcome}",
             remedy="Move the same file back to its path, with its -wal and -shm files, and it "
             "is used again. To use another file, such as a backup, stop all processes of the "
-            "cluster first (docs/guides/disaster-recovery.md)",
+            "cluster first (docs/guides/repair/disaster-recovery.md)",
         )
         if not after_commit:
             nothing_done(error)

@@ -258,7 +258,7 @@ class ZooKeeperRoot:
                 f"{self} now contains another cluster: its instance id is {found or 'missing'}, "
                 f"and was {self._instance_id}",
                 remedy="Find out who created it, and restore the data of the earlier cluster "
-                "(docs/guides/disaster-recovery.md). Then restart this process",
+                "(docs/guides/repair/disaster-recovery.md). Then restart this process",
             )
         self._instance_id = found
 
@@ -268,7 +268,7 @@ class ZooKeeperRoot:
             f"{self} contains no cluster",
             remedy="If the cluster is new, create it with `quire cluster init --metadata URI`. If "
             "it is not, correct the servers and the root in the URI, or restore ZooKeeper's data "
-            "(docs/guides/disaster-recovery.md): the bookies still have their entries",
+            "(docs/guides/repair/disaster-recovery.md): the bookies still have their entries",
         )
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:

@@ -355,8 +355,9 @@ class Values:
     def _remove_remedy(self) -> str:
         return (
             f"The node {self._base} contains the id of that cluster. If its nodes below the "
-            "ledgers root are lost, restore ZooKeeper's data (docs/guides/disaster-recovery.md). "
-            "For a new cluster use another root. Only if nobody needs the datasets and streams of "
+            "ledgers root are lost, restore ZooKeeper's data "
+            "(docs/guides/repair/disaster-recovery.md). For a new cluster use another root. "
+            "Only if nobody needs the datasets and streams of "
             f"the earlier cluster, run `deleteall {self._base}` in ZooKeeper's command line"
         )
 

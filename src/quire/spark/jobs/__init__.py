@@ -4,7 +4,7 @@
     cluster = ClusterOptions("zk+hierarchical://zk:2181/ledgers")
     result = offload(spark, cluster, "/shop", "orders", "/archive")
 
-`docs/guides/pipelines.md` is the guide, and `docs/reference/pipelines.md` lists the options.
+`docs/guides/spark/pipelines.md` is the guide, and `docs/reference/pipelines.md` lists the options.
 """
 
 from __future__ import annotations

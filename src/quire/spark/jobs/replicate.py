@@ -9,7 +9,7 @@ A copy has the same segments with the same entries, byte for byte, at the same p
 The bytes of completed segments pass through Spark's tasks. Those of segments in progress pass
 through the driver, and in a continuous run those of small completed segments as well. None pass
 through the JVM. Every record is in the copy once, whatever is killed: run the job again, and it
-continues. `docs/guides/pipelines-replicate.md` defines what "the same" means.
+continues. `docs/guides/spark/pipelines-replicate.md` defines what "the same" means.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from quire.metadata.zookeeper.kazoo_handler import QuietLogger
 from tests.support.cli import ALL
 
 ROOT = Path(__file__).resolve().parents[4]
-GUIDE = (ROOT / "docs" / "guides" / "logging.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guides" / "cluster" / "logging.md").read_text(encoding="utf-8")
 SOURCES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "src" / "quire").rglob("*.py")

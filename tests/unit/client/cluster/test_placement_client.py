@@ -38,7 +38,7 @@ from tests.support.waiting import until
 PATIENCE_S = 60
 SHORT_S = 0.05
 """The time limit of impossible requests."""
-GUIDE = Path(__file__).parents[4] / "docs" / "guides" / "placement-policy.md"
+GUIDE = Path(__file__).parents[4] / "docs" / "guides" / "cluster" / "placement-policy.md"
 
 
 class Cluster:
@@ -449,7 +449,7 @@ async def test_an_unknown_policy_is_refused(cluster: Cluster) -> None:
 async def test_a_custom_policy_from_the_guide_works(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The example of docs/guides/placement-policy.md is installed like a package."""
+    """The example of docs/guides/cluster/placement-policy.md is installed like a package."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     (source,) = [block for block in blocks if "DomainPolicy" in block]
     module = re.search(r"^# (\w+)\.py$", source, re.MULTILINE)

@@ -107,7 +107,10 @@ def test_a_releasable_source_has_no_problems(source: Path) -> None:
             "3-bookies.yaml says 0.1.0",
         ),
         (changed("deploy/Dockerfile", r"quire:0\.2\.0", "other"), "does not name the version"),
-        (changed("docs/guides/deployment.md", r"quire:0\.2\.0", "quire:0.1.0"), "says 0.1.0"),
+        (
+            changed("docs/guides/cluster/deployment.md", r"quire:0\.2\.0", "quire:0.1.0"),
+            "says 0.1.0",
+        ),
         (changed("CHANGELOG.md", r"## \[0\.2\.0\].*", ""), "unreleased entries"),
         (changed("CHANGELOG.md", r"(?s)## \[Unreleased\].*Something\.\n", ""), "newest section"),
         (changed("CHANGELOG.md", r" - 2026-11-26", ""), "has no date"),

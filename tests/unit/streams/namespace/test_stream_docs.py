@@ -13,7 +13,9 @@ from quire.streams.write.producers import PRODUCERS_MAX
 from quire.streams.write.writer_task import GIVE_UP_S, NEXT_LEDGER_PAUSE_S
 from tests.support.docs.pages import section
 
-GUIDE = (Path(__file__).parents[4] / "docs" / "guides" / "streams.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[4] / "docs" / "guides" / "programs" / "streams.md").read_text(
+    encoding="utf-8"
+)
 ROW = re.compile(r"^\| `([a-z_]+)` \| `(\S+)` \| (\w+) \| .+ \|$", re.MULTILINE)
 
 

@@ -30,8 +30,8 @@ def of_collection(found: Collection) -> Iterator[Problem]:
             "bad",
             f"The metadata store went back in time, as detected by {some_of(found.refusing)}: a "
             "backup was restored, or its newest writes are lost",
-            "Run quire cluster gc status, then follow docs/guides/disaster-recovery.md to find "
-            "what is missing",
+            "Run quire cluster gc status, then follow docs/guides/repair/disaster-recovery.md "
+            "to find what is missing",
             "The store has lost the metadata of ledgers that were created or moved after that "
             "state. They cannot be read",
             "These bookies delete nothing until an operator accepts the store "
