@@ -751,8 +751,9 @@ async def _check_instance(store: MetadataStore, one: Cookie, what: str, force: b
             f"is {instance_id or 'not set'}; nothing was changed",
             remedy="Use the metadata URI of the cookie's cluster. If that store is lost or was "
             "created again, restore it from a backup first "
-            "(docs/guides/repair/disaster-recovery.md). If `quire ledger list` shows that this store "
-            "has the bookie's ledgers, --force makes the bookie part of it; the bookie then deletes the ledgers that the store does not have",
+            "(docs/guides/repair/disaster-recovery.md). If `quire ledger list` shows that this "
+            "store has the bookie's ledgers, --force makes the bookie part of it; the bookie then "
+            "deletes the ledgers that the store does not have",
         )
 
 
