@@ -277,6 +277,35 @@ def test_every_list_of_entries_round_trips(entries: set[int], max_bytes: int | N
     assert availability.decode_availability(data) == ranges
 
 
+LARGEST = 2**31 - 1  # the largest number in the 32-bit fields of a group
+NEAR_LARGEST = st.sampled_from([1, 2, LARGEST - 1, LARGEST, LARGEST + 1, 2 * LARGEST + 1])
+
+
+@given(
+    st.integers(0, 5),
+    st.lists(st.tuples(NEAR_LARGEST, NEAR_LARGEST), min_size=1, max_size=5),
+    st.sampled_from([None, 64]),
+)
+def test_lists_with_numbers_near_the_largest_of_a_field_round_trip(
+    start: int, runs: list[tuple[int, int]], max_bytes: int | None
+) -> None:
+    """Each run has a number of entries, and a distance to the next run, near the largest."""
+    ranges = []
+    for size, gap in runs:
+        ranges.append((start, start + size - 1))
+        start += size + gap
+    data = availability.encode_availability(ranges, max_bytes)
+    assert availability.decode_availability(data) == ranges
+
+
+@pytest.mark.parametrize("distance", range(LARGEST - 2, LARGEST + 3))
+def test_sequences_at_any_distance_are_listed(distance: int) -> None:
+    ranges = [(at * distance, at * distance) for at in range(4)]
+    data = availability.encode_availability(ranges, 64)
+    assert availability.decode_availability(data) == ranges
+    assert (len(data) == 64 + 24) == (distance <= LARGEST)
+
+
 def test_the_list_of_a_long_striped_ledger_fits_into_a_frame() -> None:
     ranges = [(start, start + 1) for start in range(0, 3_000_000, 3)]
     assert len(availability.encode_availability(ranges)) > 20_000_000

@@ -105,3 +105,27 @@ def test_a_choice_fits_the_free_space_and_frees_space(
     assert found.output_bytes <= available_bytes
     assert len(taken) == 1 or found.output_bytes <= together_bytes
     assert found.output_bytes < found.file_bytes == sum(one.file_bytes for one in taken)
+
+
+MIXED = st.lists(st.tuples(st.integers(1, 64), st.floats(0, 0.7)), min_size=1, max_size=12).map(
+    lambda rows: [
+        CompactionCandidate(n, size * MIB, 200, int(size * MIB * part))
+        for n, (size, part) in enumerate(rows, 1)
+    ]
+)
+
+
+@given(MIXED, st.integers(MIB // 4, 128 * MIB))
+def test_no_segment_is_left_out_that_still_fits_the_output(
+    segments: list[CompactionCandidate], room_bytes: int
+) -> None:
+    """Each of these segments is worth compacting, so only the size of the output may exclude one.
+
+    An emptier segment that does not fit must not exclude smaller ones after it.
+    """
+    found = choose(segments, below_ratio=0.8, available_bytes=room_bytes)
+    fitting = [one for one in segments if FIXED_BYTES + one.share_bytes <= room_bytes]
+    assert (found is None) == (not fitting)
+    if found is not None:
+        left_out = [one for one in segments if one.number not in found.numbers]
+        assert all(found.output_bytes + one.share_bytes > room_bytes for one in left_out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quire.codec.wire.v2 import add_request
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.core.append.pipeline import AddPipeline, Block
@@ -44,11 +46,13 @@ def test_entries_accepted_before_a_member_was_lost_do_not_count() -> None:
     assert pipeline.stored_through() == 4
 
 
-def test_a_force_sent_before_a_member_restarted_confirms_nothing() -> None:
+@pytest.mark.parametrize("same", [False, True], ids=["a replacement", "the same bookie"])
+def test_a_force_sent_before_a_member_restarted_confirms_nothing(*, same: bool) -> None:
+    """The same bookie may have lost what it accepted, together with its connection."""
     pipeline = accepting(5, 0, 1)
     through, generation = pipeline.stored_through(), pipeline.generation
     pipeline.frozen = True
-    pipeline.restart({0}, 2.0)
+    pipeline.restart({0}, 2.0, same=same)
     pipeline.frozen = False
     assert not pipeline.forced(through, generation)
     assert pipeline.last_confirmed == -1

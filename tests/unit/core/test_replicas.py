@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.fragments import fragments, stored_by
@@ -126,3 +130,71 @@ def test_differing_copies_are_judged_by_the_majority_and_all_without_one() -> No
 def test_a_finding_is_a_plain_value() -> None:
     one = Finding(1, 2, 3, "a:1", Kind.SHORT, "why")
     assert (one.kind.value, str(one.kind)) == ("short", "short")
+
+
+QUORUMS = [
+    (size, write, ack)
+    for size in range(1, 5)
+    for write in range(1, size + 1)
+    for ack in range(1, write + 1)
+]
+
+
+def check_every_entry(
+    quorums: tuple[int, int, int], last: int, closed: bool, gaps: list[tuple[int, int, int]]
+) -> None:
+    """Compare the findings about `gaps` (member, first, last) with the copies of each entry."""
+    size, write, ack = quorums
+    state = LedgerState.CLOSED if closed else LedgerState.OPEN
+    metadata = ledger(quorums, last=last, state=state)
+    ensemble = metadata.segments[0].ensemble
+    held = {index: set(stored_by(metadata, index, 0, last)) for index in range(size)}
+    lost: dict[int, set[int]] = {index: set() for index in range(size)}
+    for index, low, high in gaps:
+        if index < size:
+            lost[index].update(held[index].intersection(range(low, high + 1)))
+    bad = {
+        index: [missing(entry, entry) for entry in sorted(entries)]
+        for index, entries in lost.items()
+        if entries
+    }
+    told: dict[tuple[int, int], Kind] = {}
+    for first, end, bookie, kind in judged(metadata, bad, last):
+        index = ensemble.index(bookie)
+        told |= {(index, entry): kind for entry in stored_by(metadata, index, first, end)}
+    gone = {(index, entry) for index, entries in lost.items() for entry in entries}
+    assert told.keys() <= gone
+    if closed:
+        assert told.keys() == gone
+    for index, entry in gone:
+        copies = write - sum(entry in entries for entries in lost.values())
+        if copies < ack:
+            assert told.get((index, entry)) is Kind.MISSING, (quorums, gaps, index, entry)
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "open"])
+@pytest.mark.parametrize("quorums", QUORUMS, ids=str)
+def test_too_few_copies_are_missing_wherever_the_ends_of_two_members_begin(
+    quorums: tuple[int, int, int], *, closed: bool
+) -> None:
+    """In a striped ledger, neighbouring entries of one member have different write sets.
+
+    So the members of one range may lack too many copies of only some of its entries.
+    """
+    last = 8
+    for one, other in combinations(range(quorums[0]), 2):
+        for first, second in product(range(last + 2), repeat=2):
+            gaps = [(one, first, last), (other, second, last)]
+            check_every_entry(quorums, last, closed, gaps)
+
+
+@given(
+    st.sampled_from(QUORUMS),
+    st.integers(0, 11),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11), st.integers(0, 11)), max_size=8),
+)
+def test_too_few_copies_are_missing_wherever_members_lack_entries(
+    quorums: tuple[int, int, int], last: int, closed: bool, gaps: list[tuple[int, int, int]]
+) -> None:
+    check_every_entry(quorums, last, closed, gaps)

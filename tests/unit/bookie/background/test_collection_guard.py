@@ -197,16 +197,59 @@ async def test_a_bookie_that_died_before_it_stored_its_mark_continues(scene: Sce
     assert decode_mark(scene.kept).count == 3
 
 
+async def test_a_mark_is_in_the_store_before_a_directory_remembers_it(scene: Scene) -> None:
+    """A bookie that dies between the two must remember the older mark, or it would refuse."""
+    guard = scene.start()
+    keep, orders = guard._keep, []
+
+    async def kept_second(data: bytes) -> None:
+        found = await read_mark(scene.metadata, ME)
+        orders.append(found is not None and found.value.mark == decode_mark(data))
+        await keep(data)
+
+    guard._keep = kept_second
+    for _ in range(3):
+        await guard.raise_mark()
+    assert orders == [True] * 3
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["request lost", "answer lost"])
+@pytest.mark.parametrize("marks", range(3))
+async def test_a_bookie_that_died_while_it_raised_its_mark_continues(
+    scene: Scene, marks: int, *, done: bool
+) -> None:
+    guard = scene.start()
+    for _ in range(marks):
+        await guard.raise_mark()
+    before = scene.kept
+
+    async def lost(name: str, after: bool) -> None:
+        if after is done and name == "tree_commit":
+            raise MetadataUnavailableError("the connection was lost")
+
+    hook, scene.metadata._hook = scene.metadata._hook, lost
+    with pytest.raises(MetadataUnavailableError):
+        await guard.raise_mark()
+    scene.metadata._hook = hook
+    assert scene.kept == before
+    guard = scene.start()
+    await guard.check()
+    await guard.raise_mark()
+    assert guard.may_collect
+    assert not guard.went_back
+
+
 async def test_a_mark_whose_answer_was_lost_causes_no_refusal(scene: Scene) -> None:
     guard = scene.start()
     await guard.raise_mark()
 
     async def lost(name: str, done: bool) -> None:
-        if done and name == "tree.commit":
+        if done and name == "tree_commit":
             raise MetadataUnavailableError("the answer was lost")
 
     hook, scene.metadata._hook = scene.metadata._hook, lost
     await guard.raise_in_turn()
+    assert guard.not_raised
     scene.metadata._hook = hook
     await guard.raise_in_turn()
     await guard.check()

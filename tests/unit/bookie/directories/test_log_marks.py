@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from quire.bookie.directories import rollback
-from quire.bookie.directories.rollback import Known, Rollbacks
+from quire.bookie.directories.rollback import Known, Rollbacks, why_behind
 from quire.errors import CookieError, MetadataUnavailableError, StorageError
 from quire.metadata.bookies.directories import (
     BookieDirectories,
@@ -18,7 +19,9 @@ from quire.metadata.bookies.directories import (
     write_directories,
 )
 from quire.metadata.interface import Versioned
-from quire.storage.recovery.incarnation import LogPosition
+from quire.storage.directory import CURRENT_DIRECTORY
+from quire.storage.disk import RealDisk
+from quire.storage.recovery.incarnation import Incarnation, LogPosition, read_incarnation
 from tests.support.bookies.bookie import memory_metadata
 
 PATH, OWN = "/d", "0a"
@@ -96,6 +99,26 @@ async def test_a_report_stores_the_end_of_the_log() -> None:
     assert await reports.report()
     assert (await s.stored()).marks[OWN].newest_file == 7
     assert s.events == []
+
+
+async def test_a_report_counts_from_the_moment_of_the_position_that_it_has() -> None:
+    """The log grows while the store is slow, and what it adds meanwhile is not reported yet."""
+    s = Scene()
+    reports = await s.begun()
+
+    async def slow(name: str, done: bool) -> None:
+        if done and name == "tree_commit":
+            s.now_s += 40
+            s.grow(7, 30)
+
+    s.grow(7, 25)
+    s.now_s += 5
+    s.metadata._hook = slow
+    assert await reports.report()
+    assert (await s.stored()).marks[OWN].end_group == 25
+    assert (reports.reported_s, reports.unreported_s) == (105.0, 40.0)
+    s.now_s += 20  # The interval of 60 s is over since the position was taken.
+    assert reports._due(reports._moved())
 
 
 async def test_a_report_is_due_at_once_for_a_new_segment_and_else_after_its_interval() -> None:
@@ -245,3 +268,25 @@ async def test_a_start_on_failed_directories_only_is_refused() -> None:
     s.logs.at = {}
     with pytest.raises(StorageError, match="the disk failed"):
         await reports.begin(bytes, [])
+
+
+async def test_a_directory_has_its_incarnation_before_the_store_has(tmp_path: Path) -> None:
+    """A crash between the two must leave a directory that is ahead of its mark, not behind it."""
+    disk = RealDisk(tmp_path)
+    disk.make_directory(CURRENT_DIRECTORY)
+    s = Scene()
+    reports = await s.begun()
+    reports._disks = {PATH: disk}
+    s.logs.state = "writable"
+    seen: list[Incarnation | None] = []
+
+    async def look(name: str, done: bool) -> None:
+        if not done and name == "tree_commit":
+            seen.append(read_incarnation(disk))
+
+    s.metadata._hook = look
+    await reports.begin(bytes, [])
+    assert seen == [Incarnation(4, bytes(8).hex())]
+    mark = (await s.stored()).marks[OWN]
+    assert (mark.incarnation, mark.nonce) == (4, bytes(8).hex())
+    assert why_behind(MARK, seen[0]) == ""  # as after a crash before the store was written
