@@ -533,6 +533,16 @@ def test_the_separator_follows_from_the_file_names(
     assert given.items() <= found.items()
 
 
+@pytest.mark.parametrize("name", ["header", "Header", "HEADER"])
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_an_option_of_the_caller_replaces_the_default_in_any_case_of_letters(
+    name: str, value: str
+) -> None:
+    """Spark does not distinguish the case of options, and would choose one of both."""
+    listing = Listing((("file:/in/1.csv", 1, ""),))
+    assert _options(Files(["/in"], "csv", {name: value}), listing) == {name: value}
+
+
 def test_a_stream_that_is_missing_fails_a_query(
     spark: SparkSession, options: ClusterOptions, tmp_path: Path
 ) -> None:

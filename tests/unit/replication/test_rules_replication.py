@@ -11,9 +11,14 @@ from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.codec.wire.v2 import Flag
 from quire.core.fragments import stored_by
 from quire.core.replicas import Copies
-from quire.errors import BookieTimeoutError, MetadataUnavailableError, UsageError
+from quire.errors import (
+    BookieTimeoutError,
+    ClientClosedError,
+    MetadataUnavailableError,
+    UsageError,
+)
 from quire.metadata.interface import Versioned
-from quire.metadata.tree import Operation, Result
+from quire.metadata.tree import Create, Operation, Result
 from quire.replication import LockHeldError, ReplicationLocks
 from quire.replication.autorecovery.auditor import Auditor
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
@@ -124,6 +129,68 @@ def test_a_lock_that_another_process_took_meanwhile_is_not_released(session: str
             with pytest.raises(LockHeldError, match="two is repairing"):
                 async with locks.hold(LEDGER):
                     pass
+        async with locks.hold(LEDGER):
+            pass
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("created", [False, True])
+@pytest.mark.parametrize("failure", ["no answer", "client closed", "unexpected", "cancelled"])
+@pytest.mark.parametrize("answers_again", [False, True])
+def test_a_lock_that_could_not_be_taken_keeps_nobody_from_the_ledger(
+    failure: str, created: bool, answers_again: bool
+) -> None:
+    """The store may have created the lock all the same. The next `hold` of this process, or the
+    `tidy` of its next search, releases it."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        locks = ReplicationLocks(cluster.store, "one", cluster.clock)
+        other = ReplicationLocks(MemoryStore(cluster.metadata), "two", cluster.clock)
+        tree = cluster.store.tree
+        commit, at_store = tree.commit, asyncio.Event()
+
+        async def fails(*operations: Operation) -> list[Result]:
+            if not any(isinstance(one, Create) and one.ephemeral for one in operations):
+                if at_store.is_set() and not answers_again:
+                    raise MetadataUnavailableError("the store does not answer")
+                return await commit(*operations)
+            if created:
+                await commit(*operations)
+            at_store.set()
+            match failure:
+                case "no answer":
+                    raise MetadataUnavailableError("the store does not answer")
+                case "client closed":
+                    raise ClientClosedError("the client is closed")
+                case "unexpected":
+                    raise RuntimeError("oops")
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+        tree.commit = fails  # type: ignore[method-assign]
+        attempt = asyncio.ensure_future(locks.hold(LEDGER).__aenter__())
+        await at_store.wait()
+        if failure == "cancelled":
+            await asyncio.sleep(0)
+            attempt.cancel()
+        await asyncio.wait([attempt])
+        assert attempt.cancelled() or not isinstance(attempt.exception(), LockHeldError)
+        tree.commit = commit  # type: ignore[method-assign]
+        if answers_again:  # one process tries again, or the other one after a search of the first
+            await locks.tidy()
+            async with other.hold(LEDGER):
+                pass
+        async with locks.hold(LEDGER):
+            with pytest.raises(LockHeldError, match="one is repairing"):
+                async with locks.hold(LEDGER):
+                    pass
+            with pytest.raises(LockHeldError, match="one is repairing"):
+                async with other.hold(LEDGER):
+                    pass
+        async with other.hold(LEDGER), locks.hold(LEDGER + 1):
+            pass
         async with locks.hold(LEDGER):
             pass
 

@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from quire._runtime.clock import SystemClock
 from quire.client import Client
 from quire.client.client import pool_of
+from quire.client.cluster.location_files import FileLocations
 from quire.config import ClientConfig, PlacementConfig
 from quire.core.placement import Level
 from quire.core.placement.settings import parse_placement
@@ -148,6 +150,30 @@ async def test_a_table_in_a_file_is_followed(cluster: Cluster, tmp_path: Path) -
         table.unlink()
         await until(lambda: "No such file" in client.placement.location_trouble)
         assert client.placement.location("b2") == "/b"
+
+
+@pytest.mark.parametrize("text", ["b1\n", "", "b1 /a /b\n", "\xff\xfe"])
+async def test_an_unusable_table_in_a_file_stays_reported_until_it_is_replaced(
+    tmp_path: Path, text: str
+) -> None:
+    """It does not count as read, so each look at it fails, also if it does not change again."""
+    table = tmp_path / "racks"
+    locations = FileLocations(str(table), PlacementConfig())
+    times_s = count(1)
+
+    def write(text: str) -> None:
+        table.write_bytes(text.encode("latin-1"))
+        os.utime(table, (0, next(times_s)))  # the clock of a file system is coarse
+
+    for failures in range(1, 4):
+        write(text)
+        for looks in range(1, 4):
+            await locations.learn(())
+            assert (locations.trouble != "", locations.failures) == (True, 3 * failures - 3 + looks)
+        write(f"b1 /rack-{failures}\n")
+        for _ in range(2):
+            await locations.learn(())
+            assert (locations.trouble, locations.find("b1", "h")) == ("", f"/rack-{failures}")
 
 
 @pytest.mark.parametrize("source", ["a mapping", "lines", "TOML", "a script", "the metadata"])

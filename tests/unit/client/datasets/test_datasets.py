@@ -899,6 +899,43 @@ async def test_a_condemned_ledger_is_not_published(bench: Bench) -> None:
     assert bench.stored() == []
 
 
+@pytest.mark.parametrize("change", ["publish", "overwrite", "drop", "discard", "drop twice"])
+async def test_no_change_of_a_dataset_forgets_that_a_ledger_is_being_deleted(
+    bench: Bench, change: str
+) -> None:
+    """A slow job publishes a condemned ledger after another client has changed the dataset."""
+    a, b, c = await bench.some(3)
+    await bench.datasets.publish("d", [b])
+    deleting = asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def hook(name: str, done: bool) -> None:
+        if name == "delete_ledger" and not done:
+            deleting.set()
+            await go_on.wait()
+
+    sweeper = Datasets(MemoryStore(bench.cluster, hook=hook), clock=bench.clock)
+    other = bench.other_session()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sweeper.discard("d", [a.ledger_id]))
+        await deleting.wait()
+        match change:
+            case "publish" | "overwrite":
+                await other.publish("d", [c], overwrite=change == "overwrite")
+            case "drop":
+                await other.drop("d")
+            case "drop twice":
+                await other.drop("d")
+                await other.publish("d", [c])
+                await other.drop("d")
+            case _:
+                assert await other.discard("d", [c.ledger_id]) == [c.ledger_id]
+        with pytest.raises(NoSuchLedgerError):
+            await bench.datasets.publish("d", [a])
+        go_on.set()
+    assert a.ledger_id not in bench.stored()
+
+
 def test_concurrent_sweeps_never_delete_published_ledgers() -> None:
     """Published ledgers exist, whatever the order of the steps, even if a sweeper dies."""
 
@@ -941,6 +978,76 @@ def test_concurrent_sweeps_never_delete_published_ledgers() -> None:
 
     with asyncio.Runner() as runner:
         for seed in range(300):
+            runner.run(run(random.Random(seed)))
+
+
+def test_a_dataset_in_chunks_survives_every_order_of_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Publications, drops, sweeps and removals of old chunks interrupt each other at every step.
+
+    Readers never see a damaged dataset, every ledger in the dataset exists, and nothing of what
+    was published after the last drop or overwrite is missing.
+    """
+    monkeypatch.setattr(dataset_format, "INLINE_BYTES_MAX", 60)
+    monkeypatch.setattr(dataset_format, "CHUNK_BYTES_MAX", 120)
+
+    async def run(rng: random.Random) -> None:
+        bench = Bench()
+
+        async def hook(name: str, done: bool) -> None:
+            for _ in range(rng.choice((0, 0, 1, 3, 30))):
+                await asyncio.sleep(0)
+
+        def session() -> Datasets:
+            return Datasets(MemoryStore(bench.cluster, hook=hook), clock=bench.clock)
+
+        async def publish(some: list[DatasetLedger], overwrite: bool) -> None:
+            try:
+                done = await session().publish("d", some, overwrite=overwrite)
+            except NoSuchLedgerError:
+                return
+            if overwrite:
+                kept_from[0] = max(kept_from[0], done.sequence)
+            published[done.sequence] = ids(some)
+
+        async def drop() -> None:
+            dropped = await session().drop("d")
+            if dropped is not None:
+                kept_from[0] = max(kept_from[0], dropped.sequence + 1)
+
+        async def read() -> None:
+            try:
+                await session().read("d")
+            except NoSuchKeyError:
+                pass
+
+        ledgers = await bench.some(12)
+        published: dict[int, list[int]] = {}
+        kept_from = [0]
+        async with asyncio.TaskGroup() as group:
+            for at in range(0, 12, 3):
+                group.create_task(publish(ledgers[at : at + 3], rng.random() < 0.2))
+                group.create_task(read())
+                if rng.random() < 0.4:
+                    group.create_task(session().sweep_orphans(0))
+            if rng.random() < 0.4:
+                group.create_task(drop())
+        try:
+            held = await bench.ids()
+        except NoSuchKeyError:
+            held = []
+        assert set(held) <= set(bench.stored())
+        wanted = [one for number in sorted(published) for one in published[number]
+                  if number >= kept_from[0]]  # fmt: skip
+        assert held == wanted
+        if held:
+            await bench.datasets.publish("d", await bench.some(3))
+            head = dataset_format.decode_head("d", bench.cluster.values["datasets", "d"].data)
+            assert {key[2] for key in bench.chunks()} == {one.chunk_id for one in head.chunks}
+
+    with asyncio.Runner() as runner:
+        for seed in range(100):
             runner.run(run(random.Random(seed)))
 
 

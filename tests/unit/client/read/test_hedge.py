@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from math import inf
 
 import pytest
 
@@ -26,6 +27,8 @@ class Bookies:
     def __init__(self, **answers_in_s: float) -> None:
         self.answers_in_s = answers_in_s
         self.trickling: set[str] = set()
+        self.trickle_s = inf
+        """The seconds after which trickling bookies send nothing more."""
         self.failing: set[str] = set()
         self.asked: dict[str, float] = {}
         """The seconds after which each bookie was asked."""
@@ -39,7 +42,7 @@ class Bookies:
         return asyncio.get_running_loop().time() - self._begun_s
 
     def received_bytes(self, bookie: str) -> int:
-        self._received[bookie] += bookie in self.trickling
+        self._received[bookie] += bookie in self.trickling and self.passed_s <= self.trickle_s
         return self._received[bookie]
 
     async def ask(self, bookie: str) -> str:
@@ -90,5 +93,27 @@ def test_the_time_allowed_to_a_bookie_that_sends_data_is_limited(
         assert isinstance(errors["a"], BookieTimeoutError)
         assert f"within {10 * rounds} s" in str(errors["a"])
         assert bookies.passed_s == pytest.approx(10.0 * rounds)
+
+    loop.run(main())
+
+
+@pytest.mark.parametrize("rounds", range(PATIENCE_ROUNDS + 2))
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_a_bookie_that_stops_sending_data_gets_no_more_time(
+    loop: SimulatedLoop, rounds: int, part: float
+) -> None:
+    """Each extension needs data that has come since the one before it."""
+
+    async def main() -> None:
+        bookies = Bookies(a=10_000.0)
+        bookies.trickling = {"a"}
+        bookies.trickle_s = 10.0 * (rounds + part) if rounds else 0.0
+        found, errors = await bookies.hedge.first_good("a", bookies.ask)
+        # The data of a round is seen at its end.
+        with_data = int(bookies.trickle_s // 10.0)
+        waited = min(with_data + 1, PATIENCE_ROUNDS)
+        assert found is None
+        assert f"within {10 * waited} s" in str(errors["a"])
+        assert bookies.passed_s == pytest.approx(10.0 * waited)
 
     loop.run(main())

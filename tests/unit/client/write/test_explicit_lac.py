@@ -28,6 +28,8 @@ class Bookies:
         self.written: list[tuple[str, int]] = []
         self.failing: set[str] = set()
         self.silent: set[str] = set()
+        self.takes_s = 0.0
+        """Seconds that each bookie takes for its answer."""
 
     async def ask_control(self, bookie: str, call: Callable[[Any], Awaitable[None]]) -> None:
         await call(await self.control(bookie))
@@ -38,6 +40,7 @@ class Bookies:
             self.written.append((bookie, lac))
             if bookie in self.silent:
                 await asyncio.Event().wait()
+            await asyncio.sleep(self.takes_s)
 
         if bookie in self.failing:
             raise BookieUnavailableError(f"bookie {bookie}")
@@ -279,5 +282,31 @@ def test_with_deferred_sync_no_lac_is_sent_before_its_entry_is_durable(loop: Sim
         await asyncio.sleep(1)
         assert session.pool.written == [("a", 4), ("b", 4), ("c", 4)]
         lac.stop()
+
+    loop.run(main())
+
+
+@pytest.mark.parametrize("takes_ms", [0, 30, 70, 130, 310])
+@pytest.mark.parametrize("after_ms", range(0, 400, 15))
+def test_the_last_entry_becomes_known_whenever_it_is_acknowledged(
+    loop: SimulatedLoop, takes_ms: int, after_ms: int
+) -> None:
+    """An entry that is acknowledged while an earlier LAC is being sent gets one of its own."""
+
+    async def main() -> None:
+        session = Session()
+        session.pool.takes_s = takes_ms / 1000
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
+        lac.start()
+        await asyncio.sleep(1)
+        session.confirm(4, 3)
+        await asyncio.sleep(after_ms / 1000)
+        session.confirm(5, 3)  # it was sent together with the one before, and carries no later LAC
+        await asyncio.sleep(2)
+        assert {bookie for bookie, told in session.pool.written if told == 5} == set("abc")
+        assert session.pool.written[-1][1] == 5
+        assert lac.failures == 0
+        lac.stop()
+        await session.tasks.close()
 
     loop.run(main())

@@ -137,6 +137,40 @@ def test_the_delay_can_be_changed_and_cut_short() -> None:
     assert lost.due_s() == 162.0  # that was about the one before
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("ends", ["given up", "returned", "given up with another", "nothing"])
+def test_a_request_of_an_operator_ends_no_later_wait(ends: str, quiet: bool) -> None:
+    """It is about the bookies that are missing then.
+
+    The next one may be missed at the very next look, or after one that misses none (`quiet`).
+    """
+    lost = looked()
+    there = {"a", "b", "c"}
+    if ends != "nothing":
+        there.discard("c")
+        lost.look(there, 100.0)
+    if ends == "given up with another":
+        there.discard("b")
+        lost.look(there, 101.0)
+    lost.overrule()
+    assert lost.waited_for(102.0) == set()
+    match ends:
+        case "given up" | "given up with another":
+            lost.give_up(tuple(lost.missing))
+        case "returned":
+            there.add("c")
+            lost.look(there, 102.0)
+        case _:
+            lost.look(there, 102.0)
+    if quiet:
+        lost.look(there, 103.0)
+    there.discard("a")
+    lost.look(there, 104.0)
+    assert lost.waited_for(113.9) == {"a"}
+    assert (lost.due_s(), lost.wait_until_s()) == (114.0, 114.0)
+    assert lost.waited_for(114.0) == set()
+
+
 def test_a_bookie_that_a_ledger_names_but_was_never_seen_is_missing() -> None:
     lost = looked(0)
     lost.learn(("d",))

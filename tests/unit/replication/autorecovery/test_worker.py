@@ -11,17 +11,20 @@ from typing import Any
 
 import pytest
 
+from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.codec.metadata.underreplication import LEDGERS
 from quire.codec.wire.v2 import Code
 from quire.errors import MetadataUnavailableError, UsageError
-from quire.metadata.interface import Watch
+from quire.metadata.interface import BookieAddress, Bookies, Watch
 from quire.metadata.tree import Delete, Operation, Result
 from quire.net.answer_codes import error_of
 from quire.net.control import ControlChannel
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.autorecovery import worker
-from quire.replication.autorecovery.worker import POLL_JITTER
+from quire.replication.autorecovery.settings import AutorecoveryStats
+from quire.replication.autorecovery.worker import FRESH_S, POLL_JITTER, ReplicationWorker
+from quire.replication.budget import UNBOUNDED
 from quire.replication.marks.marks import MALFORMED_MAX, ReplicationMarks
 from quire.replication.marks.notes import LastFailure, last_failure, note_failure
 from quire.replication.repair.bookie_removal import take_out_locked
@@ -288,6 +291,64 @@ def test_a_failure_is_noted_and_tried_again_when_a_bookie_joins() -> None:
         assert await last_failure(store, ledger_id) is None
 
     scene(work, bookies=3)
+
+
+@pytest.mark.parametrize(
+    ("writable", "readonly", "joins"),
+    [
+        ("a", "b", False),  # the same list again
+        ("a", "", False),
+        ("", "ab", False),  # nothing new but that a is read-only now
+        ("ab", "", True),  # b is writable again
+        ("a", "bc", True),
+        ("c", "", True),  # one joins while others leave
+    ],
+)
+def test_what_is_remembered_of_bookies_ends_when_one_joins(
+    monkeypatch: pytest.MonkeyPatch, writable: str, readonly: str, joins: bool
+) -> None:
+    """Otherwise the attempt that it makes possible would find it silent or unregistered still."""
+    asked: list[str] = []
+
+    async def silent(client: Client, bookie: str) -> str:
+        asked.append(bookie)
+        return "no answer"
+
+    def listed(writable: str, readonly: str) -> Bookies:
+        def addresses(names: str) -> dict[str, BookieAddress]:
+            return {name: BookieAddress(name, name, 1) for name in names}
+
+        return Bookies(addresses(writable), addresses(readonly))
+
+    async def work(there: Scene) -> None:
+        monkeypatch.setattr(worker, "answers", silent)
+        store = there.client.metadata
+        registered = store.registered
+        reads = 0
+
+        async def counted() -> frozenset[str]:
+            nonlocal reads
+            reads += 1
+            return await registered() | {"a", "b", "c"}
+
+        monkeypatch.setattr(store, "registered", counted)
+        one = ReplicationWorker(
+            there.client, there.locks, owner="w", settings=AutorecoverySettings(),
+            stats=AutorecoveryStats(), clock=there.client.clock, rng=there.world.loop.derive("w"),
+            budget=UNBOUNDED, log=lambda event, **fields: None,
+        )  # fmt: skip
+        one._on_bookies(listed("a", "b"))
+        for _ in range(2):
+            assert set(await one._still_lost(("a", "b"))) == {"a", "b"}
+        assert (asked, reads) == (["a", "b"], 1)
+        one._on_bookies(listed(writable, readonly))
+        await one._still_lost(("a", "b"))
+        assert (asked, reads) == (["a", "b"] * (1 + joins), 1 + joins)
+        await asyncio.sleep(FRESH_S)
+        await one._still_lost(("a", "b"))
+        assert (asked[-2:], len(asked)) == (["a", "b"], 4 + 2 * joins)
+
+    scene(work)
 
 
 @pytest.mark.parametrize(

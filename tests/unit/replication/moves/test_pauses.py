@@ -148,3 +148,48 @@ def test_the_last_known_state_applies_while_the_store_does_not_answer() -> None:
         await client.close()
 
     simulated(scenario, bookies=0)
+
+
+@pytest.mark.parametrize("paused_before", [False, True])
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_a_cancelled_look_does_not_count(others: int, paused_before: bool) -> None:
+    """Another part of the job looks itself, and does not believe what was known before."""
+
+    async def scenario(world: World) -> None:
+        client = world.client("client")
+        store, pauses = client.metadata, Pauses(client.metadata)
+        read_value, looking = store.read_value, asyncio.Event()
+        gate = PauseGate(store, "recover", "b:1")
+        if paused_before:
+            await pauses.pause(PAUSE)
+            known = asyncio.ensure_future(gate.passes())
+            await asyncio.sleep(1)
+            known.cancel()
+            await asyncio.wait([known])
+            await pauses.resume("recover", "b:1")
+        else:
+            await gate.passes()
+            await pauses.pause(PAUSE)
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+        async def hangs(key: object) -> object:
+            looking.set()
+            return await asyncio.Event().wait()
+
+        store.read_value = hangs  # type: ignore[assignment, method-assign]
+        first = asyncio.ensure_future(gate.passes())
+        await looking.wait()
+        parts = [asyncio.ensure_future(gate.passes()) for _ in range(others)]
+        await asyncio.sleep(0)
+        store.read_value = read_value  # type: ignore[method-assign]
+        first.cancel()
+        await asyncio.wait([first])
+        parts.append(asyncio.ensure_future(gate.passes()))
+        await asyncio.sleep(LOOK_INTERVAL_S / 2)
+        assert [one.done() for one in parts] == [paused_before] * len(parts)
+        for one in parts:
+            one.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        await client.close()
+
+    simulated(scenario, bookies=0)

@@ -15,6 +15,7 @@ from quire.spark.streams.sink import (
     StreamTaskOutput,
     WritePlan,
     _ordered,
+    message_of,
 )
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams.namespace.namespace import Namespace
@@ -81,3 +82,39 @@ def test_rows_are_in_the_order_of_spark(values: list[Any], expected: list[int]) 
     table = pa.table({"number": numbers, "value": values})
     found = _ordered(iter(table.to_batches(max_chunksize=2)), 1)
     assert [n for batch in found for n in batch.column(0).to_pylist()] == expected
+
+
+@pytest.mark.parametrize("begun_again", [False, True])
+@pytest.mark.parametrize("attempt", [0, 1, 3])
+@pytest.mark.parametrize("partition", [0, 2])
+def test_the_ledgers_of_failed_attempts_are_swept(
+    partition: int, attempt: int, begun_again: bool
+) -> None:
+    """A sweep reads many ledgers. It is made if any task, or the whole batch, was repeated."""
+    options = StreamWriteOptions("memory://sim", "/acme/test", ("a",))
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("a")
+        batch = await publishing.begin(b.streams, "a", BatchKey.of_job("nightly"))
+        assert batch is not None
+        plan = WritePlan({"a": batch}, sweep=begun_again)
+
+        async def written(value: bytes) -> list[tuple[str, BuiltSegment]]:
+            output = StreamTaskOutput(b.client, options, plan)
+            await output.append("a", [value], None)
+            return await output.close()
+
+        await written(b"of an attempt that died")
+        messages = [
+            message_of(plan, number, attempt if number == partition else 0, await written(b"x"))
+            for number in range(3)
+        ]
+        assert [one.sweep for one in messages] == [
+            begun_again or (number == partition and attempt > 0) for number in range(3)
+        ]
+        await Committer(options).commit_written(b.client, messages)
+        named = sorted(one.ledger_id for one in await b.streams.segments("a"))
+        left = set(await b.ledgers()).difference(named)
+        assert len(left) == (not begun_again and not attempt)
+
+    run(scene)

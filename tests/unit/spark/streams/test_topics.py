@@ -12,7 +12,9 @@ from pyspark.sql import datasource as ds
 from quire.errors import UsageError
 from quire.spark.options import reading_kind, writes_streams
 from quire.spark.streams.options import StreamReadOptions
+from quire.spark.streams.plan import StreamSplit
 from quire.spark.streams.reader import (
+    BATCH_ROWS,
     QuireStreamPushdownReader,
     StreamBounds,
     StreamTasks,
@@ -22,7 +24,8 @@ from quire.spark.streams.reader import (
 )
 from quire.spark.streams.row_partitions import row_partitions
 from quire.spark.streams.write_options import StreamWriteOptions
-from quire.streams.read.arrow import COLUMNS, KEYED_COLUMNS
+from quire.streams import StreamSegment
+from quire.streams.read.arrow import COLUMNS, KEYED_COLUMNS, Origin
 from quire.streams.topics.partitioner import partition_of
 
 URI = "sqlite:////nowhere/metadata.db"
@@ -157,3 +160,30 @@ def test_rows_are_assigned_to_partitions_by_key_or_value(kind: pa.DataType) -> N
     none = row_partitions(pa.array([None, None], kind), pa.array(["1", "2"], kind), 5)
     assert none.to_pylist() == without.to_pylist()[:2]
     assert row_partitions(pa.array([], kind), pa.array([], kind), 5).to_pylist() == []
+
+
+@pytest.mark.parametrize(
+    "records", [0, 1, *(n * BATCH_ROWS + d for n in (1, 2) for d in (-1, 0, 1))]
+)
+@pytest.mark.parametrize("first", [0, 7])
+def test_rows_from_metadata_are_those_of_the_records(first: int, records: int) -> None:
+    """A task yields them in batches, and each row has the sequence id of its record."""
+    columns = ("sequence", "stream", "partition", "segment", "ledger")
+    tasks = StreamTasks(read(topic="t"), spark_schema(columns))
+    segment = StreamSegment(5, 70, 1).completed(
+        last_txid=9, record_count=records, last_entry_id=records - 1, last_slot_id=0,
+        completion_time_ms=9, start_sequence_id=first,
+    )  # fmt: skip
+    split = StreamSplit(
+        Origin("t/3", segment), 0, segment.last_entry_id, records=records, first_sequence=first
+    )
+    batches = list(tasks._counted(split, records))
+    assert max((batch.num_rows for batch in batches), default=0) <= BATCH_ROWS
+    rows = pa.Table.from_batches(batches, tasks._schema).to_pydict()
+    assert rows == {
+        "sequence": list(range(first, first + records)),
+        "stream": ["t/3"] * records,
+        "partition": [3] * records,
+        "segment": [5] * records,
+        "ledger": [70] * records,
+    }
