@@ -9,6 +9,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,9 @@ from pyspark.sql.types import (
 )
 
 import pyspark_quire
-from quire import DigestType, EntryRun, TlsClientConfig
+from quire import DigestType, EntryRun, TlsClientConfig, blocking
+from quire.cli.pipeline.job import cluster_options
+from quire.client.cluster.placement import parse_placement
 from quire.config import ClientConfig
 from quire.errors import UsageError
 from quire.spark import worker
@@ -703,3 +706,33 @@ def test_a_column_of_txids_that_a_stream_cannot_take_is_refused(
             asyncio.run(check_streams(streams, parsed, found))
         streams.txids = "given"
     assert asyncio.run(check_streams(streams, parsed, found)) == ["s"]
+
+
+def test_jobs_follow_the_placement_of_their_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repairs, recoveries and replications ignored QUIRE_PLACEMENT."""
+    text = "any"
+    monkeypatch.setenv("QUIRE_PLACEMENT", text)
+    with click.Context(click.Command("repair")):
+        cluster = cluster_options(URI)
+    assert cluster.placement == text
+    assert cluster.config().placement == parse_placement(text)
+    assert WriteOptions.parse(
+        cluster.options(writing=True) | {"dataset": "d"}, environ={}
+    ).placement == (text)
+    assert ReadOptions.parse(cluster.options() | {"ledger": "1"}, environ={}).metadata == URI
+    configs: list[ClientConfig] = []
+
+    def connect(uri: str, *, config: ClientConfig) -> SimpleNamespace:
+        configs.append(config)
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(blocking, "connect", connect)
+    try:
+        with cluster.client():
+            pass
+    finally:
+        worker.close_clients()
+    assert [config.placement for config in configs] == [parse_placement(text)]
+    monkeypatch.setenv("QUIRE_PLACEMENT", "rack-aware,min_racks=two")
+    with click.Context(click.Command("repair")), pytest.raises(click.UsageError):
+        cluster_options(URI)
