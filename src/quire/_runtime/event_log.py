@@ -84,6 +84,7 @@ _WARNINGS = frozenset(
         "registration_failed",
         "registration_lost",
         "replicas_lacking",
+        "replicas_not_compared",
         "retired",
         "role_refused",
         "rolling_restart_stopped",

@@ -6,7 +6,7 @@ run `scripts/make-blocking`. Interrupting a call (KeyboardInterrupt) cancels it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from quire.api import Client as AsyncClient
@@ -312,7 +312,7 @@ class Client(ContextHandle[AsyncClient]):
         """
         return call(self.aio.bookie_info(bookie_id))
 
-    def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
+    def list_entries(self, bookie_id: str, ledger_id: int) -> Sequence[tuple[int, int]]:
         """Ask a bookie which entries of a ledger it has.
 
         Interrupting this call is safe.
@@ -322,7 +322,8 @@ class Client(ContextHandle[AsyncClient]):
             ledger_id: The id of the ledger.
 
         Returns:
-            Ranges of entry ids, ascending, as pairs of the first and the last id.
+            Ranges of entry ids, ascending, as pairs of the first and the last id. A range is made
+            when it is needed, because a list of a few bytes can have billions of them.
 
         Raises:
             NoSuchEntryError: The bookie has no entry of the ledger.

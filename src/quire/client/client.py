@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
@@ -484,7 +484,7 @@ class LedgerClient:
         check_type("a bookie id", bookie_id, str)
         return await self._ask(bookie_id, lambda channel: channel.bookie_info())
 
-    async def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, bookie_id: str, ledger_id: int) -> Sequence[tuple[int, int]]:
         """Ask a bookie which entries of a ledger it has.
 
         Cancelling this call is safe.
@@ -494,7 +494,8 @@ class LedgerClient:
             ledger_id: The id of the ledger.
 
         Returns:
-            Ranges of entry ids, ascending, as pairs of the first and the last id.
+            Ranges of entry ids, ascending, as pairs of the first and the last id. A range is made
+            when it is needed, because a list of a few bytes can have billions of them.
 
         Raises:
             NoSuchEntryError: The bookie has no entry of the ledger.

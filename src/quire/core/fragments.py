@@ -8,11 +8,14 @@ Only a closed one may be copied to another bookie.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.wire.availability import EntryRanges, Run
 from quire.core.append.quorum import in_write_set, stripe
+from quire.core.ranges import Range, overlapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,48 @@ def stored_count(metadata: LedgerMetadata, index: int, first: int, last: int) ->
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     whole, rest = divmod(last - first + 1, size)
     return whole * quorum + len(stripe(index, last - rest + 1, last, size, quorum))
+
+
+def unlisted(
+    metadata: LedgerMetadata, index: int, first: int, last: int, listed: Sequence[Range]
+) -> Iterator[Range]:
+    """Yield the ranges in first..last that the member at `index` should hold and does not list.
+
+    `listed` is the bookie's list of entries, as ascending ranges. The ends of each result are
+    entries that the member should hold. Between two results, the work is bounded by the number of
+    encoded runs in the list, not by the number of ranges, which may be billions.
+    """
+    size, at = metadata.ensemble_size, first
+    for start, end, length, period in _runs(overlapping(listed, first, last)):
+        gaps: Iterable[range] = [range(at, start)]
+        if period:
+            # The pattern of what is stored repeats, in the gaps too. So if nothing is missing in as
+            # many gaps as it takes to repeat, nothing is missing in the others.
+            inner = range(start + length, end, period)
+            cycle = inner[: size // gcd(period, size)]
+            width = period - length
+            if any(stored_count(metadata, index, low, low + width - 1) for low in cycle):
+                yield from _held(metadata, index, gaps)
+                gaps = (range(low, low + width) for low in inner)
+        yield from _held(metadata, index, gaps)
+        at = end + length
+    yield from _held(metadata, index, [range(at, last + 1)])
+
+
+def _runs(ranges: Sequence[Range]) -> Iterable[Run]:
+    if isinstance(ranges, EntryRanges):
+        return ranges.runs
+    return ((first, first, last - first + 1, 0) for first, last in ranges)
+
+
+def _held(metadata: LedgerMetadata, index: int, gaps: Iterable[range]) -> Iterator[Range]:
+    """Yield of each gap the range between the first and the last entry that the member holds."""
+    for gap in gaps:
+        if gap:
+            low = next_stored(metadata, index, gap[0])
+            high = last_stored(metadata, index, gap[-1])
+            if low <= high:
+                yield low, high
 
 
 def entry_bytes(metadata: LedgerMetadata) -> float:

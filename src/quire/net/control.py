@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from quire.codec.wire import v3
-from quire.codec.wire.availability import BadAvailabilityError, decode_availability
+from quire.codec.wire.availability import BadAvailabilityError, EntryRanges, decode_availability
 from quire.codec.wire.messages_pb2 import Response
 from quire.codec.wire.v2 import LENGTH, MAX_FRAME_BYTES, Buffer, Code
 from quire.errors import BookieBusyError, ProtocolError, nothing_done
@@ -142,7 +142,7 @@ class ControlChannel(Link):
         """Send a harmless request that the bookie answers at once, and wait for the answer."""
         await self._call(lambda txn: v3.bookie_info_request(txn, 0))
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int) -> EntryRanges:
         """Return the entry ids that the bookie has of a ledger, as ascending ranges (first, last).
 
         Both ends of a range are included.
@@ -156,9 +156,8 @@ class ControlChannel(Link):
             raise ProtocolError(
                 f"bookie {self.bookie_id} sent a list of the entries of ledger {ledger_id} that "
                 f"cannot be used: {error}",
-                remedy="The bookie runs an incompatible version, its answer was damaged on the "
-                "way, or the ledger is striped and has millions of entries. Read the entries "
-                "instead",
+                remedy="The bookie runs an incompatible version, or its answer was damaged on the "
+                "way. Read the entries instead",
             ) from error
 
     # -- inside -------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from quire.codec.wire import availability, v3
 from quire.codec.wire.messages_pb2 import Request, Response
 from quire.codec.wire.v2 import Code
 from quire.codec.wire.v3_adds import AddStretch, add_responses, stretch_of
+from quire.core.ranges import overlapping
 
 VECTORS: dict[str, dict[str, Any]] = {
     vector["name"]: vector
@@ -317,29 +318,75 @@ def list_of(*groups: tuple[int, int, int, int]) -> bytes:
     return struct.pack(">ii56x", 0, len(groups)) + b"".join(packed)
 
 
+def test_a_list_of_billions_of_ranges_stays_encoded() -> None:
+    """A hostile bookie could otherwise exhaust a client's memory, and a striped ledger of a few
+    million entries has as many ranges, so such lists cannot be refused either."""
+    found = availability.decode_availability(list_of((1, 2**40 - 1, 1, 2), (2**41, 2**41, 4, 0)))
+    assert len(found) == 2**39 + 1
+    assert (found[0], found[10**9], found[-1]) == ((1, 1), (2 * 10**9 + 1,) * 2, (2**41, 2**41 + 3))
+    assert list(found[2**39 - 1 :]) == [(2**40 - 1, 2**40 - 1), (2**41, 2**41 + 3)]
+    assert overlapping(found, 1_000_000, 1_000_003) == [(1_000_001,) * 2, (1_000_003,) * 2]
+    with pytest.raises(IndexError):
+        found[2**39 + 1]
+
+
 @pytest.mark.parametrize(
     "groups",
     [
-        [(0, 2**32, 1, 2)],
-        [(-(2**63), 2**63 - 1, 1, 2)],
-        [(0, 2 * availability.RANGES_MAX, 1, 2)],
+        [(0, 2 * availability.RANGES_MAX, 1, 2), (1, 1, 1, 0)],
         [(0, availability.RANGES_MAX, 1, 2)] * 3,
+        [(0, 2**62, 1, 2)] * 2,
     ],
-    ids=["billions", "more than memory can have", "one too many", "several groups"],
+    ids=["one too many", "several groups", "billions"],
 )
-def test_a_short_list_of_too_many_ranges_is_refused(groups: list[tuple[int, ...]]) -> None:
+def test_a_short_list_of_too_many_overlapping_ranges_is_refused(
+    groups: list[tuple[int, ...]],
+) -> None:
     """A hostile bookie could otherwise exhaust a client's memory."""
     with pytest.raises(availability.BadAvailabilityError, match="more than 1,000,000 sequences"):
         availability.decode_availability(list_of(*groups))
+
+
+@pytest.mark.parametrize(
+    "group", [(-1, -1, 1, 0), (-(2**63), 2**63 - 1, 1, 2), (2**63 - 1, 2**63 - 1, 2, 0)]
+)
+def test_groups_of_impossible_entry_ids_are_refused(group: tuple[int, int, int, int]) -> None:
+    with pytest.raises(availability.BadAvailabilityError, match="invalid group"):
+        availability.decode_availability(list_of(group))
+
+
+GROUPS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(1, 5), st.integers(0, 7)),
+    max_size=5,
+)
+
+
+@given(GROUPS)
+def test_every_list_of_groups_has_the_entries_of_its_groups(
+    groups: list[tuple[int, int, int, int]],
+) -> None:
+    """The groups may touch, overlap, and come in any order."""
+    encoded = [(at, at + more if gap else at, size, gap) for at, more, size, gap in groups]
+    entries = {
+        entry
+        for first, last, size, gap in encoded
+        for start in range(first, last + 1, gap or 1)
+        for entry in range(start, start + size)
+    }
+    found = availability.decode_availability(list_of(*encoded))
+    expected = ranges_of(list(entries))
+    assert list(found) == expected == [found[at] for at in range(len(found))]
+    for low in range(len(expected)):
+        assert list(found[low : low + 3]) == expected[low : low + 3]
 
 
 def test_adjacent_sequences_are_merged_into_one_range() -> None:
     whole = [(0, 2**40)]
     assert availability.decode_availability(list_of((0, 2**40, 1, 1))) == whole
     assert availability.decode_availability(list_of((0, 2**40 - 3, 4, 4))) == [(0, 2**40 - 1)]
-    most = (0, 2 * availability.RANGES_MAX - 2, 1, 2)
-    found = availability.decode_availability(list_of(most))
-    assert (len(found), found[-1]) == (availability.RANGES_MAX, (most[1], most[1]))
+    most = (0, 2 * availability.RANGES_MAX - 4, 1, 2)
+    found = availability.decode_availability(list_of(most, (0, 0, 1, 0)))
+    assert (len(found), found[-1]) == (availability.RANGES_MAX - 1, (most[1], most[1]))
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,27 @@ def test_rule_26_a_mark_that_changed_since_it_was_read_is_not_removed() -> None:
     simulated(main)
 
 
+def test_rule_26_a_mark_that_was_repeated_since_it_was_read_is_not_removed() -> None:
+    """A named bookie may lose something again after the worker has examined it."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        locks = ReplicationLocks(cluster.store, "worker", cluster.clock)
+        assert await locks.mark(LEDGER, ["b1"])
+        async with locks.hold(LEDGER) as lock:
+            assert not await locks.mark(LEDGER, ["b1"])
+            assert not await locks.replicated(lock)
+        mark = await locks.marked(LEDGER)
+        assert lock.mark is not None
+        assert mark is not None
+        assert mark.value == lock.mark.value
+        async with locks.hold(LEDGER) as lock:
+            assert await locks.replicated(lock)
+        assert not await locks.is_marked(LEDGER)
+
+    simulated(main)
+
+
 @pytest.mark.parametrize("session", ["goes on", "ends"])
 def test_a_lock_that_another_process_took_meanwhile_is_not_released(session: str) -> None:
     """The store did not answer the release, and has done it all the same, or ended the session."""

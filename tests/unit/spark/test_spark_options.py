@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +26,9 @@ from pyspark.sql.types import (
 )
 
 import pyspark_quire
-from quire import DigestType, EntryRun, TlsClientConfig
+from quire import DigestType, EntryRun, TlsClientConfig, blocking
+from quire.cli.pipeline.job import cluster_options
+from quire.client.cluster.placement import parse_placement
 from quire.config import ClientConfig
 from quire.errors import UsageError
 from quire.spark import worker
@@ -41,7 +47,7 @@ from quire.spark.ledgers.writer import value_column
 from quire.spark.options import ReadOptions, WriteOptions
 from quire.spark.source import QuireDataSource
 from quire.spark.streams.options import StreamReadOptions
-from quire.spark.streams.sink import SinkColumns
+from quire.spark.streams.sink import SinkColumns, check_streams
 from quire.spark.streams.write_options import StreamWriteOptions
 
 URI = "sqlite:////nowhere/metadata.db"
@@ -662,3 +668,71 @@ def test_rows_cannot_be_ordered_by_a_column_with_parts(kind: DataType) -> None:
     parsed = StreamWriteOptions.parse(given, streaming=False)
     with pytest.raises(UsageError, match=r"'orderBy': column 'n' has type .* without parts"):
         SinkColumns.of(schema, parsed)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "lost"),
+    [
+        ({"txid": LongType(), "value": BinaryType()}, {}, "txid"),
+        ({"TxId": LongType(), "body": BinaryType()}, {}, "TxId"),
+        ({"txid": LongType(), "value": BinaryType()}, {"valueColumn": "value"}, ""),
+        ({"value": BinaryType()}, {}, ""),
+        ({"ledger": LongType(), "entry": LongType(), "txid": LongType(), "value": BinaryType()},
+         {}, ""),
+    ],
+    ids=["lost", "other case", "value named", "without txids", "read from Quire"],
+)  # fmt: skip
+def test_a_column_of_txids_that_a_stream_cannot_take_is_refused(
+    columns: dict[str, DataType], options: dict[str, str], lost: str
+) -> None:
+    """It was dropped without a word."""
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    parsed = StreamWriteOptions.parse({"metadata": URI, "stream": "s", **options}, streaming=False)
+    found = SinkColumns.of(schema, parsed)
+
+    class Streams:
+        path = "/streams"
+        txids = "time"
+
+        async def exists(self, name: str) -> bool:
+            return True
+
+        async def stream_settings(self, name: str) -> SimpleNamespace:
+            return SimpleNamespace(txids=self.txids)
+
+    streams: Any = Streams()
+    if lost:
+        with pytest.raises(UsageError, match=f"column '{lost}' would be lost"):
+            asyncio.run(check_streams(streams, parsed, found))
+        streams.txids = "given"
+    assert asyncio.run(check_streams(streams, parsed, found)) == ["s"]
+
+
+def test_jobs_follow_the_placement_of_their_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repairs, recoveries and replications ignored QUIRE_PLACEMENT."""
+    text = "any"
+    monkeypatch.setenv("QUIRE_PLACEMENT", text)
+    with click.Context(click.Command("repair")):
+        cluster = cluster_options(URI)
+    assert cluster.placement == text
+    assert cluster.config().placement == parse_placement(text)
+    assert WriteOptions.parse(
+        cluster.options(writing=True) | {"dataset": "d"}, environ={}
+    ).placement == (text)
+    assert ReadOptions.parse(cluster.options() | {"ledger": "1"}, environ={}).metadata == URI
+    configs: list[ClientConfig] = []
+
+    def connect(uri: str, *, config: ClientConfig) -> SimpleNamespace:
+        configs.append(config)
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(blocking, "connect", connect)
+    try:
+        with cluster.client():
+            pass
+    finally:
+        worker.close_clients()
+    assert [config.placement for config in configs] == [parse_placement(text)]
+    monkeypatch.setenv("QUIRE_PLACEMENT", "rack-aware,min_racks=two")
+    with click.Context(click.Command("repair")), pytest.raises(click.UsageError):
+        cluster_options(URI)

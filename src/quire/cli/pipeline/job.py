@@ -34,6 +34,7 @@ import click
 from quire._runtime.retry import Backoff, Retry
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
+    PLACEMENT_VARIABLE,
     composed,
     default_name,
     json_option,
@@ -191,7 +192,8 @@ def cluster_options(uri: str, password: bytes = b"") -> ClusterOptions:
     """Return the cluster that the options of the current command select."""
     from quire.spark.jobs import ClusterOptions
 
-    return ClusterOptions(uri, password, client_config().tls)
+    tls = client_config().tls  # this also checks the placement
+    return ClusterOptions(uri, password, tls, os.environ.get(PLACEMENT_VARIABLE, ""))
 
 
 # -- what Spark says --------------------------------------------------------------------------

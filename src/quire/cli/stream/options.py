@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -244,6 +244,13 @@ def place(text: str) -> Start:
     return parse_start(text)
 
 
+def end_place(text: str) -> Start:
+    """Parse the position in a stream at which something ends. Raises UsageError."""
+    from quire.streams.read.positions import parse_start
+
+    return parse_start(text, end=True)
+
+
 def place_text(place: Start) -> str:
     """Return a place in the form in which a user types it."""
     from quire.streams import AtSequence, AtTime, AtTxid
@@ -255,8 +262,10 @@ def place_text(place: Start) -> str:
             return f"txid:{place.txid}"
         case AtTime():
             try:
-                return f"time:{datetime.fromtimestamp(place.time_ms / 1000, UTC).isoformat()}"
-            except ValueError:  # in UTC, it is not in the years 1 to 9999
+                # A float of so many milliseconds would not be exact.
+                moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=place.time_ms)
+                return f"time:{moment.isoformat()}"
+            except OverflowError:  # in UTC, it is not in the years 1 to 9999
                 return f"the time {place.time_ms:,} ms after 1970"
         case _:
             return str(place)
@@ -264,7 +273,8 @@ def place_text(place: Start) -> str:
 
 def place_option(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
     return click.option(
-        f"--{name}", f"{name}_place", metavar="PLACE", callback=checked(place), help=help_text,
+        f"--{name}", f"{name}_place", metavar="PLACE",
+        callback=checked(end_place if name == "to" else place), help=help_text,
         **more,
     )  # fmt: skip
 

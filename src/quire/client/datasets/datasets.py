@@ -201,6 +201,7 @@ class Datasets(Ready):
             NoSuchKeyError: The dataset does not exist.
             MetadataError: The dataset is damaged or has an unknown format.
         """
+        await self._store.tree.sync()
         for _ in range(UPDATE_ATTEMPTS_MAX):
             head, version = await self._head(name)
             if not head.exists:
@@ -227,6 +228,7 @@ class Datasets(Ready):
             NoSuchKeyError: The dataset does not exist.
             MetadataError: The head of the dataset is damaged or has an unknown format.
         """
+        await self._store.tree.sync()
         head = (await self._head(name))[0]
         if not head.exists:
             raise no_such_dataset(name)
@@ -245,6 +247,7 @@ class Datasets(Ready):
             The sequence number of the publication, or None if the key was never published or has
             been forgotten (see `publish`).
         """
+        await self._store.tree.sync()
         return (await self._head(name))[0].transactions.get(txn)
 
     async def list_datasets(self) -> list[str]:
@@ -256,6 +259,7 @@ class Datasets(Ready):
         Returns:
             The names, sorted.
         """
+        await self._store.tree.sync()
         names = await self._store.list_values((HEADS,))
         skipped: list[Skipped] = []
 
@@ -367,6 +371,7 @@ class Datasets(Ready):
             MetadataError: The head of the dataset is damaged, so the dataset cannot be dropped.
         """
         lost: Sequence[str] = ()
+        await self._store.tree.sync()
 
         async def attempt() -> Dataset | None:
             nonlocal lost

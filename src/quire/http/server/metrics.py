@@ -69,6 +69,7 @@ def server_metrics(server: HttpServer, now_ms: int = 0) -> Iterable[Metric]:
 
 _GAUGES = {
     "replicas_missing",
+    "replicas_uncompared",
     "ledgers_misplaced",
     "ledgers_unreadable",
     "marks_malformed",
@@ -108,6 +109,8 @@ AUTORECOVERY = {
     "them when checked again",
     "replicas_missing": "The number of entries that bookies lacked at the last check of this "
     "auditor; 0 if this process is not the auditor",
+    "replicas_uncompared": "The number of replicas that the last check could not compare, because "
+    "their bookies gave no list of entries; 0 if this process is not the auditor",
     "ledgers_misplaced": "The number of ledgers whose placement did not follow the policy at the "
     "last check; 0 if this process is not the auditor",
     "ledgers_done": "The number of ledgers marked for repair that were repaired completely or were "

@@ -33,7 +33,7 @@ async def mark_ledger(
     """Record that these bookies lack entries of the ledger or cannot be reached.
 
     If a bookie is alive, replication workers read every entry of the ledger that it should have.
-    The call may be repeated.
+    The call may be repeated. A worker that began before the call does not remove the mark.
 
     Args:
         store: The store of the cluster.
@@ -42,7 +42,7 @@ async def mark_ledger(
         now_ms: The present time, in milliseconds since 1970.
 
     Returns:
-        Whether something was written. It is False if the mark already names the bookies.
+        Whether the mark is new or names more bookies than before.
 
     Raises:
         MetadataError: The store does not answer, or others changed the mark too often.
@@ -60,13 +60,14 @@ async def mark_ledger(
                 continue
             return True
         wanted = decoded_mark(path, found.value).adding(replicas, now_ms)
-        if wanted is None:
-            return False
+        # The mark is written even if it names the bookies already. A worker may have examined them
+        # before this loss, and removes the mark only at the version that it has read.
+        value = found.value if wanted is None else wanted.encode()
         try:
-            await tree.commit(Put(path, wanted.encode(), found.version))
+            await tree.commit(Put(path, value, found.version))
         except (VersionConflictError, NoSuchKeyError):
             continue
-        return True
+        return wanted is not None
     raise MetadataError(
         f"ledger {ledger_id} was not marked as under-replicated: others changed {path} "
         f"{MARK_ATTEMPTS} times in a row",

@@ -21,7 +21,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -38,8 +47,8 @@ from quire.codec.metadata.underreplication import (
     CHECKED_REPLICAS,
 )
 from quire.core.append.quorum import in_write_set
-from quire.core.fragments import Fragment, last_stored, next_stored, stored_count
-from quire.core.ranges import overlapping
+from quire.core.fragments import Fragment, last_stored, next_stored, stored_count, unlisted
+from quire.core.ranges import Range
 from quire.core.replicas import Bad
 from quire.errors import (
     MetadataError,
@@ -74,6 +83,9 @@ SAMPLES_MAX = 1_000
 and last entry."""
 PAGE_LEDGERS = 256
 """The number of ledgers whose metadata is in memory at the same time."""
+GAPS_AT_ONCE = 10_000
+"""The largest number of gaps in a bookie's list of entries that are counted in one event-loop
+iteration."""
 
 Adheres = Callable[[LedgerMetadata], bool | None]
 """A function that says whether a ledger follows the placement policy, or None if it cannot tell."""
@@ -93,6 +105,16 @@ class _Check:
     node: str
     interval_s: float
     run: Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _PassResult:
+    """The sums of a check of all ledgers."""
+
+    missing: int
+    """The number of missing entries, or 0 if the check does not count them."""
+    uncompared: Mapping[str, int]
+    """The number of replicas of each bookie that could not be compared."""
 
 
 class Auditor:
@@ -156,7 +178,8 @@ class Auditor:
         finally:
             # The next auditor reports these numbers, perhaps in another process.
             stats = self._stats
-            stats.ledgers_unreadable = stats.ledgers_misplaced = stats.replicas_missing = 0
+            stats.ledgers_unreadable = stats.ledgers_misplaced = 0
+            stats.replicas_missing = stats.replicas_uncompared = 0
 
     async def _search_and_check(self) -> None:
         await self._insist("prepare", self._prepare)
@@ -451,19 +474,24 @@ class Auditor:
         async def look(ledger_id: int, registered: set[str]) -> LackingReplicas:
             return await check_replicas(self._client, ledger_id, registered)
 
-        self._stats.replicas_missing = await self._go_through(look)
+        found = await self._go_through(look)
+        self._stats.replicas_missing = found.missing
+        self._stats.replicas_uncompared = sum(found.uncompared.values())
+        if found.uncompared:
+            self._log("replicas_not_compared", replicas=dict(sorted(found.uncompared.items())))
         self._stats.replicas_checks += 1
 
-    async def _go_through(self, look: Callable[[int, set[str]], Awaitable[LackingReplicas]]) -> int:
+    async def _go_through(
+        self, look: Callable[[int, set[str]], Awaitable[LackingReplicas]]
+    ) -> _PassResult:
         """Check every ledger with `look`, and mark those that lack replicas.
 
         `look` receives the ledger id and the registered bookies. If it finds missing entries, it is
         called again after `LAG_S`, because the replicas may be complete by then.
 
-        Returns the number of missing entries in the last results of `look`, which is 0 if `look`
-        does not count them.
+        Returns the sums of the last results of `look`.
         """
-        missing, unread = 0, Unread()
+        unread, missing, uncompared = Unread(), 0, Counter[str]()
         async for page in self._pages():
             registered = await self._registered()
 
@@ -483,6 +511,7 @@ class Auditor:
                 self._stats.replicas_lagged += len(lagged)
                 found.update(seen)
             missing += sum(lacking.entries for lacking in found.values())
+            uncompared.update(name for one in found.values() for name in one.uncompared)
             if silent := {bookie for lacking in found.values() for bookie in lacking.silent}:
                 self._silent |= silent
                 self._news.set()
@@ -491,7 +520,7 @@ class Auditor:
             if marked:
                 self._log("replicas_lacking", ledgers_marked=marked)
         await self._tell_unread(unread)
-        return missing
+        return _PassResult(missing, uncompared)
 
     async def _take_over(self) -> None:
         """Count the misplaced ledgers of the last check, which a former auditor may have made."""
@@ -569,6 +598,9 @@ class LackingReplicas:
     """The registered bookies that did not answer. A check that reads no entries leaves it empty."""
     entries: int = 0
     """The number of missing entries, added up over `bookies`, or 0 if the check does not count."""
+    uncompared: tuple[str, ...] = ()
+    """The registered bookies that gave no list of their entries, so that nothing is known about
+    their replicas. A check that compares no lists leaves it empty."""
 
 
 async def _opened(client: Client, ledger_id: int) -> OpenedLedger | None:
@@ -642,32 +674,35 @@ async def check_replicas(
     """Ask each registered member of each closed fragment for the list of entries that it has.
 
     The entries that a member should have, and does not list, are counted. A bookie that cannot list
-    its entries, or does not answer, counts as having all of them. The result is empty if the ledger
-    was deleted. Raises MetadataError. Cancel-safe.
+    its entries, or does not answer, is in `uncompared`. The result is empty if the ledger was
+    deleted. Raises MetadataError. Cancel-safe.
     """
     ledger = await _opened(client, ledger_id)
     if ledger is None:
         return LackingReplicas()
-    lists: dict[str, list[tuple[int, int]] | None] = {}
+    lists: dict[str, Sequence[Range] | None] = {}
     missing: dict[str, int] = {}
+    uncompared: set[str] = set()
     for fragment, index in _parts(ledger, registered):
         bookie = fragment.ensemble[index]
         if bookie not in lists:
             lists[bookie] = await _listed(client, bookie, ledger_id)
         found = lists[bookie]
         if found is None:
+            uncompared.add(bookie)
             continue
         metadata, first, last = ledger.metadata, fragment.first, fragment.last
-        count = stored_count(metadata, index, first, last) - sum(
-            stored_count(metadata, index, max(first, low), min(last, high))
-            for low, high in overlapping(found, first, last)
-        )
-        if count > 0:
-            missing[bookie] = missing.get(bookie, 0) + count
-    return LackingReplicas(tuple(missing), entries=sum(missing.values()))
+        gaps = unlisted(metadata, index, first, last, found)
+        for number, (low, high) in enumerate(gaps, 1):
+            missing[bookie] = missing.get(bookie, 0) + stored_count(metadata, index, low, high)
+            if number % GAPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+    return LackingReplicas(
+        tuple(missing), entries=sum(missing.values()), uncompared=tuple(sorted(uncompared))
+    )
 
 
-async def _listed(client: Client, bookie: str, ledger_id: int) -> list[tuple[int, int]] | None:
+async def _listed(client: Client, bookie: str, ledger_id: int) -> Sequence[Range] | None:
     try:
         return await client.list_entries(bookie, ledger_id)
     except NoSuchEntryError:

@@ -118,6 +118,9 @@ class AutorecoveryStats:
     replicas_missing: int = 0
     """The number of entries that bookies lacked in the last check of replicas. 0 while this process
     is not the auditor, and before its first check."""
+    replicas_uncompared: int = 0
+    """The number of replicas that the last check of replicas could not compare, because their
+    bookies gave no list of entries. 0 while this process is not the auditor."""
     ledgers_misplaced: int = 0
     """The number of misplaced ledgers in the last check of placement. 0 while this process is not
     the auditor."""

@@ -40,7 +40,7 @@ from quire.errors import (
     NoSuchLedgerError,
     QuireError,
 )
-from quire.metadata.interface import Bookies, Versioned
+from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.net.answer_codes import NoEntryAnswer
@@ -95,8 +95,9 @@ bookie answers."""
 class _Grace:
     """The state of an open ledger when the grace period of its writer began."""
 
-    mark: Versioned[Underreplicated] | None
-    """The mark at that time. A different mark means another loss, so a new grace period begins."""
+    mark: Underreplicated | None
+    """The mark at that time. A different mark means another loss, so a new grace period begins. The
+    same mark with a new version does not, because it may be repeated at any time."""
     seen: OpenLedgerState
     until_s: float = 0.0
     """The end of the grace period, by the loop's clock. 0 if there is none, because the recovery of
@@ -328,7 +329,8 @@ class ReplicationWorker:
         joins, now_s = self._joins, asyncio.get_running_loop().time
         try:
             async with self._locks.hold(ledger_id) as lock:
-                mark, grace = lock.mark, rest.grace
+                mark = None if lock.mark is None else lock.mark.value
+                grace = rest.grace
                 if grace is not None and grace.mark != mark:
                     grace = None
                 # A bookie may have joined during the grace period of the writer, which goes on.
@@ -678,7 +680,7 @@ class ReplicationWorker:
 
 def _named_by(grace: _Grace | None) -> tuple[str, ...]:
     """Return the bookies that the mark named when the grace period began."""
-    return () if grace is None or grace.mark is None else tuple(grace.mark.value.replicas)
+    return () if grace is None or grace.mark is None else tuple(grace.mark.replicas)
 
 
 async def forget_old_failures(client: Client, locks: ReplicationLocks) -> None:

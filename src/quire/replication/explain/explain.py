@@ -20,9 +20,9 @@ from quire._runtime.units import are, does, duration_text, plural, some_of, them
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.core.append.quorum import write_set
-from quire.core.fragments import Fragment, last_stored, next_stored, stored_by, stored_count
-from quire.core.ranges import overlapping, without
-from quire.core.replicas import Bad, Finding, Kind, coalesced, findings
+from quire.core.fragments import Fragment, last_stored, stored_by, stored_count, unlisted
+from quire.core.ranges import Range
+from quire.core.replicas import Bad, Finding, Kind, add_bad, findings
 from quire.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
@@ -58,6 +58,9 @@ from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
 NOT_LISTED = "no such entry"
+MANY_NOT_LISTED = "at least the first and some others are missing"
+GAPS_MAX = 10_000
+"""The largest number of gaps in a bookie's list of entries that are reported one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +417,7 @@ class _Look:
             bad[:] = [Bad(fragment.first, fragment.last, Kind.UNREACHABLE, why)]
         return found
 
-    async def _list(self) -> list[tuple[int, int]] | None:
+    async def _list(self) -> Sequence[Range] | None:
         """Return the entries that the bookie lists, or None if it cannot list them."""
         try:
             return await self._client.list_entries(self._bookie, self._ledger.ledger_id)
@@ -425,13 +428,11 @@ class _Look:
         except QuireError:
             return None
 
-    async def _fragment(
-        self, fragment: Fragment, listed: Sequence[tuple[int, int]] | None
-    ) -> list[Bad]:
+    async def _fragment(self, fragment: Fragment, listed: Sequence[Range] | None) -> list[Bad]:
         index = fragment.ensemble.index(self._bookie)
         bad: list[Bad] = []
         if listed is not None:
-            bad = list(self._missing(fragment, index, listed))
+            bad = await self._missing(fragment, index, listed)
         absent = [(one.first, one.last) for one in bad]
         ends = {*self._ends(fragment, index)}
         ends -= {entry for entry in ends if any(a <= entry <= b for a, b in absent)}
@@ -448,18 +449,20 @@ class _Look:
             if fragment.first <= entry <= fragment.last:
                 yield entry
 
-    def _missing(
-        self, fragment: Fragment, index: int, listed: Sequence[tuple[int, int]]
-    ) -> Iterator[Bad]:
-        """Yield the entries that the bookie should have and does not list."""
+    async def _missing(self, fragment: Fragment, index: int, listed: Sequence[Range]) -> list[Bad]:
+        """Return the entries that the bookie should have and does not list."""
         metadata = self._ledger.metadata
-        whole = fragment.first, fragment.last
-        absent = []
-        for low, high in without([whole], overlapping(listed, *whole)):
-            first, last = next_stored(metadata, index, low), last_stored(metadata, index, high)
-            if first <= last:
-                absent.append(Bad(first, last, Kind.MISSING, NOT_LISTED))
-        yield from coalesced(metadata, index, absent)
+        absent: list[Bad] = []
+        gaps = unlisted(metadata, index, fragment.first, fragment.last, listed)
+        for looked, (first, last) in enumerate(gaps, 1):
+            if len(absent) == GAPS_MAX:
+                # The rest is one range, so that no bookie can fill the memory.
+                end = last_stored(metadata, index, fragment.last)
+                return [*absent, Bad(first, end, Kind.MISSING, MANY_NOT_LISTED)]
+            add_bad(metadata, index, absent, Bad(first, last, Kind.MISSING, NOT_LISTED))
+            if looked % GAPS_MAX == 0:
+                await asyncio.sleep(0)
+        return absent
 
 
 # -- what is wrong, and what to type -----------------------------------------------------------

@@ -172,7 +172,8 @@ class ReplicationLocks:
         """Mark a ledger: these bookies lack entries of it, or cannot be reached.
 
         Workers read every entry that a named bookie should have, if the bookie answers. Return
-        False if the mark says so already. Safe to repeat.
+        False if the mark says so already. Then it only gets a new version, so that a worker that
+        began before this call does not remove it. Safe to repeat.
         """
         return await mark_ledger(self._store, ledger_id, replicas, self._clock.now_ms())
 

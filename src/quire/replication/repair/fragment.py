@@ -35,6 +35,7 @@ from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.size import encode_change, ledger_bytes_max
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.repair.opened_ledger import OpenedLedger
+from quire.replication.repair.password_check import check_password
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.replication.repair.replica_source import ReplicaSource
 
@@ -143,6 +144,7 @@ class CopyBatch:
         self._segments_max = segments_max or BATCH_SEGMENTS_MAX
         self._sources: dict[tuple[str, ...], ReplicaSource] = {}
         """The readers of entries. The key has the bookies that the reader asks last."""
+        self._password_checked = False
         self._stored: Versioned[LedgerMetadata] | None = None
         """The metadata as it was before the first copy of the batch, or None before that copy."""
         self._room_bytes = 0
@@ -179,6 +181,7 @@ class CopyBatch:
         Raises:
             UsageError: The segment is still being written (rule 24).
             ReadError: An entry has no good replica left.
+            UnauthorizedError: The password of an open ledger is wrong, or cannot be checked.
             BookieError: A new bookie failed. The attribute `broken` has it then.
             NoSuchLedgerError: The ledger was deleted.
             MetadataTooLargeError: The names of the new bookies do not fit. Nothing was copied.
@@ -199,6 +202,9 @@ class CopyBatch:
             return False
         self._take_room(stored.value, segment)
         if not fragment.empty:
+            if not self._password_checked:
+                await check_password(self._client, self._ledger)
+                self._password_checked = True
             await self._copy_to(fragment, replacements)
         self._copied.append((segment, frozenset(replacements.values())))
         return True

@@ -31,6 +31,7 @@ from quire.replication.repair.fragment import (
     window_entries,
 )
 from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
+from quire.replication.repair.password_check import check_password
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, answers
 from quire.replication.repair.replica_source import ReplicaSource
@@ -211,6 +212,7 @@ class _Repair:
         self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
     ) -> None:
         bookie = fragment.ensemble[index]
+        await check_password(self._client, ledger)
         source = ReplicaSource(self._client, ledger, last=(bookie,))
         adds = RecoveryAdds(self._client, ledger, bookie, in_place=True, budget=self._budget)
         reader = ReplicaReader(

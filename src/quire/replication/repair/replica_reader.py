@@ -114,7 +114,7 @@ class ReplicaReader:
         self._budget = budget
         self._batches = metadata.ensemble_size == metadata.write_quorum
         self._entry_bytes = 0.0
-        self._listed: list[tuple[int, int]] | None = None
+        self._listed: Sequence[tuple[int, int]] | None = None
         self._asked_for_list = False
 
     async def parts(self, index: int, first: int, last: int) -> AsyncGenerator[Part, None]:
@@ -300,7 +300,7 @@ class ReplicaReader:
                 break
         return [Bad(first, end, Kind.MISSING, "no such entry")]
 
-    async def _list(self) -> list[tuple[int, int]] | None:
+    async def _list(self) -> Sequence[tuple[int, int]] | None:
         try:
             found = await self._client.list_entries(self.bookie, self._ledger_id)
         except NoSuchEntryError:

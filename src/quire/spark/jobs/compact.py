@@ -568,7 +568,7 @@ def _to_stream(
     writer = frame.orderBy(*POSITION).select(*columns).write.format("quire").mode("append")
     with publishing_one_stream(), watched(spark, f"compacting {source.stream}", progress):
         writer.options(
-            **source.cluster.options(),
+            **source.cluster.options(writing=True),
             namespace=source.namespace,
             stream=target,
             keyColumn=ENVELOPE["key"],

@@ -146,7 +146,7 @@ def history(
     for name in names:
         found = OffloadHistory(directory, name)
         frame = _of_stream(
-            spark, cluster, namespace, found, _place(start) or EARLIEST, _place(end),
+            spark, cluster, namespace, found, _place(start) or EARLIEST, _place(end, end=True),
             tuple(columns), fail_on_data_loss, partition_bytes,
         )  # fmt: skip
         frames.append(frame if len(names) == 1 else _named(frame, name))
@@ -296,8 +296,8 @@ def check_history(
     return [str(answer["wrong"]) for answer in answers if answer["wrong"] is not None]
 
 
-def _place(place: Start | str | None) -> Start | None:
-    return parse_start(place) if isinstance(place, str) else place
+def _place(place: Start | str | None, *, end: bool = False) -> Start | None:
+    return parse_start(place, end=end) if isinstance(place, str) else place
 
 
 # -- planning ---------------------------------------------------------------------------------

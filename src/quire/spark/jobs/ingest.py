@@ -426,7 +426,7 @@ def sink_options(
 ) -> dict[str, Any]:
     """Return the options of the sink, by name, that write to these streams."""
     options: dict[str, Any] = {
-        **cluster.options(), "namespace": target.namespace, "valueColumn": VALUE,
+        **cluster.options(writing=True), "namespace": target.namespace, "valueColumn": VALUE,
         "createStream": str(target.create).lower(),
     }  # fmt: skip
     if target.token:

@@ -28,7 +28,6 @@ from quire._runtime.tasks import TaskGroup
 from quire._runtime.units import counted
 from quire.blocking.background import call
 from quire.client import Client
-from quire.config import ClientConfig
 from quire.errors import (
     NoSuchKeyError,
     NoSuchNamespaceError,
@@ -219,7 +218,7 @@ def replicate(
         do = functools.partial(copy_piece, source, target)
         return run_pieces(spark, pieces, do, what="copying segments")
 
-    config = ClientConfig(tls=target.tls, explicit_lac_interval_s=EXPLICIT_LAC_S)
+    config = replace(target.config(), explicit_lac_interval_s=EXPLICIT_LAC_S)
     with source.client() as read, blocking.connect(target.metadata, config=config) as written:
         ends = (
             ReplicateEnd(read.aio, source.password, path),

@@ -7,7 +7,6 @@ from typing import Any
 
 from quire import blocking
 from quire.blocking.background import call
-from quire.config import ClientConfig
 from quire.errors import NoSuchNamespaceError, QuireError, StreamGapError
 from quire.spark.jobs.replicate import ReplicateEnd, check_ends, matching, none_matches
 from quire.spark.jobs.tasks import ClusterOptions
@@ -119,8 +118,10 @@ def preview_replicate(
         NoSuchStreamError: No stream matches.
     """
     path, to_path = namespace_path(namespace), namespace_path(target_namespace or namespace)
-    config = ClientConfig(tls=target.tls)
-    with source.client() as read, blocking.connect(target.metadata, config=config) as other:
+    with (
+        source.client() as read,
+        blocking.connect(target.metadata, config=target.config()) as other,
+    ):
         ends = (
             ReplicateEnd(read.aio, source.password, path),
             ReplicateEnd(other.aio, target.password, to_path),

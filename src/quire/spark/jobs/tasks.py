@@ -10,11 +10,12 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire import blocking
-from quire.config import TlsClientConfig
+from quire.client.cluster.placement import parse_placement
+from quire.config import ClientConfig, TlsClientConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,12 +64,18 @@ class ClusterOptions:
     """The password of the ledgers."""
     tls: TlsClientConfig | None = None
     """The TLS settings of connections to bookies. Every machine that runs tasks needs the files."""
+    placement: str = ""
+    """The placement of new ledgers and new copies, in the form of `--placement` and
+    QUIRE_PLACEMENT, or "" for any bookies. Every machine that runs tasks needs the files that it
+    names."""
 
-    def options(self) -> dict[str, str]:
-        """Return the options of the data source for this cluster."""
+    def options(self, *, writing: bool = False) -> dict[str, str]:
+        """Return the options of the data source for reading or writing this cluster."""
         given = {"metadata": self.metadata}
         if self.password:
             given["password"] = self.password.decode()
+        if writing and self.placement:
+            given["placement"] = self.placement
         if self.tls is not None:
             given["tlsCa"] = self.tls.ca or "system"
             files = {
@@ -86,8 +93,15 @@ class ClusterOptions:
         """Yield the client of this process for the cluster, which all tasks and calls share."""
         from quire.spark import worker
 
-        with worker.client(self.metadata, self.tls) as client:
+        with worker.client(self.metadata, self.tls, self.placement) as client:
             yield client
+
+    def config(self) -> ClientConfig:
+        """Return the configuration of a client for this cluster."""
+        config = ClientConfig(tls=self.tls)
+        if self.placement:
+            config = replace(config, placement=parse_placement(self.placement))
+        return config
 
 
 def run_pieces(

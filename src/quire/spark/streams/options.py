@@ -134,7 +134,7 @@ class StreamReadOptions:
             raise UsageError("option 'partitions' requires the option 'topic'")
         streams = several or ((one,) if one else ())
         columns = COLUMNS if topic is None else (COLUMNS[0], PARTITION_COLUMN, *COLUMNS[1:])
-        end = given.take("end", _places(streams, None), StreamPlaces(None))
+        end = given.take("end", _places(streams, None, end=True), StreamPlaces(None))
         if streaming and end != StreamPlaces(None):
             raise UsageError(
                 "option 'end' cannot be used for a streaming query",
@@ -232,12 +232,17 @@ def _partitions(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], StreamPlaces]:
-    """Return a parser of one place for all streams, or of a JSON object with a place for each."""
+def _places(
+    streams: tuple[str, ...], default: Start | None, *, end: bool = False
+) -> Callable[[str], StreamPlaces]:
+    """Return a parser of one place for all streams, or of a JSON object with a place for each.
+
+    Set `end` for the places at which reading ends.
+    """
 
     def parsed(text: str) -> StreamPlaces:
         if not text.startswith("{"):
-            return StreamPlaces(_place(text))
+            return StreamPlaces(_place(text, end))
         try:
             found = json.loads(text)
         except ValueError:
@@ -247,14 +252,16 @@ def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], 
                 raise ValueError(f"{name!r} is not one of the streams that the query reads")
             if not isinstance(place, str):
                 raise ValueError(f"the place in stream {name!r} is not a text. Use {PLACES}")
-        return StreamPlaces(default, tuple((name, _place(place)) for name, place in found.items()))
+        return StreamPlaces(
+            default, tuple((name, _place(place, end)) for name, place in found.items())
+        )
 
     return parsed
 
 
-def _place(text: str) -> Start:
+def _place(text: str, end: bool) -> Start:
     try:
-        return parse_start(text)
+        return parse_start(text, end=end)
     except UsageError as error:
         raise ValueError(str(error)) from None
 

@@ -37,7 +37,13 @@ from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
-from quire.spark.ledgers.writer import check_none_is_lost, payloads, task, value_column
+from quire.spark.ledgers.writer import (
+    SOURCE_COLUMNS,
+    check_none_is_lost,
+    payloads,
+    task,
+    value_column,
+)
 from quire.spark.streams.keyed_rows import HEADERS_TYPES, check_headers_type, sealed_rows
 from quire.spark.streams.row_partitions import row_partitions
 from quire.spark.streams.write_options import StreamWriteOptions
@@ -74,6 +80,9 @@ class SinkColumns:
     key: int | None = None
     headers: int | None = None
     time: int | None = None
+    unnamed_txid: str = ""
+    """The name of the column with the txids if no option names it, and if its values would be lost
+    in a stream that assigns txids by time. Otherwise empty."""
 
     @property
     def keyed(self) -> bool:
@@ -95,9 +104,13 @@ class SinkColumns:
         time = _column(schema, "timeColumn", options.time_column, TimestampType)
         used = {at for at in (txid, order, key, headers, time) if at is not None}
         value = value_column(schema, options.value_column, stream=stream, used=used)
+        unnamed = ""
         if options.value_column is None:
             check_none_is_lost(schema, value, {stream, *used}, _OTHERS)
-        return cls(value, txid, stream, order, key, headers, time)
+            # A copy gets txids of its own, so those of rows that were read from Quire are not lost.
+            if txid is not None and not SOURCE_COLUMNS.issubset(schema.names):
+                unnamed = "" if options.txid_column else str(schema.names[txid])
+        return cls(value, txid, stream, order, key, headers, time, unnamed)
 
 
 def _place(schema: StructType, option: str, name: str) -> int | None:
@@ -199,6 +212,14 @@ async def check_streams(
             raise UsageError(
                 f"stream {name} needs a txid for each record, but no column of the rows has txids",
                 remedy="Name a column of whole numbers with the option 'txidColumn'",
+            )
+        if settings.txids == "time" and columns.unnamed_txid:
+            raise UsageError(
+                f"column {columns.unnamed_txid!r} would be lost, because stream {name} assigns "
+                "txids by time. Nothing was written",
+                remedy=f"{_OTHERS}To leave the column out, drop it, or set the option "
+                "'valueColumn'. To keep it as the txids, use a stream with the setting txids = "
+                "given",
             )
         if settings.txids == "time" and options.txid_column is not None:
             raise UsageError(

@@ -146,12 +146,32 @@ def _identity(segment: StreamSegment) -> StreamSegment:
     return replace(segment, ledger_id=0, status=0, min_active_entry_id=0, min_active_slot_id=0)
 
 
+def _is_beginning(segment: StreamSegment, original: StreamSegment) -> bool:
+    """Return whether the copy's segment is what it had of one that the source truncated."""
+    whole = replace(
+        segment,
+        last_txid=original.last_txid,
+        record_count=original.record_count,
+        last_entry_id=original.last_entry_id,
+        last_slot_id=original.last_slot_id,
+        completion_time_ms=original.completion_time_ms,
+        start_sequence_id=original.start_sequence_id,
+    )
+    return (
+        original.truncation is Truncation.TRUNCATED
+        and _identity(whole) == _identity(original)
+        and segment.last_entry_id <= original.last_entry_id
+        and segment.record_count <= original.record_count
+    )
+
+
 def check_segments(
     name: str, copied: Sequence[StreamSegment], source: Sequence[StreamSegment]
 ) -> None:
     """Raise StreamDivergedError unless each segment of the copy is a segment of the source.
 
-    Older segments that the source has deleted since are allowed. `copied` must be read before
+    Older segments that the source has deleted since are allowed, and so is the beginning of a
+    segment that the source truncated before the rest of it was copied. `copied` must be read before
     `source`, because the source may advance in between.
     """
     there = {segment.lssn: segment for segment in source}
@@ -176,7 +196,7 @@ def check_segments(
                 "target",
                 remedy=REMEDY,
             )
-        if _identity(segment) != _identity(original):
+        if _identity(segment) != _identity(original) and not _is_beginning(segment, original):
             raise StreamDivergedError(
                 f"segment {segment.lssn} of stream {name} differs between the target and the "
                 "source, so the target is not a copy",
@@ -234,7 +254,7 @@ def check_gap(
         return
     remedy = "Replicate with on_gap='skip' (`--skip-gaps`) to continue after them"
     if partial is not None:
-        remedy += f". That drops what the copy has of segment {partial.lssn}: read it there first"
+        remedy += f". The copy keeps what it has of segment {partial.lssn}"
     raise StreamGapError(
         f"stream {name} has a gap: the source truncated segments {first} to {gone} before they "
         "were copied to the target",

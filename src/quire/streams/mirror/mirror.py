@@ -65,7 +65,13 @@ from quire.streams.namespace.truncation import free, stored_bytes, truncate
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.records import decode
 from quire.streams.read.segment_list import SegmentList
-from quire.streams.write.takeover import delete_allocated, delete_insisting, free_allocated
+from quire.streams.write.takeover import (
+    TakenStream,
+    complete,
+    delete_allocated,
+    delete_insisting,
+    free_allocated,
+)
 
 T = TypeVar("T")
 
@@ -319,7 +325,8 @@ class Mirror:
         """Apply to the copy what the source has truncated since its segments were last read.
 
         The copy is truncated, and its segment in progress is dropped if the source no longer has
-        it. Raises StreamGapError if the source truncated something before it was copied.
+        it. Without `truncation`, the copy keeps the beginning of the segment that it has. Raises
+        StreamGapError if the source truncated something before it was copied.
         """
         assert self._claim is not None
         self._drop_tail()
@@ -327,11 +334,44 @@ class Mirror:
         if not self._truncation and self._on_gap != "skip":
             check_gap(self.name, segments, self.last, self.partial)
         partial = self.partial
-        if partial is not None and _numbered(segments, partial.lssn) is None:
+        if partial is None:
+            return
+        original = _numbered(segments, partial.lssn)
+        if original is None:
+            # A writer drops only the newest segment, and only if it is empty.
+            truncated = any(segment.lssn > partial.lssn for segment in segments)
+        else:
+            truncated = original.truncation is Truncation.TRUNCATED
+        if truncated and not self._truncation:
+            await self._keep_beginning(partial, segments)
+        elif original is None:
             await delete_allocated(self.target.client, self._to, self._claim)
             await self._to.change(self._claim, drop=partial)
             self.partial = None
             await free_allocated(self.target.client, self._to, self._claim)
+
+    async def _keep_beginning(
+        self, partial: StreamSegment, segments: Sequence[StreamSegment]
+    ) -> None:
+        """Complete the copy's segment in progress with what it has, although it lacks the rest.
+
+        `segments` are those of the source, which has truncated the segment.
+        """
+        assert self._claim is not None
+        # Its sequence ids follow those of the segment before it, which the copy may lack.
+        known = [*await self._to.segments(), *segments]
+        before = [one for one in known if one.lssn < partial.lssn and not one.in_progress]
+        nearest = sorted(before, key=lambda one: one.lssn)[-1:]
+        last_txid = nearest[0].last_txid if nearest else 0
+        taken = TakenStream(self._claim, last_txid, nearest)
+        client, password = self.target.client, self.target.password
+        completed = await complete(client, self._to, taken, partial, password)
+        self.partial = None
+        if completed is None:
+            await free_allocated(client, self._to, self._claim)
+        else:
+            self.last = completed.lssn
+            self.copied.segments += 1
 
     # -- sealed segments ----------------------------------------------------------------------
 

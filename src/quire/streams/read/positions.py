@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from quire.client import Client, LedgerReader
 from quire.codec.distributedlog.control_record import CreationTime
@@ -80,11 +80,15 @@ PLACES = "earliest, latest, a position (5:12:3), txid:N, time:ISO or seq:N"
 """The forms that `parse_start` accepts, for messages."""
 
 
-def parse_start(text: str) -> Start:
+def parse_start(text: str, *, end: bool = False) -> Start:
     """Parse a place in a stream that a user typed.
+
+    Streams know the millisecond of an append. A time between two milliseconds becomes the earlier
+    one, or the later one for an end, so that no record of that millisecond is left out.
 
     Args:
         text: One of the forms in `PLACES`. A time without a zone is UTC.
+        end: Whether the place is the end of what is read, instead of the start.
 
     Returns:
         The place.
@@ -101,17 +105,19 @@ def parse_start(text: str) -> Start:
         if colon and kind == "seq":
             return AtSequence(int(rest))
         if colon and kind == "time":
-            return AtTime(_parsed_ms(rest))
+            return AtTime(_parsed_ms(rest, end))
         return DLSN.parse(text)
     except (ValueError, StreamFormatError):
         raise UsageError(f"{text!r} is not a place in a stream. Use {PLACES}") from None
 
 
-def _parsed_ms(text: str) -> int:
+def _parsed_ms(text: str, end: bool) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1_000)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    millisecond = timedelta(milliseconds=1)
+    return -(-since // millisecond) if end else since // millisecond
 
 
 async def find(

@@ -7,9 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.common.options import Duration, Size
-from quire.cli.stream.options import place, place_text
+from quire.cli.stream.options import end_place, place, place_text
 from quire.errors import UsageError
 from quire.http.server.api import Field
+from quire.spark.streams.options import StreamReadOptions
+from quire.streams import AtTime
 from quire.streams.namespace.settings import parse_setting
 
 
@@ -118,7 +120,7 @@ def test_a_field_of_the_http_api_takes_a_number_or_a_unit() -> None:
     ("text", "shown"),
     [
         ("time:2026-01-31T12:00:00+01:00", "time:2026-01-31T11:00:00+00:00"),
-        ("time:9999-12-31T23:59:59.9999", "the time 253,402,300,800,000 ms after 1970"),
+        ("time:9999-12-31T23:59:59.9999", "time:9999-12-31T23:59:59.999000+00:00"),
         ("time:9999-12-31T23:59:59-05:00", "the time 253,402,318,799,000 ms after 1970"),
         ("seq:7", "seq:7"),
         ("latest", "latest"),
@@ -127,3 +129,22 @@ def test_a_field_of_the_http_api_takes_a_number_or_a_unit() -> None:
 def test_every_accepted_position_can_be_formatted(text: str, shown: str) -> None:
     """`stream truncate` and `read` ended with an unexpected ValueError for a time in year 10000."""
     assert place_text(place(text)) == shown
+
+
+def test_a_time_between_two_milliseconds_leaves_out_no_record_of_that_millisecond() -> None:
+    """It was rounded to the nearest one. `stream truncate` could drop a record too many."""
+    whole_ms = 1_769_860_800_000
+    for fraction, start_ms, end_ms in [
+        ("", 0, 0), (".000001", 0, 1), (".0006", 0, 1), (".001", 1, 1), (".0014", 1, 2),
+    ]:  # fmt: skip
+        text = f"time:2026-01-31T12:00:00{fraction}"
+        start, end = AtTime(whole_ms + start_ms), AtTime(whole_ms + end_ms)
+        assert (place(text), end_place(text)) == (start, end)
+        given = {"metadata": "m", "stream": "s", "start": text, "end": text}
+        options = StreamReadOptions.parse(given, environ={})
+        assert (options.start.default, options.end.default) == (start, end)
+    assert place("time:1969-12-31T23:59:59.9995") == AtTime(-1)
+    assert end_place("time:1969-12-31T23:59:59.9995") == AtTime(0)
+    assert place_text(end_place("time:9999-12-31T23:59:59.9999")) == (
+        "the time 253,402,300,800,000 ms after 1970"
+    )

@@ -119,6 +119,42 @@ async def test_reading_a_dataset_that_never_existed_is_refused(bench: Bench) -> 
     assert await bench.datasets.list_datasets() == []
 
 
+async def test_a_dataset_is_read_as_it_is_although_a_server_lags(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of the metadata store may lag behind the process that has published."""
+    [first, second] = await bench.some(2)
+    await bench.datasets.publish("d", [first])
+    read, names = bench.store.read_value, bench.store.list_values
+    before = {("datasets", "d"): await read(("datasets", "d"))}
+    await bench.other_session().publish("d", [second], txn="t")
+    await bench.other_session().publish("e", await bench.some(1, "e"))
+    caught_up = False
+
+    async def read_from_server(key: Sequence[str]) -> Versioned[bytes]:
+        return await read(key) if caught_up else before[tuple(key)]
+
+    async def list_from_server(key: Sequence[str]) -> list[str]:
+        return await names(key) if caught_up else ["d"]
+
+    async def catch_up() -> None:
+        nonlocal caught_up
+        caught_up = True
+
+    monkeypatch.setattr(bench.store, "read_value", read_from_server)
+    monkeypatch.setattr(bench.store, "list_values", list_from_server)
+    monkeypatch.setattr(bench.store.tree, "sync", catch_up)
+    assert await bench.ids() == ids([first, second])
+    caught_up = False
+    assert await bench.datasets.find_transaction("d", "t") == 2
+    caught_up = False
+    assert await bench.datasets.list_datasets() == ["d", "e"]
+    caught_up = False
+    assert await bench.datasets.read_schema("e") is None
+    caught_up = False
+    assert await bench.datasets.drop("e") is not None
+
+
 async def test_append_adds_and_overwrite_replaces(bench: Bench) -> None:
     a, b, c = await bench.some(3)
     first = await bench.datasets.publish("d", [a])

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quire.client import Client
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.core.fragments import last_stored, next_stored
+from quire.codec.wire.availability import EntryRanges, decode_availability
+from quire.core.fragments import last_stored, next_stored, stored_by, unlisted
 from quire.errors import BookieUnavailableError, NoSuchEntryError
 from quire.metadata.interface import Versioned
 from quire.replication.autorecovery.auditor import LackingReplicas, check_ends, check_replicas
-from quire.replication.explain.explain import _Look
+from quire.replication.explain.explain import GAPS_MAX, MANY_NOT_LISTED, NOT_LISTED, _Look
 from quire.replication.repair.opened_ledger import OpenedLedger
 from quire_simulator.world.world import World, bookie_id
 
@@ -162,7 +166,8 @@ def test_a_silent_bookie_is_not_reported_as_lacking_entries() -> None:
         world.crash("bookie-1")
         found = await ends(client, ledger_id)
         assert (found.bookies, found.silent) == ((), (ALL[1],))
-        assert await check_replicas(client, ledger_id, ALL) == LackingReplicas()
+        found = await check_replicas(client, ledger_id, ALL)
+        assert found == LackingReplicas(uncompared=(ALL[1],))
         await world.start("bookie-1")
 
     scene(play)
@@ -184,7 +189,7 @@ def test_a_bookie_without_the_ledger_lacks_all_of_its_entries() -> None:
         client.list_entries = listed  # type: ignore[method-assign]
         found = await check_replicas(client, ledger_id, ALL)
         assert dict(zip(sorted(found.bookies), (3, 1))) == {ALL[0]: 3, ALL[2]: 1}
-        assert found.entries == 4
+        assert (found.entries, found.uncompared) == (4, (ALL[1],))
         assert sorted(asked) == ALL
 
     scene(play)
@@ -207,13 +212,96 @@ def test_missing_entries_of_a_very_long_ledger_are_found_quickly(
         ledger = OpenedLedger(7, Versioned(metadata, 0), b"", codec, end)
         look = _Look(client, ledger, ALL[1])
         (fragment,) = ledger.fragments()
-        found = list(look._missing(fragment, 1, [(0, 10), (19, end + 5)]))
+        found = await look._missing(fragment, 1, [(0, 10), (19, end + 5)])
         assert [(one.first, one.last) for one in found] == missing
-        assert list(look._missing(fragment, 1, [(0, end)])) == []
-        (whole,) = look._missing(fragment, 1, [])
+        assert await look._missing(fragment, 1, [(0, end)]) == []
+        (whole,) = await look._missing(fragment, 1, [])
         assert (whole.first, whole.last) == (
             next_stored(metadata, 1, 0),
             last_stored(metadata, 1, end),
         )
 
     scene(play)
+
+
+def listing(*groups: tuple[int, int, int, int]) -> EntryRanges:
+    packed = (struct.pack(">qqii", *group) for group in groups)
+    return decode_availability(struct.pack(">ii56x", 0, len(groups)) + b"".join(packed))
+
+
+def test_lists_of_more_than_a_million_ranges_are_compared() -> None:
+    """Such lists were refused, and then the bookie counted as having all of its entries."""
+    end = 6 * 10**6 - 1
+    metadata = LedgerMetadata(3, 2, 2, (Segment(0, tuple(ALL)),)).with_close(end, end)
+    lists = {
+        # The members 0, 1 and 2 should hold the entries without 1, 2 and 0 modulo 3.
+        ALL[0]: listing((-1 + 3, end - 3, 2, 3), (0, 0, 1, 0), (end, end, 1, 0)),
+        ALL[1]: listing((0, 2_999_997, 2, 3), (3_000_003, end - 2, 2, 3)),
+        ALL[2]: listing((1, end - 4, 2, 3)),
+    }
+
+    async def play(world: World, client: Client) -> None:
+        ledger_id, _ = await client.metadata.create_ledger(metadata)
+
+        async def listed(bookie_id: str, ledger_id: int) -> EntryRanges:
+            return lists[bookie_id]
+
+        client.list_entries = listed  # type: ignore[method-assign]
+        found = await check_replicas(client, ledger_id, ALL)
+        assert (found.bookies, found.entries, found.uncompared) == ((ALL[1], ALL[2]), 4, ())
+
+    scene(play)
+
+
+def test_a_list_with_gaps_everywhere_is_reported_in_little_memory() -> None:
+    end = 2**40
+    metadata = LedgerMetadata(3, 3, 2, (Segment(0, tuple(ALL)),)).with_close(end, end)
+
+    async def play(world: World, client: Client) -> None:
+        codec = EntryCodec(7, DigestType.CRC32C, b"")
+        ledger = OpenedLedger(7, Versioned(metadata, 0), b"", codec, end)
+        look = _Look(client, ledger, ALL[1])
+        (fragment,) = ledger.fragments()
+        found = await look._missing(fragment, 1, listing((1, end - 1, 1, 2)))
+        assert len(found) == GAPS_MAX + 1
+        assert (found[1].first, found[1].last, found[1].detail) == (2, 2, NOT_LISTED)
+        rest = found[-1]
+        assert (rest.first, rest.last) == (2 * GAPS_MAX, end)
+        assert rest.detail == MANY_NOT_LISTED
+
+    scene(play)
+
+
+@given(
+    st.sampled_from([(3, 2), (3, 3), (5, 2), (4, 3)]),
+    st.integers(0, 4),
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(0, 30), st.integers(1, 4), st.integers(0, 7)),
+        max_size=4,
+    ),
+    st.integers(0, 40),
+    st.integers(0, 40),
+)
+def test_every_comparison_of_a_list_finds_the_entries_that_it_lacks(
+    shape: tuple[int, int],
+    member: int,
+    groups: list[tuple[int, int, int, int]],
+    first: int,
+    more: int,
+) -> None:
+    size, write_quorum = shape
+    index, last = member % size, first + more
+    metadata = LedgerMetadata(
+        size, write_quorum, 1, (Segment(0, tuple(f"b{n}:1" for n in range(size))),)
+    )
+    found = listing(*((at, at + far if gap else at, n, gap) for at, far, n, gap in groups))
+    there = {entry for low, high in found for entry in range(low, high + 1)}
+    expected = {*stored_by(metadata, index, first, last)} - there
+    for listed in (found, list(found)):
+        lacks: set[int] = set()
+        for low, high in unlisted(metadata, index, first, last, listed):
+            ids = {*stored_by(metadata, index, low, high)}
+            assert {low, high} <= ids
+            assert not ids & there
+            lacks |= ids
+        assert lacks == expected

@@ -27,7 +27,7 @@ from quire.replication.autorecovery.worker import FRESH_S, POLL_JITTER, Replicat
 from quire.replication.budget import UNBOUNDED
 from quire.replication.marks.marks import MALFORMED_MAX, ReplicationMarks
 from quire.replication.marks.notes import LastFailure, last_failure, note_failure
-from quire.replication.repair.bookie_removal import take_out_locked
+from quire.replication.repair.bookie_removal import LedgerOutcome, take_out, take_out_locked
 from quire_simulator.world.world import World
 from tests.support.sim.autorecovery import Scene, has_all
 from tests.support.sim.replication import audited, name_of, simulated, start, write
@@ -133,6 +133,50 @@ def test_a_writer_is_not_fenced_with_a_password_that_its_bookies_refuse() -> Non
         reader.close()
 
     scene(work)
+
+
+def test_no_copy_of_an_open_ledger_is_made_with_a_password_that_its_bookies_refuse() -> None:
+    """The new bookie would keep the wrong key, and refuse the writer and the recovery later."""
+
+    async def work(there: Scene) -> None:
+        writer = await there.client.create_ledger(
+            ensemble_size=3, write_quorum=3, ack_quorum=3, password=b"pw", digest="crc32"
+        )
+        for number in range(ENTRIES):
+            await writer.append(b"%d" % number)
+        lost = (await there.ensemble(writer.ledger_id))[0]
+        there.world.crash(name_of(lost))
+        for number in range(ENTRIES):
+            await writer.append(b"%d" % number)
+        writer.abandon()
+        ledger_id, store = writer.ledger_id, there.client.metadata
+        stored = (await store.read_ledger(ledger_id)).value
+        complete, newest = stored.segments
+        assert lost in complete.ensemble
+        assert lost not in newest.ensemble
+        await store.delete_ledger(ledger_id)
+        old = replace(stored, digest=None, password=None, format_version=1, ctoken=0)
+        await store.create_ledger(old, ledger_id)
+        await there.locks.mark(ledger_id, [lost])
+        running = there.begin("worker")
+        await until(
+            lambda: last_failure(store, ledger_id),
+            right=lambda note: note is not None and "refuses the one" in note.reason,
+            limit_s=300.0,
+        )
+        now = (await store.read_ledger(ledger_id)).value
+        assert (now.state, now.segments) == (LedgerState.OPEN, old.segments)
+        assert running.stats.entries_copied == 0
+        done = await until(
+            lambda: take_out(there.client, there.locks, ledger_id, [lost], password=b"pw"),
+            right=lambda done: done.work is not LedgerOutcome.LOCKED,
+        )
+        assert (done.work, done.fragments, done.entries) == (LedgerOutcome.DONE, 1, ENTRIES)
+        reader = await there.client.open_ledger(ledger_id, password=b"pw", recover=True)
+        assert reader.last_add_confirmed == 2 * ENTRIES - 1
+        reader.close()
+
+    scene(work, bookies=5)
 
 
 def test_a_new_mark_starts_the_grace_period_again() -> None:

@@ -640,15 +640,19 @@ def test_a_copy_without_truncation_keeps_a_partial_segment_that_the_source_trunc
     async def play(s: Scene) -> None:
         writer = await s.write(1, 2, open_=True)
         await s.once()
+        await writer.append(b"0")
         await writer.close()
         await s.write(3)
         await s.source.truncate(NAME, DLSN(2, 0, 0))
         with pytest.raises(StreamGapError, match="truncated segments 1 to 1") as raised:
             await s.once()
-        assert "what the copy has of segment 1" in str(raised.value.remedy)
+        assert "keeps what it has of segment 1" in str(raised.value.remedy)
         assert await s.numbers(s.target) == [1, 2]
         await s.once(on_gap="skip")
-        assert await s.numbers(s.target) == [3]
+        assert await s.numbers(s.target) == [1, 2, 3]
+        await s.write(4)
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2, 3, 4]
 
     scene(play)
 
