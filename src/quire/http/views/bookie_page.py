@@ -46,8 +46,8 @@ def actions(
         "writable": _action(
             (unreachable or "It is not registered", gone or bool(unreachable)),
             ("It is starting", loading),
-            ("Its disk is full, and it is writable again when there is room", full and not held),
             ("It is writable already", bookie["state"] == "writable" and not held),
+            ("Its disk is full, and it is writable again when there is room", full and not held),
             ("No operator made it read-only over HTTP", not held),
         ),
         "decommission": _action(

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quire._runtime.clock import SystemClock
 from quire._runtime.tasks import each
 from quire.http.views.bookie_report import PATH, read_report
 from quire.http.watch.observations import LOOK_SHARE, LOOK_WAIT_S, BackgroundObservation
@@ -24,6 +25,8 @@ REPORTS_AT_ONCE = 4
 """The number of reports that are read at the same time. It is small, so that requests for pages do
 not wait meanwhile."""
 
+_CLOCK = SystemClock()
+
 
 class KnownReports(BackgroundObservation):
     """The last reports of the bookies of a cluster.
@@ -35,10 +38,16 @@ class KnownReports(BackgroundObservation):
     share = LOOK_SHARE
 
     def __init__(
-        self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
+        self,
+        monotonic: Callable[[], float],
+        fetch: Fetch,
+        wait_s: float = LOOK_WAIT_S,
+        *,
+        now_ms: Callable[[], int] = _CLOCK.now_ms,
     ) -> None:
         super().__init__(monotonic, KNOWN_INTERVAL_S, wait_s)
         self._fetch = fetch
+        self._now_ms = now_ms
         self._asked: frozenset[str] = frozenset()
         self._found: dict[str, dict[str, Any]] = {}
 
@@ -47,6 +56,8 @@ class KnownReports(BackgroundObservation):
 
         A bookie that never gave a report is missing. `bookies` has the registered bookies. If a
         bookie has registered since the last reading, the reports of all are read again.
+        `clock_ahead_ms` of a report says by how many milliseconds the clock of the bookie was ahead
+        of the clock here, or is None if the bookie does not tell its time.
         """
         asked = frozenset(bookies)
         if not asked <= self._asked:
@@ -70,6 +81,11 @@ class KnownReports(BackgroundObservation):
     async def _read(self, url: str) -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                return read_report(await self._fetch(url + PATH))
+                asked_ms = self._now_ms()
+                report = read_report(await self._fetch(url + PATH))
+                here_ms = (asked_ms + self._now_ms()) // 2
+                told_ms = report["now_ms"]
+                report["clock_ahead_ms"] = None if told_ms is None else told_ms - here_ms
+                return report
         except Exception:  # noqa: BLE001 - after any error, the last report remains
             return None

@@ -25,7 +25,7 @@ function figures({ bookie, report }, ledgers) {
   const { rates } = bookie;
   const used = bookie.free_bytes === null || !bookie.total_bytes ? null : 1 - bookie.free_bytes / bookie.total_bytes;
   return tiles([
-    { name: "State", value: bookie.state, below: report ? `version ${report.version}, up ${seconds((Date.now() - report.started_ms) / 1000)}` : "", kind: stateKind(bookie) },
+    { name: "State", value: bookie.state, below: report ? `version ${report.version}, up ${seconds(((report.now_ms ?? Date.now()) - report.started_ms) / 1000)}` : "", kind: stateKind(bookie) },
     ...(bookie.state === "gone" ? [] : [{ name: "Disk used", value: percent(used), below: used === null ? "not known" : `${bytes(bookie.free_bytes)} free of ${bytes(bookie.total_bytes)}`, kind: bookie.fullness }]),
     { name: "Ledgers that name it", value: (ledgers.whole ? "" : "at least ") + count(ledgers.count), below: ledgers.age_s === null ? "being counted" : `of ${counted(ledgers.read, "ledger")}` },
     ...(bookie.state === "gone" ? [] : [
@@ -40,7 +40,7 @@ function figures({ bookie, report }, ledgers) {
 // -- disks --------------------------------------------------------------------------------------
 
 const DIRECTORY = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], failed: ["bad", "✗ failed"], loading: ["note", "loading"] };
-const SEGMENT = { current: "current: adds go to it", closed: "closed: it waits to be sealed", sealed: "sealed", retired: "retired: it is being removed", damaged: "damaged", prepared: "prepared" };
+const SEGMENT = { current: "current: new entries go to it", closed: "closed: it waits to be sealed", sealed: "sealed", retired: "retired: it is being removed", damaged: "damaged", prepared: "prepared" };
 const SEGMENT_KIND = { damaged: "bad", closed: "warn", retired: "note", current: "accent" };
 
 function directory(one) {
@@ -51,7 +51,7 @@ function directory(one) {
     one.total_bytes ? usage(`disk of ${one.path}`, one.total_bytes - one.free_bytes, one.total_bytes, one.fullness) : h("p", { class: "quiet" }, "Its file system does not answer."),
     one.ledgers === null ? "" : h("p", null, `${counted(one.ledgers, "ledger")}. The log files take ${bytes(files)}, with ${bytes(live)} of entries that are not deleted.`),
     one.segments.length ? table(`Segments of ${one.path}`, [["Segments", ""], ["Number", "number"], ["Files", "number"], ["Live", "number"]], one.segments.map((part) =>
-      [SEGMENT_KIND[part.state] && part.state === "damaged" ? mark("bad", `✗ ${SEGMENT[part.state]}`) : SEGMENT[part.state] ?? part.state, count(part.segments), bytes(part.file_bytes), bytes(part.live_bytes)])) : "");
+      [SEGMENT_KIND[part.state] && part.state === "damaged" ? mark("bad", `✗ ${SEGMENT[part.state]}`) : part.state === "current" && one.state !== "writable" ? "current" : SEGMENT[part.state] ?? part.state, count(part.segments), bytes(part.file_bytes), bytes(part.live_bytes)])) : "");
 }
 
 function disks({ bookie, report, report_missing: missing }) {

@@ -9,6 +9,7 @@ from quire.http.server.security import is_loopback
 from quire.http.views.creatable import Creatable
 from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.certificates import OwnCertificates, of_certificates
+from quire.http.views.problems.clocks import of_clocks
 from quire.http.views.problems.collection import Collection, of_collection
 from quire.http.views.problems.creation import of_shape
 from quire.http.views.problems.damage import (
@@ -67,6 +68,7 @@ def problems(
         *of_read_only(bookies, writable, now_ms),
         *of_disks(bookies),
         *of_compaction(bookies),
+        *of_clocks(bookies),
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable, lost_ones),
