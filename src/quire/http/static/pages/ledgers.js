@@ -123,7 +123,7 @@ export const ledgers = {
 };
 
 const REPLICA = {
-  present: ["good", "✓ present"], empty: ["note", "– no entries to store"], short: ["warn", "! lacks the last entries"],
+  present: ["good", "✓ present"], empty: ["note", "– no entries expected"], short: ["warn", "! lacks the last entries"],
   missing: ["bad", "✗ missing"], different: ["bad", "✗ different"], damaged: ["bad", "✗ damaged"],
   unreachable: ["bad", "✗ does not answer"],
 };
@@ -140,7 +140,7 @@ function drawing(data) {
   const head = drawn.map((one) => h("th", { scope: "col" },
     one.last < one.first ? `from entry ${one.first} on`
       : `${one.first === one.last ? `entry ${one.first}` : `entries ${one.first} to ${one.last}`}${one.closed ? "" : " …"}`,
-    h("small", null, `${one.copies_min} of ${counted(data.quorums[1], "copy")} good`)));
+    h("small", null, one.last < one.first ? one.closed ? "no entries" : "no acknowledged entries known" : `${one.copies_min} of ${counted(data.quorums[1], "copy")} good`)));
   const places = Math.max(0, ...drawn.map((one) => one.replicas.length));
   const rows = Array.from({ length: places }, (_, at) => h("tr", null, h("th", { scope: "row" }, `Place ${at + 1}`),
     drawn.map((one) => one.replicas[at] ? replica(one.replicas[at]) : h("td", null, ""))));
@@ -178,7 +178,7 @@ export const ledger = {
       section("Details", facts([
         ["State", data.state.toLowerCase().replace("_", " ")],
         ["Owner", ownerLinks(metadata.owners)],
-        ["Last entry", data.last_entry < 0 ? "none yet" : `${data.last_entry}`],
+        data.state === "CLOSED" ? ["Last entry", data.last_entry < 0 ? "none" : `${data.last_entry}`] : ["Acknowledged up to", data.last_entry < 0 ? "no entry known yet" : `entry ${data.last_entry}, or further`],
         ["Size", bytes(metadata.length)],
         ["Ensemble / write / ack", data.quorums.join(" / ")],
         ["Digest", metadata.digest ?? "–"],
