@@ -141,7 +141,8 @@ function segmentRow(one, stream) {
 function lagRow(one, data) {
   if (one.error) return [one.name, mark("bad", "✗ unreadable"), "–", one.error];
   const share = data.records ? Math.min(1, one.records / data.records) : 0;
-  return [one.name, h("span", { class: "mono" }, one.position ?? "nothing committed"), count(one.records),
+  return [one.name, [h("span", { class: "mono" }, one.position ?? "nothing committed"),
+    one.missed ? [" ", mark("warn", "! next records were truncated unread")] : ""], count(one.records),
     h("div", { class: "usage" }, h("div", { class: "words" }, one.records ? `${percent(1 - share)} read` : "✓ caught up"),
       h("div", { class: "bar", "aria-hidden": "true" }, h("span", { style: { "--share": 1 - share } })))];
 }
