@@ -308,6 +308,10 @@ class Bookie:
                 continue  # it failed; the state of the directory shows that
             yield disk, total, free
 
+    def now_ms(self) -> int:
+        """Return the Unix time in milliseconds by the clock of this bookie."""
+        return self._clock.now_ms()
+
     def certificates(self) -> list[CertificateExpiry]:
         """Return the certificates in the bookie's TLS files, with the times when they expire."""
         return expiries(self.service.security.certificates(), self._clock.now_ms())

@@ -338,13 +338,13 @@ async def explain_one_ledger(
 def _ledger_lines(found: Explained, owners: Sequence[OwnerClaim] = ()) -> list[str]:
     ensemble, write_quorum, ack_quorum = found.quorums
     state = {
-        "OPEN": "open: it is being written, or its writer died",
+        "OPEN": "open: it is being written, or its writer died or hangs",
         "IN_RECOVERY": "in recovery: a client began to recover it and has not finished",
         "CLOSED": "closed",
     }[found.state]
     lines = [
         f"ledger {found.ledger}: {state}; "
-        f"{'no known entries' if found.last_entry < 0 else f'last entry {found.last_entry}'}; "
+        f"{_last_entry(found)}; "
         f"ensemble {ensemble}, write quorum {write_quorum}, ack quorum {ack_quorum}"
     ]
     lines += [f"belongs to {claim}" for claim in owners]
@@ -367,9 +367,19 @@ def _ledger_lines(found: Explained, owners: Sequence[OwnerClaim] = ()) -> list[s
     return lines
 
 
+def _last_entry(found: Explained) -> str:
+    """Return the last entry in words. The last entries of an open ledger are not known."""
+    if found.state == "CLOSED":
+        return "no entries" if found.last_entry < 0 else f"last entry {found.last_entry}"
+    if found.last_entry < 0:
+        return "no entry is known to be acknowledged yet"
+    return f"acknowledged up to entry {found.last_entry} or further"
+
+
 def _segment(segment: SegmentView) -> str:
     if segment.last < segment.first:
-        entries = f"from entry {segment.first}, without entries"
+        known = "without entries" if segment.closed else "without acknowledged entries so far"
+        entries = f"from entry {segment.first}, {known}"
     else:
         entries = f"{segment.first}..{segment.last}"
     return f"segment {entries}{'' if segment.closed else ', still open'}"

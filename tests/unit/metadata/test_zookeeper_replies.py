@@ -318,10 +318,11 @@ class MovingBookie:
         self.moves = moves
         self.writable = False
         self.changes = 0
-        self.looks = 0
+        self.looks = self.checks = 0
 
     def _stat(self, path: str) -> Any:
-        return SimpleNamespace(created_zxid=1, children_version=self.changes)
+        changes = self.changes
+        return SimpleNamespace(created_zxid=1, children_version=changes, children_zxid=10 + changes)
 
     async def children_stat(self, path: str, notify: object = None) -> tuple[list[str], Any]:
         if path == "/ledgers/available/readonly":
@@ -334,10 +335,18 @@ class MovingBookie:
         return found
 
     async def exists(self, path: str) -> Any:
+        self.checks += 1
         return self._stat(path)
 
     async def get(self, path: str) -> tuple[bytes, Any]:
         return b"", self._stat(path)
+
+
+async def test_lists_of_bookies_of_one_moment_are_read_with_two_requests() -> None:
+    """The read-only list did not change after the writable one, so it needs no third request."""
+    zk = MovingBookie(moves=0)
+    assert await read_ids(cast(ZooKeeperRoot, Root(zk))) == {"b:1"}
+    assert (zk.looks, zk.checks) == (1, 0)
 
 
 async def test_a_bookie_that_becomes_writable_during_a_listing_is_not_missing() -> None:

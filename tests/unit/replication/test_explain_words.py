@@ -238,3 +238,19 @@ def test_the_verdict_says_whether_a_lost_bookie_is_stopped_or_cut_off() -> None:
     none = diagnosed(replace(facts, spare=0)).verdict
     assert "Do not start it again" in none.sentence
     assert none.command == "quire explain ledger 7"
+
+
+def test_the_command_that_closes_an_open_ledger_is_named() -> None:
+    """A writer that hangs is not a missing replica, so nothing else would name the command."""
+    well = SegmentView(0, 9, False, 2, (replica("a", False), replica("c", False)))
+    for state in ("OPEN", "IN_RECOVERY"):
+        verdict = diagnosed(replace(FACTS, state=state, segments=(well,))).verdict
+        assert verdict.sentence.startswith("Nothing is wrong: no replica is missing")
+        assert "`quire ledger recover 7`" in verdict.sentence
+        assert not verdict.command, "it is no problem"
+    closed = replace(well, closed=True)
+    assert "recover" not in said(segments=(closed,))
+    lost = replace(well, copies_min=1, replicas=(replica("a", False), replica("b", True)))
+    assert "close the ledger first: `quire ledger recover 7`" in said(
+        state="OPEN", segments=(lost,)
+    )

@@ -276,13 +276,20 @@ async def _described(opened: Namespace, path: str, name: str, password: bytes) -
             position = await opened.subscription(name, subscriber).position()
         except StreamDamagedError as error:
             subscriptions.append(
-                {"name": subscriber, "position": None, "lag": None, "error": str(error)}
+                {
+                    "name": subscriber,
+                    "position": None,
+                    "lag": None,
+                    "missed": False,
+                    "error": str(error),
+                }
             )
             continue
         start = found.oldest if position is None else position
         lag = await records_from(opened.client, found.facts, start, password)
         stored = None if position is None else str(position)
-        subscriptions.append({"name": subscriber, "position": stored, "lag": lag})
+        missed = position is not None and found.has_truncated_from(position)
+        subscriptions.append({"name": subscriber, "position": stored, "lag": lag, "missed": missed})
     return {
         "namespace": path,
         **found.as_json(),
@@ -321,6 +328,8 @@ def _lines(described: Values) -> list[str]:
         rows = [("NAME", "POSITION", "LAG")]
         for one in described["subscriptions"]:
             lag = "unreadable" if one["lag"] is None else counted(one["lag"], "record")
+            if one["missed"]:
+                lag += ", and records before them were truncated unread"
             rows.append((one["name"], text(one["position"]), lag))
         lines += ["subscriptions", *(f"  {line}" for line in columns(rows))]
     return lines

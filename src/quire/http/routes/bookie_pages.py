@@ -120,7 +120,7 @@ class BookiePages:
         async with answering(self._connect) as client:
             # Each of these may wait for an observation, so they wait at the same time.
             state, order, paused, seen, index = await asyncio.gather(
-                self._view.look(client),
+                self._view.recent(client),
                 stored_order(client.metadata, bookie_id),
                 Pauses(client.metadata).all(),
                 self._report(client, bookie_id),
@@ -252,7 +252,7 @@ class BookiePages:
 
     async def topology(self, call: Call) -> dict[str, Any]:
         async with answering(self._connect) as client:
-            return topology((await self._view.look(client)).bookies)
+            return topology((await self._view.recent(client)).bookies)
 
 
 def _checked(call: Call) -> str:

@@ -80,14 +80,14 @@ class DashboardRoutes:
 
     async def overview(self, call: Call) -> dict[str, Any]:
         async with answering(self._connect) as client:
-            found = (await self._view.look(client)).as_json()
+            found = (await self._view.recent(client)).as_json()
         running = sum(job.state == "running" for job in self._jobs.all())
         return {**found, "jobs_running": running}
 
     async def work(self, call: Call) -> dict[str, Any]:
         async with answering(self._connect) as client:
             store = client.metadata
-            state = await self._view.look(client)
+            state = await self._view.recent(client)
             recovery = state.autorecovery
             ids: list[int] = []
             async for ledger_id in ReplicationMarks(store).walk():

@@ -115,6 +115,8 @@ class Jobs:
         """Create an empty list of jobs. `log` receives an event when a job has ended."""
         self._clock = clock
         self._log = log
+        self.on_end: Callable[[], None] = lambda: None
+        """A function that is called when a job has ended."""
         self._jobs: dict[int, HttpJob] = {}
         self._last_id = 0
 
@@ -221,6 +223,7 @@ class Jobs:
             job.state = "cancelled"
         job.paused = None
         job.ended_ms = self._clock.now_ms()
+        self.on_end()
         if self._log is not None:
             self._log("http_job_ended", id=job.id, kind=job.kind, target=job.target,
                       state=job.state, ledgers_done=job.ledgers_done, bytes_done=job.done_bytes,

@@ -183,7 +183,7 @@ class QuireRoutes:
     async def bookies(self, call: Call) -> dict[str, Any]:
         client, gone = await self._connect(), call.query.get("gone", False)
         if call.query.get("severity"):
-            state = await self._view.look(client)
+            state = await self._view.recent(client)
             found = [
                 {name: value for name, value in one.items() if name != "report"}
                 for one in state.bookies

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -239,11 +240,12 @@ async def _serving(
         recorder = SeriesRecorder(
             connected, clock, fetch, view.spaces, view.marks, log, always=about_cluster
         )
+        jobs.on_end = view.changed
         history = None
         if options.prometheus:
             labels = options.prometheus_labels
             history = PrometheusHistory(options.prometheus, ask, clock, labels)
-        api.add(own)
+        api.add(_reporting(own, view.changed))
         # Series are answered from memory, also while the metadata store is away.
         api.add(SeriesRoutes(recorder, history).routes())
         background = TaskSet()
@@ -259,7 +261,7 @@ async def _serving(
             ContentRoutes(connected).routes(),
             PayloadRoutes(connected).routes(),
         ):
-            guarded = reach.guarded(routes)
+            guarded = _reporting(reach.guarded(routes), view.changed)
             api.add([
                 known.of(one) if one.path in LAST_KNOWN and not one.changes else one
                 for one in guarded
@@ -294,6 +296,21 @@ async def _serving(
             await client.close()
 
 
+def _reporting(routes: Iterable[Route], changed: Callable[[], None]) -> list[Route]:
+    """Return the routes. Those that change something also call `changed`, even after an error."""
+
+    def of(route: Route) -> Route:
+        async def handle(call: Call) -> Any:
+            try:
+                return await route.handler(call)
+            finally:
+                changed()
+
+        return replace(route, handler=handle) if route.changes else route
+
+    return [of(one) for one in routes]
+
+
 def _certificates(server: HttpServer, clock: Clock) -> list[CertificateExpiry]:
     return server.certificates(clock.now_ms())
 
@@ -318,6 +335,6 @@ async def _cluster_metrics(connect: Connect, view: ClusterView) -> Iterable[Metr
     """
     try:
         async with asyncio.timeout(CLUSTER_TIMEOUT_S):
-            return list(cluster_metrics(await view.look(await connect())))
+            return list(cluster_metrics(await view.recent(await connect())))
     except (QuireError, TimeoutError):
         return list(cluster_metrics(None))

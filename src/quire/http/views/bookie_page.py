@@ -46,8 +46,8 @@ def actions(
         "writable": _action(
             (unreachable or "It is not registered", gone or bool(unreachable)),
             ("It is starting", loading),
-            ("Its disk is full, and it is writable again when there is room", full and not held),
             ("It is writable already", bookie["state"] == "writable" and not held),
+            ("Its disk is full, and it is writable again when there is room", full and not held),
             ("No operator made it read-only over HTTP", not held),
         ),
         "decommission": _action(
@@ -63,7 +63,7 @@ def actions(
                 "decommission it",
                 not gone,
             ),
-            ("No ledger names it, so nothing is lost. To remove it, decommission it", unneeded),
+            ("No ledger uses it, so nothing is lost. To remove it, decommission it", unneeded),
         ),
     }
 

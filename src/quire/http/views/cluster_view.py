@@ -20,7 +20,6 @@ from quire.http.views.job_pace import JobPaces
 from quire.http.views.problems.certificates import OwnCertificates
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.collection import Collection
-from quire.http.views.problems.first_seen import FirstSeen
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
 from quire.http.views.problems.metadata_store import (
     OUTAGES_NOTICED,
@@ -35,6 +34,7 @@ from quire.http.views.problems.problem import (
     worst_of,
 )
 from quire.http.watch.bookie_reports import BookieReports
+from quire.http.watch.first_seen import FirstSeen
 from quire.http.watch.known_reports import KnownReports
 from quire.http.watch.ledger_index import LedgerIndex
 from quire.http.watch.observations import (
@@ -59,6 +59,8 @@ from quire.replication.marks.job_announcements import RunningJob, running_jobs
 from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.owner_index import OwnerIndex
 
+SHARED_AGE_MAX_S = 1.0
+"""The age in seconds up to which one look at the cluster answers several requests."""
 STATES = ("writable", "read-only", "gone")
 FULLEST_SHOWN = 12
 """The number of bookies whose disks the overview shows."""
@@ -194,9 +196,40 @@ class ClusterView:
         self.paces = JobPaces()
         self._first_seen = FirstSeen()
         self.streams = StreamWatch(monotonic, wait_s)
+        self._monotonic = monotonic
+        self._shared: ClusterState | None = None
+        """The last state that was shared, or None if the next caller has to look anew."""
+        self._shared_at_s = 0.0
+        """When the look that found the shared state ended, by the monotonic clock."""
+        self._changes = 0
+        """The number of changes that this process has made to the cluster (see `changed`)."""
+        self._looking = asyncio.Lock()
+
+    async def recent(self, client: Client) -> ClusterState:
+        """Return the state of the cluster, from a look at most `SHARED_AGE_MAX_S` old.
+
+        Requests that come close together share one look. A state from before a change that
+        `changed` reported is never returned. Nobody may modify the result.
+
+        Raises MetadataError. Safe to cancel.
+        """
+        async with self._looking:
+            age_s = self._monotonic() - self._shared_at_s
+            if self._shared is None or age_s > SHARED_AGE_MAX_S:
+                self._shared, changes = None, self._changes
+                found = await self.look(client)
+                if changes != self._changes:
+                    return found  # only this caller asked before the change
+                self._shared, self._shared_at_s = found, self._monotonic()
+            return self._shared
+
+    def changed(self) -> None:
+        """Report that this process may have changed the cluster, so that `recent` looks anew."""
+        self._changes += 1
+        self._shared = None
 
     async def look(self, client: Client) -> ClusterState:
-        """Return the state of the cluster.
+        """Return the state of the cluster as it is now.
 
         The description of each bookie has the worst `severity` of the problems that name it, or "".
 

@@ -44,6 +44,26 @@ class StreamStatistics:
     def last(self) -> DLSN | None:
         return next((fact.last for fact in reversed(self.active) if fact.last), None)
 
+    def has_truncated_from(self, position: DLSN) -> bool:
+        """Return whether records at or after this position are known to be truncated.
+
+        Segments that are no longer listed do not count, because nothing tells what they had.
+        """
+        if any(
+            fact.last is not None and fact.last >= position for fact in self.facts if fact.truncated
+        ):
+            return True
+        if position >= self.oldest:
+            return False
+        if position.lssn != self.oldest.lssn:
+            return any(
+                fact.segment.first_dlsn < self.oldest
+                for fact in self.active
+                if fact.segment.lssn == self.oldest.lssn
+            )
+        # The position may be after the last record of the entry before the oldest one.
+        return position.slot_id == 0 or position.entry_id + 1 != self.oldest.entry_id
+
     def as_json(self) -> dict[str, Any]:
         """Return the statistics of the whole stream, without its segments."""
         return {
@@ -112,20 +132,24 @@ async def subscription_lags(
     """Return the progress of the first `most` subscriptions.
 
     Each has its `position`, which is the first record still to be read (None if nothing was ever
-    committed), and `records`, the number of records from there on. If the subscription cannot be
-    decoded, or the entry at its position cannot be read, what is not known is None, and `error` is
-    the reason.
+    committed), and `records`, the number of records from there on. `missed` says whether records
+    from there on were truncated, so that the subscription can no longer read them. If the
+    subscription cannot be decoded, or the entry at its position cannot be read, what is not known
+    is None, and `error` is the reason.
 
     Raises NoSuchStreamError, and MetadataUnavailableError if the store does not answer.
     """
 
     async def lag(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"name": name, "position": None, "records": None}
+        found: dict[str, Any] = {
+            "name": name, "position": None, "records": None, "missed": False
+        }  # fmt: skip
         try:
             position = await opened.subscription(facts.name, name).position()
             if position is None:
                 return {**found, "records": facts.records}
             found["position"] = str(position)
+            found["missed"] = facts.has_truncated_from(position)
             found["records"] = await records_from(opened.client, facts.facts, position, password)
         except (MetadataUnavailableError, NoSuchStreamError):
             raise

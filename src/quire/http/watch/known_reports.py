@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quire._runtime.clock import SystemClock
 from quire._runtime.tasks import each
 from quire.http.views.bookie_report import PATH, read_report
+from quire.http.watch.bookie_reports import REFUSALS
 from quire.http.watch.observations import LOOK_SHARE, LOOK_WAIT_S, BackgroundObservation
 from quire.http.watch.rates import LOOK_TIMEOUT_S, Fetch, http_url
 from quire.metadata.interface import BookieAddress
@@ -24,6 +26,8 @@ REPORTS_AT_ONCE = 4
 """The number of reports that are read at the same time. It is small, so that requests for pages do
 not wait meanwhile."""
 
+_CLOCK = SystemClock()
+
 
 class KnownReports(BackgroundObservation):
     """The last reports of the bookies of a cluster.
@@ -35,18 +39,28 @@ class KnownReports(BackgroundObservation):
     share = LOOK_SHARE
 
     def __init__(
-        self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
+        self,
+        monotonic: Callable[[], float],
+        fetch: Fetch,
+        wait_s: float = LOOK_WAIT_S,
+        *,
+        now_ms: Callable[[], int] = _CLOCK.now_ms,
     ) -> None:
         super().__init__(monotonic, KNOWN_INTERVAL_S, wait_s)
         self._fetch = fetch
+        self._now_ms = now_ms
         self._asked: frozenset[str] = frozenset()
         self._found: dict[str, dict[str, Any]] = {}
+        self.refused: frozenset[str] = frozenset()
+        """The bookies whose HTTP server did not accept this server's token at the last reading."""
 
     async def of(self, bookies: Mapping[str, BookieAddress]) -> Mapping[str, dict[str, Any]]:
         """Return the last report of each bookie, also of those that are gone.
 
         A bookie that never gave a report is missing. `bookies` has the registered bookies. If a
         bookie has registered since the last reading, the reports of all are read again.
+        `clock_ahead_ms` of a report says by how many milliseconds the clock of the bookie was ahead
+        of the clock here, or is None if the bookie does not tell its time.
         """
         asked = frozenset(bookies)
         if not asked <= self._asked:
@@ -59,7 +73,11 @@ class KnownReports(BackgroundObservation):
         places = [(name, url) for name, one in bookies.items() if (url := http_url(one))]
         for name in bookies.keys() - {name for name, _ in places}:
             self._found.pop(name, None)
-        reports = await each(places, lambda place: self._read(place[1]), REPORTS_AT_ONCE)
+        refused: set[str] = set()
+        reports = await each(
+            places, lambda place: self._read(place[0], place[1], refused), REPORTS_AT_ONCE
+        )
+        self.refused = frozenset(refused)
         for (name, _), report in zip(places, reports, strict=True):
             if report is not None:
                 self._found.pop(name, None)  # the last in the order is the newest
@@ -67,9 +85,17 @@ class KnownReports(BackgroundObservation):
         while len(self._found) > KNOWN_MAX:
             del self._found[next(iter(self._found))]
 
-    async def _read(self, url: str) -> dict[str, Any] | None:
+    async def _read(self, name: str, url: str, refused: set[str]) -> dict[str, Any] | None:
+        """Return the report of a bookie, or None. Adds a bookie that refuses it to `refused`."""
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                return read_report(await self._fetch(url + PATH))
-        except Exception:  # noqa: BLE001 - after any error, the last report remains
+                asked_ms = self._now_ms()
+                report = read_report(await self._fetch(url + PATH))
+                here_ms = (asked_ms + self._now_ms()) // 2
+                told_ms = report["now_ms"]
+                report["clock_ahead_ms"] = None if told_ms is None else told_ms - here_ms
+                return report
+        except Exception as error:  # noqa: BLE001 - after any error, the last report remains
+            if getattr(error, "status", None) in REFUSALS:
+                refused.add(name)
             return None

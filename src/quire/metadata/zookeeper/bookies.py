@@ -63,15 +63,19 @@ async def _both_lists(
 ) -> dict[str, tuple[frozenset[str], Stat]]:
     """Return what `_list` returns for the writable and for the read-only list, at one moment.
 
-    A bookie that becomes writable between the two requests would otherwise be in neither. If the
-    list of writable bookies changes during each of `LISTS_ATTEMPTS_MAX` attempts, a bookie may be
-    missing.
+    A bookie that becomes writable between the two requests would otherwise be in neither. A third
+    request excludes that, unless the last change of the read-only list is older than one that the
+    other list already shows. If the list of writable bookies changes during each of
+    `LISTS_ATTEMPTS_MAX` attempts, a bookie may be missing.
     """
     lists: dict[str, tuple[frozenset[str], Stat]] = {}
     for _ in range(LISTS_ATTEMPTS_MAX):
         for below in (AVAILABLE, READONLY_PATH):
             lists[below] = await _list(root, below, notify)
-        before, now = lists[AVAILABLE][1], await root.zk.exists(root.at(AVAILABLE))
+        before = lists[AVAILABLE][1]
+        if lists[READONLY_PATH][1].children_zxid <= before.children_zxid:
+            break  # the second list is still as it was when the first one was read
+        now = await root.zk.exists(root.at(AVAILABLE))
         if now is not None and (now.created_zxid, now.children_version) == (
             before.created_zxid,
             before.children_version,

@@ -147,6 +147,8 @@ class Stat:
     """The transaction that last set the node's value. All nodes of one commit have the same one."""
     children_version: int
     """The number of children that were created or deleted so far, each counted on its own."""
+    children_zxid: int
+    """The transaction that last created or deleted a child. Without any, it created the node."""
 
 
 Notify = Callable[[], None]
@@ -672,4 +674,5 @@ def _stat(stat: Any) -> Stat:
         created_zxid=int(stat.czxid),
         changed_zxid=int(stat.mzxid),
         children_version=int(stat.cversion),
+        children_zxid=int(stat.pzxid),
     )

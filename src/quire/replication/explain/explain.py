@@ -506,7 +506,21 @@ def _diagnosis(facts: Explained) -> Diagnosis:
             f"No problem was found, but the ledger is marked for repair: {facts.mark.sentence()}",
             "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
         )
-    return Diagnosis(f"Nothing is wrong: no replica is missing ({_looked(facts)})", "")
+    well = f"Nothing is wrong: no replica is missing ({_looked(facts)})"
+    return Diagnosis(f"{well}{_unclosed(facts)}", "")
+
+
+def _unclosed(facts: Explained) -> str:
+    """Return the sentence that says how to close a ledger, with the period before it, or ""."""
+    if facts.state == "CLOSED":
+        return ""
+    recover = f"`quire ledger recover {facts.ledger}`"
+    if facts.state == "IN_RECOVERY":
+        return f". If the client that began to recover it has ended, {recover} completes that"
+    return (
+        ". While its writer works, an open ledger is normal. If the writer is gone or hangs, "
+        f"{recover} closes the ledger, and a writer that is alive can add nothing more"
+    )
 
 
 def _looked(facts: Explained) -> str:
@@ -621,8 +635,8 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
         return Diagnosis(
             f"{what}, and the last segment, which is open, uses "
             f"{'it' if len(lost) == 1 else some_of(written)}. If the writer is alive, it replaces "
-            f"the {plural('bookie', len(written))} with its next entry. If not, the ledger must be "
-            f"closed first. {_why(facts)}. {again}",
+            f"the {plural('bookie', len(written))} with its next entry. If not, close the "
+            f"ledger first: `quire ledger recover {facts.ledger}`. {_why(facts)}. {again}",
             f"quire bookie recover {shlex.quote(gone[0])}",
         )
     return Diagnosis(

@@ -38,7 +38,13 @@ def test_explain_of_an_empty_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
         ledger=7, state="CLOSED", last_entry=-1, quorums=(1, 1, 1), segments=(segment,), mark=None,
         verdict=SimpleNamespace(sentence="Nothing is lost", command=""), deep=True,
     )  # fmt: skip
-    assert explain._ledger_lines(found)[0].startswith("ledger 7: closed; no known entries; ens")
+    assert explain._ledger_lines(found)[0].startswith("ledger 7: closed; no entries; ens")
+    found.state, segment.closed = "OPEN", False
+    first, second, *_ = explain._ledger_lines(found)
+    assert "hangs; no entry is known to be acknowledged yet; ens" in first
+    assert second == "segment from entry 0, without acknowledged entries so far, still open"
+    found.last_entry = 4
+    assert "acknowledged up to entry 4 or further; ens" in explain._ledger_lines(found)[0]
 
 
 def test_bookie_disk_of_an_empty_ledger() -> None:

@@ -53,6 +53,8 @@ def test_a_full_disk_is_not_called_an_operators_order() -> None:
     found = actions(bookie("read-only"), report(why=FULL), None, "")
     assert found["writable"]["why"].startswith("Its disk is full")
     assert actions(bookie(), report(), None, "")["writable"]["why"] == "It is writable already"
+    partly = report(why=FULL)  # the disk of one of several directories
+    assert actions(bookie(), partly, None, "")["writable"]["why"] == "It is writable already"
 
 
 def test_a_bookie_that_no_ledger_names_is_decommissioned() -> None:

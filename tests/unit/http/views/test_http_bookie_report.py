@@ -31,6 +31,7 @@ async def test_a_bookie_reports_its_state_and_directories(tmp_path: Path) -> Non
         found = bookie_report(bookie, "9.9", 7)
         assert (found["id"], found["version"], found["started_ms"]) == (bookie.bookie_id, "9.9", 7)
         assert (found["state"], found["unwritable"]) == ("writable", [])
+        assert found["started_ms"] < found["now_ms"] <= bookie.now_ms()
         paths = [one["path"] for one in found["directories"]]
         assert paths == [str(tmp_path / "one"), str(second)]
         for one in found["directories"]:

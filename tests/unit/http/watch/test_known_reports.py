@@ -26,7 +26,10 @@ class Bookies:
         self.now_s = 0.0
         self.asked: list[str] = []
         self.answers: dict[str, str] = {}
-        self.reports = KnownReports(lambda: self.now_s, self.fetch, PATIENT_S)
+        self.unix_ms = 1_000_000
+        self.reports = KnownReports(
+            lambda: self.now_s, self.fetch, PATIENT_S, now_ms=lambda: self.unix_ms
+        )
 
     async def fetch(self, url: str) -> str:
         self.asked.append(url)
@@ -91,3 +94,43 @@ async def test_the_report_of_a_bookie_without_an_http_server_is_dropped() -> Non
     assert await world.reports.of({}), "it is down"
     world.now_s += KNOWN_INTERVAL_S
     assert await world.reports.of({"a": address("a", http=False)}) == {}
+
+
+async def test_a_report_says_how_far_the_clock_of_the_bookie_is_ahead() -> None:
+    world = Bookies()
+    world.answers[f"http://a:8080{PATH}"] = json.dumps({"now_ms": world.unix_ms + 5_000})
+    world.answers[f"http://old:8080{PATH}"] = "{}"
+    fetch = world.fetch
+
+    async def slow(url: str) -> str:
+        world.unix_ms += 2_000  # the bookie says the time in the middle of the request
+        return await fetch(url)
+
+    world.reports._fetch = slow
+    found = await world.reports.of({"a": address("a")})
+    assert found["a"]["clock_ahead_ms"] == 4_000
+    found = await world.reports.of({"old": address("old")})
+    assert found["old"]["clock_ahead_ms"] is None, "bookies of earlier versions do not tell it"
+
+
+class RefusedError(Exception):
+    status = 401
+
+
+async def test_bookies_that_refuse_the_token_are_known() -> None:
+    world = Bookies()
+    world.serve("a")
+    serve = world.fetch
+
+    async def guarded(url: str) -> str:
+        if "//b:" in url and world.now_s == 0:
+            raise RefusedError
+        return await serve(url)
+
+    world.reports._fetch = guarded
+    await world.commands("a", "b")
+    assert world.reports.refused == {"b"}
+    world.serve("b")
+    world.now_s += KNOWN_INTERVAL_S
+    await world.commands("a", "b")
+    assert world.reports.refused == set()

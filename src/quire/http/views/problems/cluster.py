@@ -23,6 +23,7 @@ from quire.http.views.problems.lost_data import of_data, of_owners
 from quire.http.views.problems.places import of_places
 from quire.http.views.problems.problem import Bookie, Problem, worst_first
 from quire.http.views.problems.read_only import of_read_only
+from quire.http.views.problems.reports import of_clocks, of_refusals
 from quire.http.views.problems.silent_bookies import of_silent_bookies
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
@@ -67,6 +68,8 @@ def problems(
         *of_read_only(bookies, writable, now_ms),
         *of_disks(bookies),
         *of_compaction(bookies),
+        *of_clocks(bookies),
+        *of_refusals(bookies),
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable, lost_ones),
