@@ -27,6 +27,7 @@ from quire.errors import (
     NoSuchLedgerError,
     NoSuchStreamError,
     QuireError,
+    ReadError,
     StreamDamagedError,
     StreamDivergedError,
     StreamExistsError,
@@ -1008,6 +1009,66 @@ def test_transient_errors_are_retried_until_the_patience_ends() -> None:
             with pytest.raises(type(error)):
                 await s.once(copy=fail)
             assert len(asked) == 1
+
+    scene(play)
+
+
+@pytest.mark.parametrize("following", [False, True])
+def test_entries_that_are_copied_again_do_not_count_as_progress(
+    following: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run copied the entries before an unreadable one again and again, and never ended."""
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        next_run = Mirror._next
+        broken = 10
+
+        async def fail(self: Mirror, *which: Any) -> EntryRun | None:
+            run = await next_run(self, *which)
+            if run is not None and run.last >= broken:
+                raise ReadError(f"entry {broken} cannot be read")
+            return run
+
+        if not following:
+            s.stop.set()
+        with monkeypatch.context() as patched:
+            patched.setattr(Mirror, "_next", fail)
+            async with asyncio.timeout(4 * PATIENCE_S):  # simulated
+                with pytest.raises(ReadError, match="entry 10 cannot be read"):
+                    await s.mirror().run()
+        assert (await s.numbers(s.target))[:3] == [0, 1, 2]
+        await s.once()
+        assert await s.numbers(s.target) == list(range(20))
+        writer.abandon()
+
+    scene(play)
+
+
+def test_each_entry_that_is_copied_further_counts_as_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        next_run = Mirror._next
+        reached = 0
+
+        async def fail_later(self: Mirror, *which: Any) -> EntryRun | None:
+            nonlocal reached
+            run = await next_run(self, *which)
+            if run is not None and run.last > reached:
+                reached = run.last
+                await asyncio.sleep(PATIENCE_S)
+                raise ReadError("another entry cannot be read")
+            return run
+
+        monkeypatch.setattr(Mirror, "_next", fail_later)
+        await s.once()
+        assert await s.numbers(s.target) == list(range(20))
+        writer.abandon()
 
     scene(play)
 

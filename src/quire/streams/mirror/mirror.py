@@ -179,7 +179,14 @@ class Mirror:
         """Whether the copy's metadata records that producers or fencing tokens are used."""
         self._settings: dict[str, Any] = {}
         self._well_at = asyncio.get_running_loop().time()
-        """The event loop's time at which something was last copied, or there was nothing to copy.
+        """The event loop's time at which something was last copied for the first time, or there
+        was nothing to copy.
+        """
+        self._furthest = 0, -1
+        """The segment and its last entry up to which a segment in progress was copied so far.
+
+        After an error it is copied again. A run whose every attempt ends at the same entry makes no
+        progress, however much it copies.
         """
 
     # -- running ------------------------------------------------------------------------------
@@ -384,6 +391,7 @@ class Mirror:
         for answer in answers:
             self._count(answer["last"] + 1, answer["bytes"])
         self.copied.segments += len(copies)
+        self._well()
 
     async def _delete_unnamed(self, ledger_ids: Sequence[int]) -> None:
         """Delete those of the ledgers that no segment of the copy names.
@@ -506,6 +514,9 @@ class Mirror:
                 tail.entries = run.last + 1
                 tail.size_bytes += size_bytes
                 self._count(len(payloads), size_bytes)
+                if (reached := (segment.lssn, run.last)) > self._furthest:
+                    self._furthest = reached
+                    self._well()
                 tail.count_records(run.first, payloads)
         await tail.writer.flush()
         if not reader.ledger_closed:
@@ -596,7 +607,6 @@ class Mirror:
     def _count(self, entries: int, size_bytes: int) -> None:
         self.copied.entries += entries
         self.copied.size_bytes += size_bytes
-        self._well()
 
     def _well(self) -> None:
         self._well_at = asyncio.get_running_loop().time()
