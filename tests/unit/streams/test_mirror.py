@@ -267,7 +267,7 @@ def test_the_next_run_replaces_the_ledger_of_a_segment_in_progress() -> None:
         (old,) = await s.target.segments(NAME)
         assert old.in_progress
         (original,) = await s.source.segments(NAME)
-        assert await last_shown(s.target, NAME, old, original) >= 1
+        assert await last_shown(s.target, old, original) >= 1
         # Without new records, the next run begins no other ledger.
         await s.once()
         assert await s.target.segments(NAME) == [old]
@@ -479,18 +479,19 @@ def test_last_shown_returns_the_last_entry_that_readers_of_the_copy_see() -> Non
         (partial,) = await s.target.segments(NAME)
         (original,) = await s.source.segments(NAME)
         client = s.bench.client
-        assert await last_shown(s.target, NAME, None, original) == -1
-        assert await last_shown(s.target, NAME, partial, replace(original, lssn=2)) == -1
-        # The segment in progress has another ledger in the source by now.
+        assert await last_shown(s.target, None, original) == -1
+        assert await last_shown(s.target, partial, replace(original, lssn=2)) == -1
+        # The segment in progress has another ledger in the source by now, which is a copy too.
         other = replace(original, ledger_id=original.ledger_id + 1_000)
-        assert await last_shown(s.target, NAME, partial, other) == -1
+        assert await last_shown(s.target, partial, other) >= 1
         assert await source_of(client, NAME, partial) == original.ledger_id
-        assert await last_shown(s.target, NAME, partial, original) >= 1
+        assert await last_shown(s.target, partial, original) >= 1
         async with await client.open_ledger(partial.ledger_id, recover=True):
             pass
-        assert await last_shown(s.target, NAME, partial, original) >= 1  # It is closed.
+        assert await last_shown(s.target, partial, original) >= 1  # It is closed.
         await client.delete_ledger(partial.ledger_id)
         assert await source_of(client, NAME, partial) is None
+        assert await last_shown(s.target, partial, original) == -1
         writer.abandon()
 
     scene(play)
@@ -698,21 +699,114 @@ def test_a_copy_is_not_truncated_like_another_stream_that_just_got_the_name(
     scene(play)
 
 
-def test_a_segment_in_progress_that_the_source_dropped_is_dropped_in_the_copy() -> None:
+def test_a_segment_in_progress_that_the_source_truncated_is_dropped_in_the_copy() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
         writer = await s.write(2, open_=True)
         await s.once()
         (_, partial) = await s.target.segments(NAME)
-        metadata = s.source.metadata(NAME)
-        claim = await metadata.claim()
-        await metadata.change(claim, drop=(await s.source.segments(NAME))[-1])
-        writer.abandon()
-        mirror = await s.once()
+        await writer.close()
+        await s.write(3)
+        await s.write(4)
+        await s.source.truncate(NAME, DLSN(4, 0, 0))
+        assert [one.lssn for one in await s.source.segments(NAME)] == [3, 4]
+        mirror = await s.once(truncation=True)
         assert mirror.partial is None
-        assert await s.shape(s.target) == [(1, False, "ACTIVE")]
+        assert (await s.shape(s.target))[1:] == [(3, False, "TRUNCATED"), (4, False, "ACTIVE")]
         with pytest.raises(NoSuchLedgerError):
             await s.bench.client.ledger_metadata(partial.ledger_id)
+
+    scene(play)
+
+
+async def restore_before_newest(s: Scene) -> None:
+    """Give the source the metadata that it had before its segment in progress began."""
+    metadata = s.source.metadata(NAME)
+    claim = await metadata.claim()
+    await metadata.change(claim, drop=(await s.source.segments(NAME))[-1])
+
+
+def test_a_copy_keeps_records_that_a_restored_source_lacks() -> None:
+    """The copy's segment in progress was dropped, and nobody had its records any more."""
+
+    async def play(s: Scene) -> None:
+        await s.write(1)
+        writer = await s.write(2, open_=True)
+        await s.once()
+        await restore_before_newest(s)
+        writer.abandon()
+        for truncation in (False, True):
+            with pytest.raises(StreamDivergedError, match="the source ends with segment 1"):
+                await s.once(truncation=truncation)
+            assert await s.numbers(s.target) == [1, 2]
+
+        # The source goes on with another segment of the same number.
+        writer = await s.write(7, 8, 9, open_=True)
+        with pytest.raises(StreamDivergedError, match="the source has another one of that number"):
+            await s.once()
+        assert await s.numbers(s.target) == [1, 2]
+        await writer.close()
+        with pytest.raises(StreamDivergedError, match="restored from a backup"):
+            await s.once()
+        assert await s.numbers(s.target) == [1, 2]
+
+    scene(play)
+
+
+def test_a_segment_number_without_records_may_be_used_again_in_the_source() -> None:
+    async def play(s: Scene) -> None:
+        await s.write(1)
+        writer = await s.source.open_writer(NAME)
+        await writer.set_fencing_token("a")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        assert await s.shape(s.target) == [(1, False, "ACTIVE"), (2, True, "ACTIVE")]
+        await restore_before_newest(s)
+        writer.abandon()
+        await s.once()
+        await s.write(2)
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2]
+
+    scene(play)
+
+
+def test_the_copy_of_a_copy_stays_until_another_ledger_has_as_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A short run took the records of the source's former ledger from the readers of the copy."""
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        await s.once()
+        async with await open_namespace(s.bench.client, "/acme/third", create=True) as third:
+            further = Scene(s.bench, s.target, third)
+            await further.once()
+            assert await s.numbers(third) == list(range(20))
+            await writer.append(b"20")
+            await asyncio.sleep(LAC_KNOWN_S)
+            await s.once()
+            next_run = Mirror._next
+
+            async def then_stop(self: Mirror, *which: Any) -> EntryRun | None:
+                run = await next_run(self, *which)
+                if run is not None and run.first >= 4:
+                    further.stop.set()
+                return run
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Mirror, "_next", then_stop)
+                async with further.following():
+                    await further.stop.wait()
+            assert await s.numbers(third) == list(range(20))
+            await further.once()
+            assert await s.numbers(third) == list(range(21))
+            await writer.close()
+            await s.once()
+            await further.once()
+            assert await s.shape(third) == [(1, False, "ACTIVE")]
+            assert await s.numbers(third) == list(range(21))
 
     scene(play)
 

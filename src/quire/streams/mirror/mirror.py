@@ -232,6 +232,7 @@ class Mirror:
             ours = {former.stamp.encode("ascii"), *self._to.doubted_stamps}
             if (await self._to.life()).value not in ours:
                 raise self._fenced()
+            await check_origin(self._to, await origin_of(self.source, self.name))
         await self._look_at_copy()
         self._claim = await self._to.claim()
         await check_origin(self._to, self._origin)
@@ -254,7 +255,7 @@ class Mirror:
         return {**nearer, **await source.own_stream_settings(self.name), **self._overrides}
 
     async def _look_at_copy(self) -> None:
-        self.last, self.partial = await look_at_copy(self.target.client, self._to, self._from)
+        self.last, self.partial = await look_at_copy(self.source, self.target, self.name)
 
     async def _mirror(self) -> None:
         async with SegmentList(self._from) as listed:
@@ -333,8 +334,10 @@ class Mirror:
         await self.keep()
         if not self._truncation and self._on_gap != "skip":
             check_gap(self.name, segments, self.last, self.partial)
-        partial = self.partial
-        if partial is not None and _numbered(segments, partial.lssn) is None:
+        partial, newest = self.partial, max((segment.lssn for segment in segments), default=0)
+        if partial is None or partial.lssn >= newest:
+            return  # the source cannot have truncated it
+        if _numbered(segments, partial.lssn) is None:
             await delete_allocated(self.target.client, self._to, self._claim)
             await self._to.change(self._claim, drop=partial)
             self.partial = None
@@ -475,7 +478,7 @@ class Mirror:
         async with await client.open_ledger(
             segment.ledger_id, password=self.source.password
         ) as reader:
-            have = await last_shown(self.target, self.name, self.partial, segment)
+            have = await last_shown(self.target, self.partial, segment)
             if reader.last_add_confirmed <= have:
                 self._well()
             await self._unless_stopped(reader.wait_confirmed(have + 1))
