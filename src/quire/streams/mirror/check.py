@@ -24,6 +24,7 @@ from quire.errors import (
     MetadataError,
     NoSuchKeyError,
     NoSuchLedgerError,
+    ReadError,
     StreamDivergedError,
     StreamExistsError,
     StreamGapError,
@@ -218,17 +219,17 @@ async def _check_in_progress(
     """Raise StreamDivergedError if the source never had the records of a segment in progress.
 
     A source whose metadata was restored from a backup lacks its newest segments, or has others with
-    their numbers. The copy may then be the only one that has their records, and must keep them. A
-    number is used again as well if nothing was written to its segment.
+    their numbers, and perhaps with the ids of their ledgers. The copy may then be the only one that
+    has their records, and must keep them. A number is used again as well if nothing was written to
+    its segment.
     """
-    made_of = await source_of(target.client, name, partial)
+    if await source_of(target.client, name, partial) is None:
+        return  # the ledger is gone
     there = {segment.lssn: segment for segment in originals}
     original, newest = there.get(partial.lssn), max(there, default=0)
-    if made_of is None or (original is None and partial.lssn < newest):
-        return  # the ledger is gone, or the source has truncated the segment
-    if original is not None and (
-        original.ledger_id == made_of or await _may_be_replaced(source.client, original.ledger_id)
-    ):
+    if original is None and partial.lssn < newest:
+        return  # the source has truncated the segment
+    if original is not None and not await _differs(source, target, partial, original):
         return
     if await last_entry(target.client, partial, target.password) is None:
         return
@@ -241,15 +242,30 @@ async def _check_in_progress(
     )
 
 
-async def _may_be_replaced(client: Client, ledger_id: int) -> bool:
-    """Return whether a segment may have got this ledger of the source in place of another one.
+async def _differs(
+    source: Namespace, target: Namespace, partial: StreamSegment, original: StreamSegment
+) -> bool:
+    """Return whether the copy's segment in progress certainly has other entries than the source's.
 
-    That is so if a replication has made it, because the source is a copy itself, or if it is gone.
+    Only the last entry that readers of the copy see is compared. It has the txids of its records,
+    so that another segment hardly has the same one.
     """
+    if original.truncation is Truncation.TRUNCATED:
+        return False
     try:
-        return (await client.ledger_metadata(ledger_id)).custom.get(JOB_KEY) == JOB
-    except NoSuchLedgerError:
-        return True
+        async with (
+            await target.client.open_ledger(partial.ledger_id, password=target.password) as copy,
+            await source.client.open_ledger(original.ledger_id, password=source.password) as reader,
+        ):
+            last = copy.last_add_confirmed
+            if last < 0:
+                return False
+            if reader.last_add_confirmed < last:
+                return reader.ledger_closed  # otherwise this client does not know the entry yet
+            both = [bytes((await one.read_entry(last)).payload) for one in (copy, reader)]
+            return both[0] != both[1]
+    except (NoSuchLedgerError, ReadError):
+        return False  # that is reported when the segment is copied
 
 
 def lacking(segments: Sequence[StreamSegment], last: int) -> list[StreamSegment]:
