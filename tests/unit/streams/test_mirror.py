@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from quire.client import Client
 from quire.client.read import engine
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
@@ -53,8 +54,10 @@ from quire.streams.mirror.copy import JOB, SOURCE_KEY, Piece, copy_ledger
 from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import FollowedLedger, Mirror
+from quire.streams.namespace.job_plans import job_plans
 from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.namespace.stored_settings import inherited_settings
+from quire.streams.ownership import orphans
 from quire.streams.publish.segment_builder import JOB_KEY, LIFE_KEY
 from quire.streams.read.records import Record
 from quire.streams.write.writer import StreamWriter
@@ -1274,6 +1277,49 @@ def test_only_unreferenced_ledgers_of_this_copy_are_deleted() -> None:
         await metadata.allocate(claim, allocated)
         assert await leftovers.sweep(metadata, claim) == []
         assert allocated in await s.bench.ledgers()
+
+    scene(play)
+
+
+def test_a_deletion_of_orphans_never_deletes_a_ledger_that_the_copy_gets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The age limit of the deletion was shorter than the copy of the segments took."""
+
+    async def play(s: Scene) -> None:
+        await s.write(1, 2)
+        await s.write(3)
+        looked, published = asyncio.Event(), asyncio.Event()
+        in_datasets, publish = orphans._in_datasets, Mirror._publish
+        deletions: list[asyncio.Task[Any]] = []
+
+        async def after_the_publication(client: Client) -> Any:
+            looked.set()
+            await published.wait()
+            return await in_datasets(client)
+
+        async def after_the_look(self: Mirror, *given: Any) -> None:
+            if not deletions:
+                monkeypatch.setattr(orphans, "_in_datasets", in_datasets)
+                found = await orphans.find_orphans(s.bench.client, 0)
+                assert len(found) == 2
+                monkeypatch.setattr(orphans, "_in_datasets", after_the_publication)
+                work = orphans.delete_orphans(s.bench.client, found)
+                deletions.append(asyncio.ensure_future(work))
+                await looked.wait()
+            try:
+                await publish(self, *given)
+            finally:
+                published.set()
+                await deletions[0]
+
+        monkeypatch.setattr(Mirror, "_publish", after_the_look)
+        mirror = await s.once()
+        assert deletions[0].done()
+        assert mirror.copied.segments == 2
+        assert await s.numbers(s.target) == [1, 2, 3]
+        metadata = s.target.metadata(NAME)
+        assert await job_plans(metadata.tree, metadata.paths.root) == []
 
     scene(play)
 

@@ -56,12 +56,14 @@ from quire.streams.mirror.check import (
     origin_of,
     prepare_target,
 )
-from quire.streams.mirror.copy import Piece, copy_ledger, create
+from quire.streams.mirror.copy import JOB, Piece, copy_ledger, create
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.stored_settings import inherited_settings
 from quire.streams.namespace.stream_metadata import NO_LEDGER, WriterClaim
 from quire.streams.namespace.truncation import free, stored_bytes, truncate
+from quire.streams.publish.plans import BatchPlan, forget_plan, is_open, open_plan
+from quire.streams.publish.published import BatchKey
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.records import decode
 from quire.streams.read.segment_list import SegmentList
@@ -88,6 +90,11 @@ SHOW_S = 5.0
 The wait is at the end of a replication, before the copy's ledger is left.
 """
 SHOW_EACH_S = 0.05
+PLANNED = BatchKey.of_job(JOB.decode("ascii"))
+"""The key of the plans under which completed segments are published.
+
+Nothing is recorded as published under it.
+"""
 PASSING = (LedgerError, BookieError, MetadataUnavailableError)
 """The errors after which another attempt may succeed."""
 
@@ -369,6 +376,17 @@ class Mirror:
         return copy
 
     async def _copy_sealed(self, segments: Sequence[StreamSegment]) -> None:
+        assert self._claim is not None
+        await self._to.require_claim(self._claim)  # another stream must not get the plan
+        # The deletion of orphans ends the plan before it deletes a ledger that the copy may get.
+        plan = await open_plan(self._to, PLANNED, self.target.client.clock.now_ms())
+        try:
+            await self._copy_planned(segments, plan)
+        except BaseException:
+            await forget_plan(self._to, plan)
+            raise
+
+    async def _copy_planned(self, segments: Sequence[StreamSegment], plan: BatchPlan) -> None:
         part = segments[:SEGMENTS_AT_ONCE]
         answers = await self._answers(part, await self._are_empty(part, segments[-1]))
         copies = []
@@ -387,14 +405,27 @@ class Mirror:
             copies.append(self._completed_copy(segment, answer["ledger"]))
         await self._carry_marks()
         try:
-            await self._publish(copies)
-        except StreamFencedError:
+            await self._publish(copies, plan)
+        except StreamFencedError as error:
             await self._delete_unnamed([copy.ledger_id for copy in copies])
+            if await self._ended_by_orphans(plan):
+                raise _deleted_as_orphans(self.name) from error
             raise
         for answer in answers:
             self._count(answer["last"] + 1, answer["bytes"])
         self.copied.segments += len(copies)
         self._well()
+
+    async def _ended_by_orphans(self, plan: BatchPlan) -> bool:
+        """Return whether a publication was refused only because its plan has ended."""
+        assert self._claim is not None
+        if await is_open(self._to, plan):
+            return False
+        try:
+            await self._to.require_claim(self._claim)
+        except StreamFencedError:
+            return False
+        return True
 
     async def _delete_unnamed(self, ledger_ids: Sequence[int]) -> None:
         """Delete those of the ledgers that no segment of the copy names.
@@ -440,9 +471,9 @@ class Mirror:
         passwords = source.password, target.password
         return [await copy_ledger(source.client, target.client, p, *passwords) for p in pieces]
 
-    async def _publish(self, copies: Sequence[StreamSegment]) -> None:
+    async def _publish(self, copies: Sequence[StreamSegment], plan: BatchPlan) -> None:
         assert self._claim is not None
-        more: list[Operation] = []
+        more: list[Operation] = [plan.used()]
         after: dict[str, bytes | None] = {
             self._to.paths.segment(copy.name): copy.to_bytes() for copy in copies
         }
@@ -453,7 +484,7 @@ class Mirror:
             after[node] = None
         await self._to.publish(self._claim, copies, more, after)
         self.last = copies[-1].lssn
-        if more and partial is not None:
+        if partial is not None and partial.lssn <= self.last:
             self.partial = None
             await delete_insisting(self.target.client, partial.ledger_id)
 
@@ -647,6 +678,14 @@ class Mirror:
         ledger_id = decode_number(claim.allocated, self._to.paths.allocation)
         await self._to.free_allocation(claim)
         await delete_insisting(self.target.client, ledger_id)
+
+
+def _deleted_as_orphans(stream: str) -> LedgerError:
+    return LedgerError(
+        f"segments of stream {stream} were not published in the target, because their new ledgers "
+        "were deleted as orphans",
+        remedy="Delete only orphans that are older than the copy of 32 segments takes",
+    )
 
 
 def _numbered(segments: Sequence[StreamSegment], lssn: int) -> StreamSegment | None:
