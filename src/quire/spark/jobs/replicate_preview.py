@@ -179,9 +179,8 @@ async def _preview(
     origin = await origin_of(source, name)
     new = copies is None or not await copies.metadata(name).exists()
     if copies is not None and not new:
-        copy = copies.metadata(name)
-        await check_origin(copy, origin)
-        last, partial = await look_at_copy(copies.client, copy, source.metadata(name))
+        await check_origin(copies.metadata(name), origin)
+        last, partial = await look_at_copy(source, copies, name)
     segments = await source.segments(name)
     if not truncation and on_gap != "skip":
         check_gap(name, segments, last, partial)
@@ -190,7 +189,7 @@ async def _preview(
         oldest = min(oldest_position(segments), segments[-1].first_dlsn)
         freed = await would_free(copies.client, copies.metadata(name), oldest)
     if copies is not None and todo and todo[-1].in_progress:
-        end = await last_shown(copies, name, partial, todo[-1])
+        end = await last_shown(copies, partial, todo[-1])
     facts = await segment_statistics(source.client, todo, source.password)
     for fact in facts:
         if fact.lost:

@@ -24,6 +24,7 @@ from quire.errors import (
     MetadataError,
     NoSuchKeyError,
     NoSuchLedgerError,
+    ReadError,
     StreamDivergedError,
     StreamExistsError,
     StreamGapError,
@@ -35,6 +36,7 @@ from quire.streams.namespace.settings import encode_settings
 from quire.streams.namespace.stored_settings import STREAM_SETTINGS_NODE
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.publish.segment_builder import JOB_KEY
+from quire.streams.read.positions import last_entry
 
 MARKER = "quire-mirror"
 FORMAT = 1
@@ -188,7 +190,7 @@ def check_segments(
                 )
             continue  # the source has truncated it, or dropped it because it was empty
         if segment.in_progress:
-            continue  # `look_at_copy` checks its ledger
+            continue  # `look_at_copy` checks it
         if original.in_progress:
             raise StreamDivergedError(
                 f"segment {segment.lssn} of stream {name} {end_text(segment.last_entry_id)} "
@@ -205,24 +207,85 @@ def check_segments(
 
 
 async def look_at_copy(
-    client: Client, copy: StreamMetadata, source: StreamMetadata
+    source: Namespace, target: Namespace, name: str
 ) -> tuple[int, StreamSegment | None]:
     """Return the number of the copy's newest completed segment, and its segment in progress.
 
     The number is 0 if no segment is completed, and the segment is None if none is in progress.
-    `client` belongs to the cluster of the copy. Raises StreamDivergedError if the target is not a
-    copy of the source.
+    Raises StreamDivergedError if the target is not a copy of the source.
     """
-    name, last, partial = copy.paths.name, 0, None
-    copied = await copy.segments()
-    check_segments(name, copied, await source.segments())
+    last, partial = 0, None
+    copied = await target.segments(name)
+    # A server that lags behind would show the source as it was before the copy was made.
+    await source.client.metadata.tree.sync()
+    originals = await source.segments(name)
+    check_segments(name, copied, originals)
     for segment in copied:
         if segment.in_progress:
-            await source_of(client, name, segment)
+            await _check_in_progress(source, target, name, segment, originals)
             partial = segment
         else:
             last = segment.lssn
     return last, partial
+
+
+async def _check_in_progress(
+    source: Namespace,
+    target: Namespace,
+    name: str,
+    partial: StreamSegment,
+    originals: Sequence[StreamSegment],
+) -> None:
+    """Raise StreamDivergedError if the source never had the records of a segment in progress.
+
+    A source whose metadata was restored from a backup lacks its newest segments, or has others with
+    their numbers, and perhaps with the ids of their ledgers. The copy may then be the only one that
+    has their records, and must keep them. A number is used again as well if nothing was written to
+    its segment.
+    """
+    if await source_of(target.client, name, partial) is None:
+        return  # the ledger is gone
+    there = {segment.lssn: segment for segment in originals}
+    original, newest = there.get(partial.lssn), max(there, default=0)
+    if original is None and partial.lssn < newest:
+        return  # the source has truncated the segment
+    if original is not None and not await _differs(source, target, partial, original):
+        return
+    if await last_entry(target.client, partial, target.password) is None:
+        return
+    found = f"ends with segment {newest}" if original is None else "has another one of that number"
+    raise StreamDivergedError(
+        f"stream {name} of the target namespace has records of a segment {partial.lssn} that the "
+        f"source lacks: the source {found}. Perhaps the metadata of the source was restored from "
+        "a backup. Nothing was changed",
+        remedy=REMEDY,
+    )
+
+
+async def _differs(
+    source: Namespace, target: Namespace, partial: StreamSegment, original: StreamSegment
+) -> bool:
+    """Return whether the copy's segment in progress certainly has other entries than the source's.
+
+    Only the last entry that readers of the copy see is compared. It has the txids of its records,
+    so that another segment hardly has the same one.
+    """
+    if original.truncation is Truncation.TRUNCATED:
+        return False
+    try:
+        async with (
+            await target.client.open_ledger(partial.ledger_id, password=target.password) as copy,
+            await source.client.open_ledger(original.ledger_id, password=source.password) as reader,
+        ):
+            last = copy.last_add_confirmed
+            if last < 0:
+                return False
+            if reader.last_add_confirmed < last:
+                return reader.ledger_closed  # otherwise this client does not know the entry yet
+            both = [bytes((await one.read_entry(last)).payload) for one in (copy, reader)]
+            return both[0] != both[1]
+    except (NoSuchLedgerError, ReadError):
+        return False  # that is reported when the segment is copied
 
 
 def lacking(segments: Sequence[StreamSegment], last: int) -> list[StreamSegment]:
@@ -263,22 +326,23 @@ def check_gap(
 
 
 async def last_shown(
-    target: Namespace, name: str, partial: StreamSegment | None, segment: StreamSegment
+    target: Namespace, partial: StreamSegment | None, segment: StreamSegment
 ) -> int:
     """Return the last entry of the source's segment that readers of the copy can see already.
 
-    `partial` is the copy's segment in progress. Returns -1 if readers see no entry, or if the
-    ledger of `partial` is a copy of another ledger. A closed ledger counts like an open one: what
-    it has must not disappear from the copy either.
+    `partial` is the copy's segment in progress. Returns -1 if readers see no entry. A closed ledger
+    counts like an open one, and a copy of another ledger like that of the source's present one:
+    what it has must not disappear from the copy either.
     """
     if partial is None or partial.lssn != segment.lssn:
         return -1
-    if await source_of(target.client, name, partial) != segment.ledger_id:
+    try:
+        async with await target.client.open_ledger(
+            partial.ledger_id, password=target.password
+        ) as reader:
+            return reader.last_add_confirmed
+    except NoSuchLedgerError:
         return -1
-    async with await target.client.open_ledger(
-        partial.ledger_id, password=target.password
-    ) as reader:
-        return reader.last_add_confirmed
 
 
 async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:

@@ -56,12 +56,14 @@ from quire.streams.mirror.check import (
     origin_of,
     prepare_target,
 )
-from quire.streams.mirror.copy import Piece, copy_ledger, create
+from quire.streams.mirror.copy import JOB, Piece, copy_ledger, create
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.stored_settings import inherited_settings
 from quire.streams.namespace.stream_metadata import NO_LEDGER, WriterClaim
 from quire.streams.namespace.truncation import free, stored_bytes, truncate
+from quire.streams.publish.plans import BatchPlan, forget_plan, is_open, open_plan
+from quire.streams.publish.published import BatchKey
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.records import decode
 from quire.streams.read.segment_list import SegmentList
@@ -94,6 +96,11 @@ SHOW_S = 5.0
 The wait is at the end of a replication, before the copy's ledger is left.
 """
 SHOW_EACH_S = 0.05
+PLANNED = BatchKey.of_job(JOB.decode("ascii"))
+"""The key of the plans under which completed segments are published.
+
+Nothing is recorded as published under it.
+"""
 PASSING = (LedgerError, BookieError, MetadataUnavailableError)
 """The errors after which another attempt may succeed."""
 
@@ -185,7 +192,14 @@ class Mirror:
         """Whether the copy's metadata records that producers or fencing tokens are used."""
         self._settings: dict[str, Any] = {}
         self._well_at = asyncio.get_running_loop().time()
-        """The event loop's time at which something was last copied, or there was nothing to copy.
+        """The event loop's time at which something was last copied for the first time, or there
+        was nothing to copy.
+        """
+        self._furthest = 0, -1
+        """The segment and its last entry up to which a segment in progress was copied so far.
+
+        After an error it is copied again. A run whose every attempt ends at the same entry makes no
+        progress, however much it copies.
         """
 
     # -- running ------------------------------------------------------------------------------
@@ -231,6 +245,7 @@ class Mirror:
             ours = {former.stamp.encode("ascii"), *self._to.doubted_stamps}
             if (await self._to.life()).value not in ours:
                 raise self._fenced()
+            await check_origin(self._to, await origin_of(self.source, self.name))
         await self._look_at_copy()
         self._claim = await self._to.claim()
         await check_origin(self._to, self._origin)
@@ -253,7 +268,7 @@ class Mirror:
         return {**nearer, **await source.own_stream_settings(self.name), **self._overrides}
 
     async def _look_at_copy(self) -> None:
-        self.last, self.partial = await look_at_copy(self.target.client, self._to, self._from)
+        self.last, self.partial = await look_at_copy(self.source, self.target, self.name)
 
     async def _mirror(self) -> None:
         async with SegmentList(self._from) as listed:
@@ -337,11 +352,12 @@ class Mirror:
         if partial is None:
             return
         original = _numbered(segments, partial.lssn)
-        if original is None:
-            # A writer drops only the newest segment, and only if it is empty.
-            truncated = any(segment.lssn > partial.lssn for segment in segments)
-        else:
+        if original is not None:
             truncated = original.truncation is Truncation.TRUNCATED
+        elif partial.lssn < max((segment.lssn for segment in segments), default=0):
+            truncated = True
+        else:
+            return  # the source cannot have truncated a segment that none follows
         if truncated and not self._truncation:
             await self._keep_beginning(partial, segments)
         elif original is None:
@@ -399,6 +415,17 @@ class Mirror:
         return copy
 
     async def _copy_sealed(self, segments: Sequence[StreamSegment]) -> None:
+        assert self._claim is not None
+        await self._to.require_claim(self._claim)  # another stream must not get the plan
+        # The deletion of orphans ends the plan before it deletes a ledger that the copy may get.
+        plan = await open_plan(self._to, PLANNED, self.target.client.clock.now_ms())
+        try:
+            await self._copy_planned(segments, plan)
+        except BaseException:
+            await forget_plan(self._to, plan)
+            raise
+
+    async def _copy_planned(self, segments: Sequence[StreamSegment], plan: BatchPlan) -> None:
         part = segments[:SEGMENTS_AT_ONCE]
         answers = await self._answers(part, await self._are_empty(part, segments[-1]))
         copies = []
@@ -417,13 +444,27 @@ class Mirror:
             copies.append(self._completed_copy(segment, answer["ledger"]))
         await self._carry_marks()
         try:
-            await self._publish(copies)
-        except StreamFencedError:
+            await self._publish(copies, plan)
+        except StreamFencedError as error:
             await self._delete_unnamed([copy.ledger_id for copy in copies])
+            if await self._ended_by_orphans(plan):
+                raise _deleted_as_orphans(self.name) from error
             raise
         for answer in answers:
             self._count(answer["last"] + 1, answer["bytes"])
         self.copied.segments += len(copies)
+        self._well()
+
+    async def _ended_by_orphans(self, plan: BatchPlan) -> bool:
+        """Return whether a publication was refused only because its plan has ended."""
+        assert self._claim is not None
+        if await is_open(self._to, plan):
+            return False
+        try:
+            await self._to.require_claim(self._claim)
+        except StreamFencedError:
+            return False
+        return True
 
     async def _delete_unnamed(self, ledger_ids: Sequence[int]) -> None:
         """Delete those of the ledgers that no segment of the copy names.
@@ -469,9 +510,9 @@ class Mirror:
         passwords = source.password, target.password
         return [await copy_ledger(source.client, target.client, p, *passwords) for p in pieces]
 
-    async def _publish(self, copies: Sequence[StreamSegment]) -> None:
+    async def _publish(self, copies: Sequence[StreamSegment], plan: BatchPlan) -> None:
         assert self._claim is not None
-        more: list[Operation] = []
+        more: list[Operation] = [plan.used()]
         after: dict[str, bytes | None] = {
             self._to.paths.segment(copy.name): copy.to_bytes() for copy in copies
         }
@@ -482,7 +523,7 @@ class Mirror:
             after[node] = None
         await self._to.publish(self._claim, copies, more, after)
         self.last = copies[-1].lssn
-        if more and partial is not None:
+        if partial is not None and partial.lssn <= self.last:
             self.partial = None
             await delete_insisting(self.target.client, partial.ledger_id)
 
@@ -507,7 +548,7 @@ class Mirror:
         async with await client.open_ledger(
             segment.ledger_id, password=self.source.password
         ) as reader:
-            have = await last_shown(self.target, self.name, self.partial, segment)
+            have = await last_shown(self.target, self.partial, segment)
             if reader.last_add_confirmed <= have:
                 self._well()
             await self._unless_stopped(reader.wait_confirmed(have + 1))
@@ -546,6 +587,9 @@ class Mirror:
                 tail.entries = run.last + 1
                 tail.size_bytes += size_bytes
                 self._count(len(payloads), size_bytes)
+                if (reached := (segment.lssn, run.last)) > self._furthest:
+                    self._furthest = reached
+                    self._well()
                 tail.count_records(run.first, payloads)
         await tail.writer.flush()
         if not reader.ledger_closed:
@@ -636,7 +680,6 @@ class Mirror:
     def _count(self, entries: int, size_bytes: int) -> None:
         self.copied.entries += entries
         self.copied.size_bytes += size_bytes
-        self._well()
 
     def _well(self) -> None:
         self._well_at = asyncio.get_running_loop().time()
@@ -674,6 +717,14 @@ class Mirror:
         ledger_id = decode_number(claim.allocated, self._to.paths.allocation)
         await self._to.free_allocation(claim)
         await delete_insisting(self.target.client, ledger_id)
+
+
+def _deleted_as_orphans(stream: str) -> LedgerError:
+    return LedgerError(
+        f"segments of stream {stream} were not published in the target, because their new ledgers "
+        "were deleted as orphans",
+        remedy="Delete only orphans that are older than the copy of 32 segments takes",
+    )
 
 
 def _numbered(segments: Sequence[StreamSegment], lssn: int) -> StreamSegment | None:

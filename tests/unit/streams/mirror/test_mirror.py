@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from quire.client import Client
 from quire.client.read import engine
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
@@ -27,6 +28,7 @@ from quire.errors import (
     NoSuchLedgerError,
     NoSuchStreamError,
     QuireError,
+    ReadError,
     StreamDamagedError,
     StreamDivergedError,
     StreamExistsError,
@@ -52,8 +54,10 @@ from quire.streams.mirror.copy import JOB, SOURCE_KEY, Piece, copy_ledger
 from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import FollowedLedger, Mirror
+from quire.streams.namespace.job_plans import job_plans
 from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.namespace.stored_settings import inherited_settings
+from quire.streams.ownership import orphans
 from quire.streams.publish.segment_builder import JOB_KEY, LIFE_KEY
 from quire.streams.read.records import Record
 from quire.streams.write.writer import StreamWriter
@@ -266,7 +270,7 @@ def test_the_next_run_replaces_the_ledger_of_a_segment_in_progress() -> None:
         (old,) = await s.target.segments(NAME)
         assert old.in_progress
         (original,) = await s.source.segments(NAME)
-        assert await last_shown(s.target, NAME, old, original) >= 1
+        assert await last_shown(s.target, old, original) >= 1
         # Without new records, the next run begins no other ledger.
         await s.once()
         assert await s.target.segments(NAME) == [old]
@@ -478,18 +482,19 @@ def test_last_shown_returns_the_last_entry_that_readers_of_the_copy_see() -> Non
         (partial,) = await s.target.segments(NAME)
         (original,) = await s.source.segments(NAME)
         client = s.bench.client
-        assert await last_shown(s.target, NAME, None, original) == -1
-        assert await last_shown(s.target, NAME, partial, replace(original, lssn=2)) == -1
-        # The segment in progress has another ledger in the source by now.
+        assert await last_shown(s.target, None, original) == -1
+        assert await last_shown(s.target, partial, replace(original, lssn=2)) == -1
+        # The segment in progress has another ledger in the source by now, which is a copy too.
         other = replace(original, ledger_id=original.ledger_id + 1_000)
-        assert await last_shown(s.target, NAME, partial, other) == -1
+        assert await last_shown(s.target, partial, other) >= 1
         assert await source_of(client, NAME, partial) == original.ledger_id
-        assert await last_shown(s.target, NAME, partial, original) >= 1
+        assert await last_shown(s.target, partial, original) >= 1
         async with await client.open_ledger(partial.ledger_id, recover=True):
             pass
-        assert await last_shown(s.target, NAME, partial, original) >= 1  # It is closed.
+        assert await last_shown(s.target, partial, original) >= 1  # It is closed.
         await client.delete_ledger(partial.ledger_id)
         assert await source_of(client, NAME, partial) is None
+        assert await last_shown(s.target, partial, original) == -1
         writer.abandon()
 
     scene(play)
@@ -701,21 +706,114 @@ def test_a_copy_is_not_truncated_like_another_stream_that_just_got_the_name(
     scene(play)
 
 
-def test_a_segment_in_progress_that_the_source_dropped_is_dropped_in_the_copy() -> None:
+def test_a_segment_in_progress_that_the_source_truncated_is_dropped_in_the_copy() -> None:
     async def play(s: Scene) -> None:
         await s.write(1)
         writer = await s.write(2, open_=True)
         await s.once()
         (_, partial) = await s.target.segments(NAME)
-        metadata = s.source.metadata(NAME)
-        claim = await metadata.claim()
-        await metadata.change(claim, drop=(await s.source.segments(NAME))[-1])
-        writer.abandon()
-        mirror = await s.once()
+        await writer.close()
+        await s.write(3)
+        await s.write(4)
+        await s.source.truncate(NAME, DLSN(4, 0, 0))
+        assert [one.lssn for one in await s.source.segments(NAME)] == [3, 4]
+        mirror = await s.once(truncation=True)
         assert mirror.partial is None
-        assert await s.shape(s.target) == [(1, False, "ACTIVE")]
+        assert (await s.shape(s.target))[1:] == [(3, False, "TRUNCATED"), (4, False, "ACTIVE")]
         with pytest.raises(NoSuchLedgerError):
             await s.bench.client.ledger_metadata(partial.ledger_id)
+
+    scene(play)
+
+
+async def restore_before_newest(s: Scene) -> None:
+    """Give the source the metadata that it had before its segment in progress began."""
+    metadata = s.source.metadata(NAME)
+    claim = await metadata.claim()
+    await metadata.change(claim, drop=(await s.source.segments(NAME))[-1])
+
+
+def test_a_copy_keeps_records_that_a_restored_source_lacks() -> None:
+    """The copy's segment in progress was dropped, and nobody had its records any more."""
+
+    async def play(s: Scene) -> None:
+        await s.write(1)
+        writer = await s.write(2, open_=True)
+        await s.once()
+        await restore_before_newest(s)
+        writer.abandon()
+        for truncation in (False, True):
+            with pytest.raises(StreamDivergedError, match="the source ends with segment 1"):
+                await s.once(truncation=truncation)
+            assert await s.numbers(s.target) == [1, 2]
+
+        # The source goes on with another segment of the same number.
+        writer = await s.write(7, 8, 9, open_=True)
+        with pytest.raises(StreamDivergedError, match="the source has another one of that number"):
+            await s.once()
+        assert await s.numbers(s.target) == [1, 2]
+        await writer.close()
+        with pytest.raises(StreamDivergedError, match="restored from a backup"):
+            await s.once()
+        assert await s.numbers(s.target) == [1, 2]
+
+    scene(play)
+
+
+def test_a_segment_number_without_records_may_be_used_again_in_the_source() -> None:
+    async def play(s: Scene) -> None:
+        await s.write(1)
+        writer = await s.source.open_writer(NAME)
+        await writer.set_fencing_token("a")
+        await asyncio.sleep(LAC_KNOWN_S)
+        await s.once()
+        assert await s.shape(s.target) == [(1, False, "ACTIVE"), (2, True, "ACTIVE")]
+        await restore_before_newest(s)
+        writer.abandon()
+        await s.once()
+        await s.write(2)
+        await s.once()
+        assert await s.numbers(s.target) == [1, 2]
+
+    scene(play)
+
+
+def test_the_copy_of_a_copy_stays_until_another_ledger_has_as_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A short run took the records of the source's former ledger from the readers of the copy."""
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        await s.once()
+        async with await open_namespace(s.bench.client, "/acme/third", create=True) as third:
+            further = Scene(s.bench, s.target, third)
+            await further.once()
+            assert await s.numbers(third) == list(range(20))
+            await writer.append(b"20")
+            await asyncio.sleep(LAC_KNOWN_S)
+            await s.once()
+            next_run = Mirror._next
+
+            async def then_stop(self: Mirror, *which: Any) -> EntryRun | None:
+                run = await next_run(self, *which)
+                if run is not None and run.first >= 4:
+                    further.stop.set()
+                return run
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Mirror, "_next", then_stop)
+                async with further.following():
+                    await further.stop.wait()
+            assert await s.numbers(third) == list(range(20))
+            await further.once()
+            assert await s.numbers(third) == list(range(21))
+            await writer.close()
+            await s.once()
+            await further.once()
+            assert await s.shape(third) == [(1, False, "ACTIVE")]
+            assert await s.numbers(third) == list(range(21))
 
     scene(play)
 
@@ -1016,6 +1114,66 @@ def test_transient_errors_are_retried_until_the_patience_ends() -> None:
     scene(play)
 
 
+@pytest.mark.parametrize("following", [False, True])
+def test_entries_that_are_copied_again_do_not_count_as_progress(
+    following: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run copied the entries before an unreadable one again and again, and never ended."""
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        next_run = Mirror._next
+        broken = 10
+
+        async def fail(self: Mirror, *which: Any) -> EntryRun | None:
+            run = await next_run(self, *which)
+            if run is not None and run.last >= broken:
+                raise ReadError(f"entry {broken} cannot be read")
+            return run
+
+        if not following:
+            s.stop.set()
+        with monkeypatch.context() as patched:
+            patched.setattr(Mirror, "_next", fail)
+            async with asyncio.timeout(4 * PATIENCE_S):  # simulated
+                with pytest.raises(ReadError, match="entry 10 cannot be read"):
+                    await s.mirror().run()
+        assert (await s.numbers(s.target))[:3] == [0, 1, 2]
+        await s.once()
+        assert await s.numbers(s.target) == list(range(20))
+        writer.abandon()
+
+    scene(play)
+
+
+def test_each_entry_that_is_copied_further_counts_as_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MAX_WINDOW_ENTRIES", 2)
+
+    async def play(s: Scene) -> None:
+        writer = await s.write(*range(20), open_=True)
+        next_run = Mirror._next
+        reached = 0
+
+        async def fail_later(self: Mirror, *which: Any) -> EntryRun | None:
+            nonlocal reached
+            run = await next_run(self, *which)
+            if run is not None and run.last > reached:
+                reached = run.last
+                await asyncio.sleep(PATIENCE_S)
+                raise ReadError("another entry cannot be read")
+            return run
+
+        monkeypatch.setattr(Mirror, "_next", fail_later)
+        await s.once()
+        assert await s.numbers(s.target) == list(range(20))
+        writer.abandon()
+
+    scene(play)
+
+
 def test_a_copy_that_fails_leaves_no_ledger() -> None:
     async def play(s: Scene) -> None:
         await s.write(*range(5))
@@ -1123,6 +1281,49 @@ def test_only_unreferenced_ledgers_of_this_copy_are_deleted() -> None:
         await metadata.allocate(claim, allocated)
         assert await leftovers.sweep(metadata, claim) == []
         assert allocated in await s.bench.ledgers()
+
+    scene(play)
+
+
+def test_a_deletion_of_orphans_never_deletes_a_ledger_that_the_copy_gets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The age limit of the deletion was shorter than the copy of the segments took."""
+
+    async def play(s: Scene) -> None:
+        await s.write(1, 2)
+        await s.write(3)
+        looked, published = asyncio.Event(), asyncio.Event()
+        in_datasets, publish = orphans._in_datasets, Mirror._publish
+        deletions: list[asyncio.Task[Any]] = []
+
+        async def after_the_publication(client: Client) -> Any:
+            looked.set()
+            await published.wait()
+            return await in_datasets(client)
+
+        async def after_the_look(self: Mirror, *given: Any) -> None:
+            if not deletions:
+                monkeypatch.setattr(orphans, "_in_datasets", in_datasets)
+                found = await orphans.find_orphans(s.bench.client, 0)
+                assert len(found) == 2
+                monkeypatch.setattr(orphans, "_in_datasets", after_the_publication)
+                work = orphans.delete_orphans(s.bench.client, found)
+                deletions.append(asyncio.ensure_future(work))
+                await looked.wait()
+            try:
+                await publish(self, *given)
+            finally:
+                published.set()
+                await deletions[0]
+
+        monkeypatch.setattr(Mirror, "_publish", after_the_look)
+        mirror = await s.once()
+        assert deletions[0].done()
+        assert mirror.copied.segments == 2
+        assert await s.numbers(s.target) == [1, 2, 3]
+        metadata = s.target.metadata(NAME)
+        assert await job_plans(metadata.tree, metadata.paths.root) == []
 
     scene(play)
 
