@@ -10,7 +10,7 @@ import pytest
 from quire.codec.log.group import GROUP_HEADER_BYTES, GROUP_MAGIC
 from quire.codec.log.segment_header import CleanMark
 from quire.errors import DamagedError, DiskFullError, StorageError
-from quire.storage.directory import write_small_file
+from quire.storage.directory import read_small_file, write_small_file
 from quire.storage.inspect.contents import segment_numbers
 from quire.storage.inspect.space_report import look
 from quire.storage.read.read_exceptions import NoEntry
@@ -523,6 +523,30 @@ def test_the_segment_of_a_clean_stop_cannot_vanish_unnoticed() -> None:
         assert newest not in [one.number for one in box.store.usage()]
         box.idle()
         box.close()
+
+
+@pytest.mark.parametrize("segments", range(3))
+def test_the_mark_of_an_earlier_clean_stop_is_ignored(segments: int) -> None:
+    """It may come back with a copy of some files, and proves nothing about later groups."""
+    box = opened()
+    box.append(entries(1, 0, 2))
+    box.close()
+    disk = disk_of(box)
+    mark = read_small_file(disk, "log/CLEAN")
+    assert mark is not None
+    box.open()
+    box.append(entries(1, 2, 2))
+    box.idle()
+    if segments:
+        fill_segments(box, 2, segments)
+    box.append(entries(1, 4, 2))
+    box.pump()
+    disk.kill()
+    write_small_file(disk, "log/CLEAN", mark)
+    report = box.open()
+    assert not report.clean
+    assert not report.negatives_unknown
+    check(box)
 
 
 def test_the_clean_mark_of_another_directory_is_ignored() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from quire.core.compaction import Choice
 from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.segment.segment import SPARE_NAME, SegmentState, segment_name
 from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage.storage import EAGER, StoreOnDisk, check, disk_of, opened, sealed
@@ -98,6 +99,46 @@ def test_a_kept_segment_with_a_damaged_index_loses_nothing(monkeypatch: pytest.M
     check(box)
     opened_without_cache(box)
     check(box)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("numbers", [(1, 3), (2, 3), (1, 2, 3)], ids=str)
+def test_a_kept_segment_does_not_restore_a_ledger_deleted_in_the_newest_source(
+    numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, *, fenced: bool, damaged: bool
+) -> None:
+    """The sources are removed after the output counts, so it still needs the deletion."""
+    box = opened(EAGER)
+    disk = disk_of(box)
+    entry_id = 0
+    while len(sealed(box)) < 2:
+        append_to_all(box, entry_id)
+        entry_id += 1
+    if fenced:
+        box.fence(5)
+        box.pump()
+    box.drop([5])
+    kept = [ledger for ledger in LEDGERS if ledger != 5]
+    while len(sealed(box)) < 3:
+        box.append([(ledger, entry_id, bytes([ledger]) * 300) for ledger in kept])
+        box.pump()
+        entry_id += 1
+    box.idle()
+    assert sealed(box) == [1, 2, 3]
+    box.clock.ms += TOMBSTONE_TTL_MS  # From now on, no refusal needs the record.
+    begin(box, *numbers)
+    until_renamed(box, monkeypatch)
+    disk.kill()
+    if damaged:
+        name = segment_name(numbers[0])
+        disk.flip_bit(name, disk.open(name).size() - 40, 3)
+    if disk.exists(CACHE_NAME):
+        disk.remove(CACHE_NAME)
+    for _ in range(2):
+        assert not box.open().negatives_unknown
+        assert box.store.ledger_ids() == kept
+        check(box)
+        disk.kill()
 
 
 def test_a_kept_segment_whose_index_was_never_synced_loses_nothing(
