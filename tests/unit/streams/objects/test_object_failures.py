@@ -31,6 +31,7 @@ from quire.streams.objects.format import BUCKET_KEY, NAME_KEY, head_key
 from quire.streams.objects.objects import ObjectInfo, Objects, _condemned
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.objects import Bench, LateClock, content, names, some_bytes
 
 
@@ -572,3 +573,43 @@ async def test_a_put_whose_ledger_cannot_be_checked_again_is_in_doubt(
         await objects.put("o", b"value")
     assert not caught.value.outcome_known
     assert await content(objects, "o") == b"value"
+
+
+# -- a server of the metadata store that lags -------------------------------------------------
+
+
+@pytest.mark.parametrize("published", ["before the mark", "before the search", "never"])
+async def test_a_sweep_through_a_server_that_lags_keeps_a_published_object(
+    bench: Bench, objects: Objects, published: str
+) -> None:
+    """Its mark in the ledger makes the server catch up, before the head decides."""
+    sweeper = await bench.objects()
+    server = LaggingServer(sweeper._store)
+    finished, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"bytes"
+        finished.set()
+        await go_on.wait()
+
+    putting = asyncio.ensure_future(objects.put("o", slow()))
+    await finished.wait()
+    server.fall_behind()
+    if published == "before the search":
+        go_on.set()
+        await putting
+    [orphan] = [one async for one in sweeper.orphans(0)]
+    assert server.behind
+    if published == "before the mark":
+        go_on.set()
+        await putting
+    swept = await sweeper._discard(orphan.name, orphan.ledger_id)
+    assert swept == (published == "never")
+    go_on.set()
+    if published == "never":
+        with pytest.raises(NoSuchLedgerError):
+            await putting
+        await nothing_there(bench, "o")
+    else:
+        async with objects.get("o") as found:
+            assert await found.read_all() == b"bytes"

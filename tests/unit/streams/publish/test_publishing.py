@@ -38,6 +38,7 @@ from quire.streams.publish.publishing import (
 from quire.streams.read.positions import AtTime
 from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.producers import read_marks
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.streams import Bench, run
 
 KEY = BatchKey("job", "query-1", 0)
@@ -676,5 +677,55 @@ def test_a_sweep_does_not_touch_a_stream_that_was_renamed_meanwhile() -> None:
         assert await sweep_job(b.streams, "s", KEY, (), segment.ledger_id) == []
         assert b.client.ledger_metadata == real
         assert [record.payload for record in await b.read("t")] == [b"0", b"1"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("action", ["publish", "abort"])
+@pytest.mark.parametrize("since", ["the stream", "the other batch", "the plan", "the ledgers"])
+@pytest.mark.parametrize("key", [KEY, BatchKey.of_job("nightly")], ids=["writer", "job"])
+def test_a_session_whose_server_lags_publishes_and_aborts_like_others(
+    key: BatchKey, since: str, action: str, published: bool
+) -> None:
+    """Spark plans a batch in one process, and commits or aborts it in another one."""
+
+    async def scene(b: Bench) -> None:
+        async with b.world.client("lagging") as lagging:
+            streams = await open_namespace(lagging, "/acme/test")
+            server = LaggingServer(lagging.metadata)
+
+            def reached(moment: str) -> None:
+                if moment == since:
+                    server.fall_behind()
+
+            reached("the stream")
+            await b.streams.create_stream("s")
+            reached("the other batch")
+            other = await begin(b.streams, "s", BatchKey.of_job("other"))
+            assert other is not None
+            await publish(b.streams, "s", other, [await build(b, other, [b"0", b"1"])])
+            reached("the plan")
+            batch = await begin(b.streams, "s", key)
+            assert batch is not None
+            reached("the ledgers")
+            built = await build(b, batch, [b"2", b"3"])
+            wanted = [b"0", b"1"]
+            if published:
+                await publish(b.streams, "s", batch, [built])
+                wanted += [b"2", b"3"]
+            assert server.behind
+            if action == "abort":
+                assert await abort(streams, "s", batch, [built]) != published
+                if not published:
+                    with pytest.raises(StreamError):
+                        await publish(b.streams, "s", batch, [built])
+            else:
+                segments = await publish(streams, "s", batch, [built])
+                assert [one.lssn for one in segments] == [2]
+                wanted = [b"0", b"1", b"2", b"3"]
+            await streams.close()
+        assert await payloads(b) == wanted
+        await only_its_ledgers(b)
 
     run(scene)

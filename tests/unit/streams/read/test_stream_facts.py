@@ -7,6 +7,7 @@ stream.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,10 +15,11 @@ from quire.client.datasets.format import DatasetLedger
 from quire.client.unreadable_items import Skipped
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.namespace_binding import NamespaceBinding
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
-from quire.metadata.tree import Put
+from quire.metadata.tree import Create, Put
 from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.namespace.tree_search import namespace_sizes, namespaces
 from quire.streams.ownership import orphans
@@ -25,6 +27,7 @@ from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_f
 from quire.streams.ownership.owners import find_claims
 from quire.streams.read.statistics import before_end, records_from, segment_statistics
 from quire.streams.write.segments import APPLICATION
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.streams import Bench, run
 
 COUNT = 25
@@ -220,6 +223,47 @@ def test_ledgers_of_a_stream_that_other_tools_deleted_are_orphans() -> None:
         ledgers = await made.ledgers()
         await made.client.metadata.tree.delete_tree("/acme/test/a")
         assert [one.ledger_id for one in await find_orphans(made.client, 0)] == ledgers
+
+    run(scene)
+
+
+@pytest.mark.parametrize("named_by", ["a segment", "a dataset", "a renamed stream"])
+@pytest.mark.parametrize("found", ["before", "after"])
+def test_a_server_of_the_store_that_lags_makes_no_orphans(found: str, named_by: str) -> None:
+    """The server does not show yet what names the ledger."""
+
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        # It is closed, so nothing has to be fenced, which would make the server catch up.
+        ledger = await made.client.create_ledger(custom={**APPLICATION, "stream": b"/acme/test/a"})
+        await ledger.close()
+        ledger_id = ledger.ledger_id
+        async with made.world.client("lagging") as lagging:
+            server = LaggingServer(lagging.metadata)
+            orphans = await find_orphans(lagging, 0)
+            assert [one.ledger_id for one in orphans] == [ledger_id]
+            metadata = made.streams.metadata("a")
+            if named_by == "a renamed stream":  # as if the search had looked at both names too soon
+                await delete_orphans(made.client, orphans)
+                ledger_id = (await metadata.segments())[0].ledger_id
+                orphans = [replace(orphans[0], ledger_id=ledger_id)]
+            server.fall_behind()
+            match named_by:
+                case "a segment":
+                    segment = StreamSegment(9, ledger_id, 1)
+                    path = metadata.paths.segment(segment.name)
+                    await metadata.tree.commit(Create(path, segment.to_bytes()))
+                case "a dataset":
+                    part = DatasetLedger(ledger_id, 0, 0, 1, 3)
+                    await made.client.datasets.publish("d", [part])
+                case _:
+                    await made.streams.rename_stream("a", "b")
+            if found == "after":
+                assert await find_orphans(lagging, 0) == []
+            else:
+                [left] = await delete_orphans(lagging, orphans)
+                assert left.orphan.ledger_id == ledger_id
+        assert ledger_id in await made.ledgers()
 
     run(scene)
 
