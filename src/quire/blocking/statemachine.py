@@ -208,7 +208,9 @@ class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
 
         Args:
             key: The key.
-            old: The expected value. None expects that the key is missing or None.
+            old: The expected value. None expects that the key is missing or None. Values are
+                compared as they are stored, so True, 1 and 1.0 differ. The order of the keys of
+                dictionaries does not matter.
             new: The new value.
 
         Returns:

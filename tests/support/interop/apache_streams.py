@@ -143,19 +143,9 @@ class ApacheStreams:
         begin = java(f"{DL}.DLSN").InitialDLSN if start is None else start
         if isinstance(start, DLSN):
             begin = to_dlsn(start)
-        return ApacheStreamReader(manager, result(manager.openAsyncLogReader(begin)))
+        return ApacheStreamReader(manager, begin)
 
     def read(self, stream: str, count: int, start: DLSN | int | None = None) -> list[Got]:
-        try:
-            return self._read_once(stream, count, start)
-        except StreamError as error:
-            # Apache's reader closed one of its own segment readers while it read, which was seen
-            # once in some thousands of reads. It stays unusable, so open another one.
-            if error.kind != "ReadCancelledException":
-                raise
-            return self._read_once(stream, count, start)
-
-    def _read_once(self, stream: str, count: int, start: DLSN | int | None) -> list[Got]:
         reader = self.reader(stream, start)
         try:
             return reader.take(count)
@@ -169,7 +159,7 @@ class ApacheStreams:
         """
         manager = attempt(self.java.openLog, stream)
         reader = result(manager.getAsyncLogReaderWithLock(subscriber))
-        return ApacheStreamReader(manager, reader)
+        return ApacheStreamReader(manager, None, reader)
 
     def read_blocking(self, stream: str, count: int, start: DLSN | int) -> list[Got]:
         """Read `count` records with Apache's blocking reader, which has its own implementation."""
@@ -280,11 +270,18 @@ class ApacheStreamWriter:
 
 
 class ApacheStreamReader:
-    """Apache's reader of a stream: one `AsyncLogReader`."""
+    """Apache's reader of a stream: one `AsyncLogReader`, or several one after the other.
 
-    def __init__(self, manager: Any, reader: Any) -> None:
+    Apache's reader may close one of its own segment readers while it reads, which was seen once in
+    some thousands of reads. It stays unusable, so another one is opened where it has stopped.
+    """
+
+    def __init__(self, manager: Any, begin: Any, reader: Any = None) -> None:
+        """Open a reader at `begin`. A `reader` that is given is not replaced by another one."""
         self._manager = manager
-        self.java = reader
+        self._begin = begin
+        self._may_reopen = reader is None
+        self.java = result(manager.openAsyncLogReader(begin)) if reader is None else reader
         self.ended = False
         self._ready: deque[Got] = deque()
 
@@ -297,11 +294,21 @@ class ApacheStreamReader:
         try:
             found = result(self.java.readBulk(BULK))
         except StreamError as error:
-            if error.kind != "EndOfStreamException":
+            if error.kind == "EndOfStreamException":
+                self.ended = True
+                return
+            if error.kind != "ReadCancelledException" or not self._may_reopen:
                 raise
-            self.ended = True
+            # A reader that fails again before it has read anything raises the error.
+            self._may_reopen = False
+            result(self.java.asyncClose())
+            self.java = result(self._manager.openAsyncLogReader(self._begin))
             return
-        self._ready.extend(_got(record) for record in found)
+        got = [_got(record) for record in found]
+        if got and self._begin is not None:
+            self._begin = to_dlsn(got[-1].position.next_slot())
+            self._may_reopen = True
+        self._ready.extend(got)
 
     def close(self) -> None:
         result(self.java.asyncClose())

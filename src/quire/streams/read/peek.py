@@ -163,17 +163,23 @@ async def position_before_end(
 
     Without `end`, the records are counted from the end of the stream. Only the last segments before
     it that have so many records are read. If there are fewer records, the result is the position of
-    the oldest one, and None if there are none. If nothing but a segment whose ledger is gone comes
-    before `end`, the result is the beginning of that segment, so that reading reports the gap.
+    the oldest one, and None if there are none. Control records do not count, but the result may be
+    the beginning of a segment, where they come before the first record. If nothing but a segment
+    whose ledger is gone comes before `end`, the result is the beginning of that segment, so that
+    reading reports the gap.
     """
     facts: list[SegmentStatistics] = []
+    later = 0
     for segment in reversed(segments):
         if end is not None and segment.first_dlsn >= end:
             continue
         facts[:0] = await segment_statistics(client, [segment], password)
         if end is not None and len(facts) == 1:
-            count += await records_from(client, facts, end, password)
+            later = await records_from(client, facts, end, password)
+            count += later
         if sum(fact.records for fact in facts) >= count:
             break
+    if sum(fact.records for fact in facts) <= later and not any(fact.lost for fact in facts):
+        return None  # only control records come before
     found = await before_end(client, facts, count, password)
     return found if found is None or end is None or found < end else None

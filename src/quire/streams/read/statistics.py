@@ -30,8 +30,10 @@ class SegmentStatistics:
     size_bytes: int
     """The number of payload bytes in the segment's ledger, or 0 if the ledger is gone."""
     last: DLSN | None
-    """The position of the last acknowledged record, or None if there is none."""
+    """The position of the last acknowledged record, or None if there is none. If another writer
+    completed the segment in a takeover, it may be that of a control record after it."""
     last_txid: int | None
+    """The txid of the record at `last`, or None if there is none."""
     ctime_ms: int
     """The Unix time in milliseconds at which the ledger was created, or -1 if it is unknown."""
     lost: bool = False
@@ -151,9 +153,11 @@ async def before_end(
 ) -> DLSN | None:
     """Return the position of the `count`-th acknowledged record from the end of the stream.
 
-    If there are fewer records, it is the position of the oldest one. Records before a lost segment
-    do not count. If nothing follows a lost segment, its beginning is returned, so that a reader
-    reports the loss. Returns None for a stream without records, and for a count of 0.
+    If that record is the first one of a segment, it is the beginning of the segment, where control
+    records may come before the record. Control records at the end do not count. If there are fewer
+    records, it is the position of the oldest one. Records before a lost segment do not count. If
+    nothing follows a lost segment, its beginning is returned, so that a reader reports the loss.
+    Returns None for a stream without records, and for a count of 0.
     """
     oldest = oldest_position([fact.segment for fact in facts])
     found: DLSN | None = None

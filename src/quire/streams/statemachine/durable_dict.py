@@ -75,6 +75,14 @@ def _decoded(command: bytes) -> Any:
         return None
 
 
+def _stored(value: Any) -> str:
+    """Return the JSON text of a value, with the keys of dictionaries sorted.
+
+    In Python True, 1 and 1.0 are equal, but they are stored as different values.
+    """
+    return _deeply(lambda one: json.dumps(one, sort_keys=True), value)
+
+
 def _copied(value: Any) -> Any:
     """Return a copy of a JSON value that shares no lists or dictionaries with it."""
     if isinstance(value, dict):
@@ -87,7 +95,8 @@ def _copied(value: Any) -> Any:
 class Dictionary:
     """The state machine of a dictionary.
 
-    Its commands are JSON lists: ["set", key, value], ["delete", key] or ["compare", key, old, new].
+    Its commands are JSON lists: ["set", key, value], ["delete", key] or ["compare_stored", key,
+    old, new]. Earlier versions wrote ["compare", key, old, new], which compares as Python does.
     """
 
     def __init__(self) -> None:
@@ -111,10 +120,16 @@ class Dictionary:
                 return True
             case ["delete", str(key)]:
                 return self.items.pop(key, self) is not self
+            case ["compare_stored", str(key), old, new]:
+                if _stored(self.items.get(key)) != _stored(old):
+                    return False
+                self.items[key] = new
+                return True
+            # Earlier versions wrote this command. It must have the effect that it had then.
             case ["compare", str(key), old, new] if self.items.get(key) == old:
                 self.items[key] = new
                 return True
-            case ["set" | "delete" | "compare", *_]:
+            case ["set" | "delete" | "compare" | "compare_stored", *_]:
                 return False
         self.has_other_records = True
         return False
@@ -221,7 +236,9 @@ class DurableDict(Mapping[str, Any]):
 
         Args:
             key: The key.
-            old: The expected value. None expects that the key is missing or None.
+            old: The expected value. None expects that the key is missing or None. Values are
+                compared as they are stored, so True, 1 and 1.0 differ. The order of the keys of
+                dictionaries does not matter.
             new: The new value.
 
         Returns:
@@ -233,7 +250,7 @@ class DurableDict(Mapping[str, Any]):
             UsageError: A value is nested too deeply (`NESTING_MAX`). Nothing was changed.
             QuireError: The command failed. See `Leader.execute`.
         """
-        return await self._execute("compare", key, old, new)
+        return await self._execute("compare_stored", key, old, new)
 
     async def _execute(self, name: str, key: str, *values: Any) -> bool:
         check_type("a key of the dictionary", key, str)

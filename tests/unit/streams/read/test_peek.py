@@ -19,6 +19,7 @@ from quire.http.routes.payloads import PayloadRoutes
 from quire.metadata.tree import Put
 from quire.streams.read.peek import Peeked, UnreadableEntry, peek, position_before_end
 from quire.streams.read.records import Gap, Record
+from quire.streams.read.statistics import segment_statistics
 from tests.support.streams import Bench, run
 
 START = DLSN(1, 0, 0)
@@ -183,6 +184,35 @@ def test_the_last_records_are_shown() -> None:
             position = await position_before_end(b.client, segments, count)
             assert position is not None
             assert len(payloads(await peeked(b, position))) == min(count, 20)
+
+    run(scene)
+
+
+def test_control_records_are_not_counted_as_the_last_records() -> None:
+    """The beginning of a segment was found before its first record, where nothing can be read."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.set_fencing_token("one")
+        first = await writer.append(b"1", token="one")
+        second = await writer.append(b"2", token="one")
+        await writer.set_fencing_token("two", expect="one")
+        writer.abandon()
+        await (await b.streams.open_writer("s")).close()
+        segments = await b.streams.segments("s")
+        (fact,) = await segment_statistics(b.client, segments[:1])
+        assert fact.records == 2
+        assert fact.last is not None
+        assert fact.last >= second
+        for count in (1, 2, 3):
+            position = await position_before_end(b.client, segments, count)
+            assert position is not None
+            assert len(payloads(await peeked(b, position))) == min(count, 2)
+        found = await position_before_end(b.client, segments, 1, end=second)
+        assert found is not None
+        assert found <= first
+        assert first > DLSN(1, 0, 0)
+        assert await position_before_end(b.client, segments, 1, end=first) is None
 
     run(scene)
 

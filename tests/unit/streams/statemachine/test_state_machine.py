@@ -51,6 +51,35 @@ def test_executed_commands_survive_a_restart() -> None:
     run(scene)
 
 
+def test_values_are_compared_as_they_are_stored() -> None:
+    """True, 1 and 1.0 were taken for the same value, although a reader gets different ones."""
+
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d") as d:
+            values: list[Any] = [True, 1, 1.0, False, 0, 0.0, -0.0, "1", [1], [True], {"a": 1}]
+            for value in values:
+                await d.set("n", value)
+                for other in values:
+                    same = repr(value) == repr(other)
+                    assert await d.compare_and_set("n", other, value) == same, (value, other)
+            await d.set("n", {"a": [1, {"x": 1, "y": 2}], "b": None})
+            assert await d.compare_and_set(
+                "n", {"b": None, "a": (1, {"y": 2, "x": 1})}, float("nan")
+            )
+            assert await d.compare_and_set("n", float("nan"), 1)
+
+    run(scene)
+
+
+def test_a_comparison_of_an_earlier_version_keeps_its_effect() -> None:
+    """It was acknowledged, and compared the values as Python does."""
+    machine = Dictionary()
+    assert machine.apply(b'["set", "n", true]')
+    assert machine.apply(b'["compare", "n", 1, "new"]')
+    assert not machine.apply(b'["compare", "n", 1, "newer"]')
+    assert machine.items == {"n": "new"}
+
+
 @pytest.mark.parametrize("kind", ["dictionary", "machine"])
 @pytest.mark.parametrize(
     "limit", [{"retention_s": 60.0}, {"retention_bytes": 1}], ids=["age", "size"]
