@@ -111,3 +111,26 @@ async def test_a_report_says_how_far_the_clock_of_the_bookie_is_ahead() -> None:
     assert found["a"]["clock_ahead_ms"] == 4_000
     found = await world.reports.of({"old": address("old")})
     assert found["old"]["clock_ahead_ms"] is None, "bookies of earlier versions do not tell it"
+
+
+class RefusedError(Exception):
+    status = 401
+
+
+async def test_bookies_that_refuse_the_token_are_known() -> None:
+    world = Bookies()
+    world.serve("a")
+    serve = world.fetch
+
+    async def guarded(url: str) -> str:
+        if "//b:" in url and world.now_s == 0:
+            raise RefusedError
+        return await serve(url)
+
+    world.reports._fetch = guarded
+    await world.commands("a", "b")
+    assert world.reports.refused == {"b"}
+    world.serve("b")
+    world.now_s += KNOWN_INTERVAL_S
+    await world.commands("a", "b")
+    assert world.reports.refused == set()

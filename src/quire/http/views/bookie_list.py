@@ -68,6 +68,7 @@ async def bookie_facts(
         rates: If given, each description has what the bookie's metrics show: rates, the space of
             each disk, suspended compaction, damage, and the free space that it needs.
         reports: If given, each description has the last report of the bookie as `report`, or None.
+            `report_refused` says whether its HTTP server last refused to give one.
         ports: If given, `probe` of the first `GONE_NAMED_MAX` bookies that are not registered says
             how the address in the bookie's id answers: "refused", "accepted", "silent", or None if
             that is not known.
@@ -124,6 +125,7 @@ async def bookie_facts(
             described["fullness"] = bookie_fullness(described)
         if reports is not None:
             described["report"] = known.get(name)
+            described["report_refused"] = name in reports.refused
         if ports is not None:
             described["probe"] = probes.get(name)
         listed.append(described)

@@ -20,7 +20,6 @@ from quire.http.views.job_pace import JobPaces
 from quire.http.views.problems.certificates import OwnCertificates
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.collection import Collection
-from quire.http.views.problems.first_seen import FirstSeen
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
 from quire.http.views.problems.metadata_store import (
     OUTAGES_NOTICED,
@@ -35,6 +34,7 @@ from quire.http.views.problems.problem import (
     worst_of,
 )
 from quire.http.watch.bookie_reports import BookieReports
+from quire.http.watch.first_seen import FirstSeen
 from quire.http.watch.known_reports import KnownReports
 from quire.http.watch.ledger_index import LedgerIndex
 from quire.http.watch.observations import (

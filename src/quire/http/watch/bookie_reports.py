@@ -22,6 +22,8 @@ REPORT_WAIT_S = 0.15
 """Seconds that a caller waits for a new report. After that it gets the previous one."""
 REPORTS_MAX = 64
 """The largest number of bookies whose last report is kept."""
+REFUSALS = (401, 403)
+"""The statuses of a bookie's HTTP server that does not accept the token of this server."""
 GIVE_TOKEN = (
     "Start this server with --http-bookies-token-file FILE, and --tls-ca if the bookie is on "
     "another machine"
@@ -104,7 +106,7 @@ def why_not(url: str, error: Exception) -> tuple[str, str]:
             "Check that the bookie runs, and the network to it",
         )
     status = getattr(error, "status", None)
-    if status in (401, 403):
+    if status in REFUSALS:
         return (
             f"Its HTTP server at {url} refuses this server (status {status})",
             GIVE_TOKEN,

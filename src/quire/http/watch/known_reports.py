@@ -12,6 +12,7 @@ from typing import Any
 from quire._runtime.clock import SystemClock
 from quire._runtime.tasks import each
 from quire.http.views.bookie_report import PATH, read_report
+from quire.http.watch.bookie_reports import REFUSALS
 from quire.http.watch.observations import LOOK_SHARE, LOOK_WAIT_S, BackgroundObservation
 from quire.http.watch.rates import LOOK_TIMEOUT_S, Fetch, http_url
 from quire.metadata.interface import BookieAddress
@@ -50,6 +51,8 @@ class KnownReports(BackgroundObservation):
         self._now_ms = now_ms
         self._asked: frozenset[str] = frozenset()
         self._found: dict[str, dict[str, Any]] = {}
+        self.refused: frozenset[str] = frozenset()
+        """The bookies whose HTTP server did not accept this server's token at the last reading."""
 
     async def of(self, bookies: Mapping[str, BookieAddress]) -> Mapping[str, dict[str, Any]]:
         """Return the last report of each bookie, also of those that are gone.
@@ -70,7 +73,11 @@ class KnownReports(BackgroundObservation):
         places = [(name, url) for name, one in bookies.items() if (url := http_url(one))]
         for name in bookies.keys() - {name for name, _ in places}:
             self._found.pop(name, None)
-        reports = await each(places, lambda place: self._read(place[1]), REPORTS_AT_ONCE)
+        refused: set[str] = set()
+        reports = await each(
+            places, lambda place: self._read(place[0], place[1], refused), REPORTS_AT_ONCE
+        )
+        self.refused = frozenset(refused)
         for (name, _), report in zip(places, reports, strict=True):
             if report is not None:
                 self._found.pop(name, None)  # the last in the order is the newest
@@ -78,7 +85,8 @@ class KnownReports(BackgroundObservation):
         while len(self._found) > KNOWN_MAX:
             del self._found[next(iter(self._found))]
 
-    async def _read(self, url: str) -> dict[str, Any] | None:
+    async def _read(self, name: str, url: str, refused: set[str]) -> dict[str, Any] | None:
+        """Return the report of a bookie, or None. Adds a bookie that refuses it to `refused`."""
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 asked_ms = self._now_ms()
@@ -87,5 +95,7 @@ class KnownReports(BackgroundObservation):
                 told_ms = report["now_ms"]
                 report["clock_ahead_ms"] = None if told_ms is None else told_ms - here_ms
                 return report
-        except Exception:  # noqa: BLE001 - after any error, the last report remains
+        except Exception as error:  # noqa: BLE001 - after any error, the last report remains
+            if getattr(error, "status", None) in REFUSALS:
+                refused.add(name)
             return None

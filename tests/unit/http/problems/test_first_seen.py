@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.http.views.problems.first_seen import GAP_MAX_MS, FirstSeen
 from quire.http.views.problems.problem import Problem
+from quire.http.watch.first_seen import GAP_MAX_MS, FirstSeen
 
 
 def problem(what: str) -> Problem:

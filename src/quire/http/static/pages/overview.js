@@ -110,7 +110,8 @@ function load({ rates, series, old_since_ms: old }) {
       { name: "Add latency, p99", value: milliseconds(now("add_p99_ms")), below: `p50 ${milliseconds(now("add_p50_ms"))}` },
       { name: "Disk sync latency, p99", value: milliseconds(now("sync_p99_ms")), below: `p50 ${milliseconds(now("sync_p50_ms"))}` },
     ]), note(`Rates are sums over ${counted(rates.bookies, "bookie")}, and count every replica. A read request may return many entries. Latencies are those of the slowest bookie in the last minute or two.`)]
-      : note("No bookie reports its rates. To see them, start the bookies with ", h("code", null, "--http HOST:PORT"), "."));
+      : note("No bookie reports its rates to this server. A bookie reports them if it runs with ", h("code", null, "--http HOST:PORT"),
+      ". If its HTTP server needs a token, this server needs ", h("code", null, "--http-bookies-token-file FILE"), "."));
 }
 
 /** Draw the disks of the fullest bookies. */

@@ -66,7 +66,7 @@ export function command(text) {
 }
 
 /** A command after a colon or after "or", up to the end of its sentence. */
-const COMMANDS = /(: |, or )((?:quire|curl|openssl|smartctl|export|echo) .*?)(?=\. [A-Z]|, or quire |$)/gs;
+const COMMANDS = /(: |, or )((?:quire|curl|openssl|smartctl|timedatectl|sudo|export|echo) .*?)(?=\. [A-Z]|, or quire |$)/gs;
 
 /** A first sentence that is nothing but a command. */
 const LEADING = /^(?:quire|curl) (?:(?! continues )(?!\. [A-Z]).)*(?=\. [A-Z])/s;

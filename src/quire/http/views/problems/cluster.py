@@ -9,7 +9,6 @@ from quire.http.server.security import is_loopback
 from quire.http.views.creatable import Creatable
 from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.certificates import OwnCertificates, of_certificates
-from quire.http.views.problems.clocks import of_clocks
 from quire.http.views.problems.collection import Collection, of_collection
 from quire.http.views.problems.creation import of_shape
 from quire.http.views.problems.damage import (
@@ -24,6 +23,7 @@ from quire.http.views.problems.lost_data import of_data, of_owners
 from quire.http.views.problems.places import of_places
 from quire.http.views.problems.problem import Bookie, Problem, worst_first
 from quire.http.views.problems.read_only import of_read_only
+from quire.http.views.problems.reports import of_clocks, of_refusals
 from quire.http.views.problems.silent_bookies import of_silent_bookies
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
@@ -69,6 +69,7 @@ def problems(
         *of_disks(bookies),
         *of_compaction(bookies),
         *of_clocks(bookies),
+        *of_refusals(bookies),
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable, lost_ones),

@@ -1,10 +1,14 @@
-"""The problem of clocks that differ."""
+"""The problems that the reports of bookies show: clocks that differ, and refusals."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from quire.http.views.problems.clocks import CLOCK_DIFFERENCE_MAX_MS, of_clocks
+from quire.http.views.problems.reports import (
+    CLOCK_DIFFERENCE_MAX_MS,
+    of_clocks,
+    of_refusals,
+)
 from tests.support.http.problems import bookie
 
 HOUR_MS = 3_600_000
@@ -20,7 +24,7 @@ def test_a_clock_that_is_far_off_is_named_with_the_command() -> None:
     assert one.severity == "warn"
     assert one.what == "The clock of a:1 is 3 h ahead of the clock of this process"
     assert one.bookies == ("a:1",)
-    assert one.next.startswith("On the machine of a:1: ")
+    assert one.next.startswith("On the machine of a:1, see whether")
     assert one.next.endswith("sudo timedatectl set-ntp true")
 
 
@@ -41,3 +45,14 @@ def test_if_all_bookies_differ_in_the_same_direction_the_own_clock_is_suspected(
 def test_small_differences_and_bookies_that_are_gone_are_no_problem() -> None:
     small = told("a:1", CLOCK_DIFFERENCE_MAX_MS)
     assert not list(of_clocks([small, told("b:1", HOUR_MS, "gone")]))
+
+
+def test_bookies_that_refuse_the_server_are_one_note_with_the_option() -> None:
+    refusing = [{**bookie(name), "report_refused": True} for name in ("a:1", "b:1")]
+    (one,) = of_refusals([*refusing, bookie("c:1")])
+    assert (one.severity, one.bookies) == ("note", ("a:1", "b:1"))
+    assert one.what.startswith("The HTTP servers of 2 bookies refuse this process")
+    assert "--http-bookies-token-file FILE" in one.next
+    (alone,) = of_refusals(refusing[:1])
+    assert alone.what.startswith("The HTTP server of a:1 refuses this process")
+    assert not list(of_refusals([bookie("c:1")]))

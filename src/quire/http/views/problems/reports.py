@@ -1,4 +1,4 @@
-"""The problem of bookies whose clock differs from that of the process that examines the cluster."""
+"""The problems that reports of bookies show: clocks that differ, and refused requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.http.views.problems.problem import Bookie, Problem
 
 CLOCK_DIFFERENCE_MAX_MS = 30_000
 """The largest difference between two clocks, in milliseconds, that is not reported."""
-SEE_CLOCK = "See whether its clock is synchronised: timedatectl. To synchronise it: "
+SEE_CLOCK = "see whether its clock is synchronised: timedatectl status. To synchronise it: "
 SYNCHRONISE = "sudo timedatectl set-ntp true"
 
 
@@ -30,7 +30,7 @@ def of_clocks(bookies: Sequence[Bookie]) -> Iterator[Problem]:
             "warn",
             f"The clock of this process differs from the clocks of all {len(wrong)} bookies that "
             f"tell their time, so it is probably wrong: {named}",
-            f"On the machine of this process: {SEE_CLOCK}{SYNCHRONISE}",
+            f"On the machine of this process, {SEE_CLOCK}{SYNCHRONISE}",
             "The ages and times that it shows are wrong by the difference. It may also take a "
             "valid certificate for expired, or an expired one for valid",
             "Nothing: Quire never sets a clock",
@@ -43,11 +43,30 @@ def of_clocks(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         if len(wrong) == 1
         else f"The clocks of {counted(len(wrong), 'bookie')} differ from the clock of this "
         f"process: {named}",
-        f"On the machine of {first}: {SEE_CLOCK}{SYNCHRONISE}",
+        f"On the machine of {first}, {SEE_CLOCK}{SYNCHRONISE}",
         "Stored entries are not affected. The times in its log and in its messages to the cluster "
         "are wrong, and it may take a valid certificate for expired, or an expired one for valid",
         "Nothing: Quire never sets a clock",
         tuple(wrong),
+    )
+
+
+def of_refusals(bookies: Sequence[Bookie]) -> Iterator[Problem]:
+    """Yield the problem of bookies whose HTTP server needs a token that this process lacks."""
+    names = [one["id"] for one in bookies if one["state"] != "gone" and one.get("report_refused")]
+    if not names:
+        return
+    yield Problem(
+        "note",
+        f"The HTTP server of {names[0]} refuses this process, which has no token that it accepts"
+        if len(names) == 1
+        else f"The HTTP servers of {counted(len(names), 'bookie')} refuse this process, which has "
+        f"no token that they accept: {some_of(names)}",
+        "Start the server of the dashboard with --http-bookies-token-file FILE, and with --tls-ca "
+        "if bookies are on other machines",
+        "Their rates, single directories, damage, clocks and authorities of certificates are not "
+        "known, so problems of these kinds are not reported",
+        bookies=tuple(names),
     )
 
 
