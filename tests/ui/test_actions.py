@@ -275,10 +275,10 @@ def test_an_unfinished_filter_can_be_continued(tab: Tab) -> None:
 
     page.route("**/quire/ledgers?**", fulfill)
     tab.open("ledgers?state=OPEN")
-    expect(page.get_by_text("1,000 ledgers looked at, up to ledger 10.")).to_be_visible()
-    page.get_by_role("link", name="Look further").click()
+    expect(page.get_by_text("1,000 ledgers searched, as far as ledger 10.")).to_be_visible()
+    page.get_by_role("link", name="Search further").click()
     page.wait_for_url(re.compile("after=10$"))
-    expect(page.get_by_text("1,000 ledgers looked at, up to ledger 20.")).to_be_visible()
+    expect(page.get_by_text("1,000 ledgers searched, as far as ledger 20.")).to_be_visible()
     assert any("after=10" in one for one in asked)
 
 
@@ -366,7 +366,7 @@ def test_ledgers_are_filtered_by_their_replicas(dashboard: Dashboard, tab: Tab) 
         shown = page.get_by_role("link", name=str(dashboard.ledger), exact=True)
         expect(shown).to_have_count(1 if some else 0)
         if not some:
-            expect(page.get_by_text("No such ledgers were found")).to_be_visible()
+            expect(page.get_by_text("No ledgers match the filters")).to_be_visible()
 
 
 def test_all_keys_are_shown_after_the_changed_ones(dashboard: Dashboard, tab: Tab) -> None:
@@ -506,7 +506,12 @@ def test_pages_link_to_each_other(dashboard: Dashboard, tab: Tab) -> None:
         ("", "main", "All bookies", "Bookies"),
         ("", "main", "Repair and jobs", "Repair and jobs"),
         (f"bookie/{one}", "main", "rack0", "Topology"),
-        (f"bookie/{one}", "main", "Keys and their origin", f"Configuration of {one}"),
+        (
+            f"bookie/{one}",
+            "main",
+            "Keys and where their values come from",
+            f"Configuration of {one}",
+        ),
         (f"ledger/{dashboard.ledger}", ".drawing", one, f"Bookie {one}"),
         (f"ledger/{dashboard.ledger}/entries", "main", "Replicas", f"Ledger {dashboard.ledger}"),
     ):

@@ -83,7 +83,7 @@ def test_the_list_of_bookies_is_filtered(dashboard: Dashboard, tab: Tab) -> None
     page.get_by_label("Part of an id, host or rack").fill("/rack1")
     expect(everything).to_have_count(2)
     page.get_by_label("State").select_option("read-only")
-    expect(page.get_by_text("No bookie fits the filter")).to_be_visible()
+    expect(page.get_by_text("No bookie matches the filter")).to_be_visible()
     page.get_by_label("State").select_option("writable")
     expect(everything).to_have_count(2)
     # The filter stays when the page refreshes, and the field keeps the focus.
@@ -242,7 +242,7 @@ def test_a_bookie_is_decommissioned_with_the_keyboard_and_taken_back(
     row = jobs.get_by_role("row").filter(has_text=f"decommission {bookie}").first
     expect(row).to_contain_text("paused")
     expect(row.get_by_role("progressbar")).to_be_visible()
-    expect(page.get_by_text("it is to be emptied")).to_be_visible()
+    expect(page.get_by_text("that this bookie be emptied")).to_be_visible()
     tab.picture("bookie-decommission")
     row.get_by_role("button", name="Cancel job").click()
     tab.answer("Cancel the job")
@@ -265,7 +265,7 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
     tab.go(f"bookie/{lost.id}")
     expect(page.locator(".problems > .bad")).to_contain_text("is gone")
     names = page.locator(".tile dt")
-    expect(names, "what it did is not known").to_have_text(["State", "Ledgers that name it"])
+    expect(names, "what it did is not known").to_have_text(["State", "Ledgers that use it"])
     expect(page.get_by_role("heading", name="Over time")).to_be_visible()  # It comes last.
     order = page.locator("main h2").all_inner_texts()
     assert order.index("What is wrong") < order.index("Actions") < order.index("Over time")
@@ -274,7 +274,9 @@ def test_a_lost_bookie_is_recovered(roomy: Dashboard, roomy_tab: Tab) -> None:
     ).to_be_disabled()
     expect(page.get_by_text("Directories, segments and the reason").first).to_be_visible()
     page.get_by_role("button", name=f"Recover {lost.id}", exact=True).click()
-    expect(page.get_by_role("dialog")).to_contain_text(f"Replace what {lost.id} held?")
+    expect(page.get_by_role("dialog")).to_contain_text(
+        f"Copy the ledgers of {lost.id} to other bookies?"
+    )
     tab.answer("Recover the bookie")
     jobs = page.get_by_role("region", name="Jobs of this server, newest first")
     row = jobs.get_by_role("row").filter(has_text=f"recover {lost.id}").first
@@ -344,7 +346,7 @@ def test_the_configuration_is_searched(dashboard: Dashboard, tab: Tab, bookie: s
     expect(page.locator(".keys")).to_contain_text("--http")
     expect(page.locator(".keys")).not_to_contain_text("client.long_poll_s")
     page.get_by_label("Table", exact=True).select_option("client")
-    expect(page.get_by_text("No key fits the filter")).to_be_visible()
+    expect(page.get_by_text("No key matches the filter")).to_be_visible()
     page.get_by_label("Table", exact=True).select_option("")
     page.get_by_label("Process", exact=True).select_option(bookie)
     expect(page.get_by_role("heading", name=f"Keys of {bookie}")).to_be_visible()
@@ -359,7 +361,7 @@ def test_the_settings_of_the_cluster_are_shown(dashboard: Dashboard, tab: Tab) -
     try:
         tab.open("configuration")
         page.get_by_label("Part of a name, value or meaning").fill("lost bookie delay")
-        there = "1 setting in the tab “Settings of the cluster” fits it."
+        there = "1 setting in the tab “Settings of the cluster” matches the filter."
         expect(page.get_by_text(there)).to_be_visible()
         page.get_by_role("tab", name="Settings of the cluster").click()
         row = page.get_by_role("row").filter(has_text="lost bookie delay")

@@ -274,7 +274,7 @@ def test_viewing_an_open_ledger_does_not_close_it(
 ) -> None:
     tab.open(f"ledger/{stored.unfinished}/entries")
     expect(line(tab.page, "Entry 0")).to_contain_text("one")
-    expect(tab.page.get_by_role("main")).to_contain_text("is still written")
+    expect(tab.page.get_by_role("main")).to_contain_text("is open: the entries")
     tab.go(f"ledger/{stored.unfinished}/entries/0")
     expect(tab.page.locator(".alert.good")).to_contain_text("All 3 copies are good")
     status, found = dashboard.get(f"/api/v1/quire/ledgers/{stored.unfinished}")
@@ -540,7 +540,7 @@ def test_ledgers_are_listed_newest_first_with_owner_and_replicas(
     page.get_by_role("button", name="Ledger", exact=True).click()
     assert ledger_ids(page) == [str(stored.locked), str(stored.many)]
     tab.go("ledgers?replication=lacking")
-    expect(page.get_by_role("main")).to_contain_text("No such ledgers were found")
+    expect(page.get_by_role("main")).to_contain_text("No ledgers match the filters")
 
 
 def test_ledgers_are_paged(dashboard: Dashboard, stored: Stored, tab: Tab) -> None:
@@ -582,7 +582,7 @@ def test_the_segments_of_a_stream_are_shown_on_a_timeline(stored: Stored, tab: T
     assert left == sorted(left)
     expect(page.get_by_role("row").filter(has_text="billing")).to_contain_text("20")
     largest = page.locator(".tile").filter(has_text="Largest lag")
-    expect(largest).to_contain_text("records, billing")
+    expect(largest).to_contain_text("records, by billing")
     page.get_by_role("row").filter(has_text="2:0:0 to").get_by_role("link", name="records").click()
     expect(line(page, "Position 2:0:0")).to_contain_text('{"order": 30}')
 

@@ -63,7 +63,7 @@ def actions(
                 "decommission it",
                 not gone,
             ),
-            ("No ledger names it, so nothing is lost. To remove it, decommission it", unneeded),
+            ("No ledger uses it, so nothing is lost. To remove it, decommission it", unneeded),
         ),
     }
 

@@ -27,7 +27,7 @@ function figures({ bookie, report }, ledgers) {
   return tiles([
     { name: "State", value: bookie.state, below: report ? `version ${report.version}, up ${seconds(((report.now_ms ?? Date.now()) - report.started_ms) / 1000)}` : "", kind: stateKind(bookie) },
     ...(bookie.state === "gone" ? [] : [{ name: "Disk used", value: percent(used), below: used === null ? "not known" : `${bytes(bookie.free_bytes)} free of ${bytes(bookie.total_bytes)}`, kind: bookie.fullness }]),
-    { name: "Ledgers that name it", value: (ledgers.whole ? "" : "at least ") + count(ledgers.count), below: ledgers.age_s === null ? "being counted" : `of ${counted(ledgers.read, "ledger")}` },
+    { name: "Ledgers that use it", value: (ledgers.whole ? "" : "at least ") + count(ledgers.count), below: ledgers.age_s === null ? "not counted yet" : `of ${counted(ledgers.read, "ledger")}` },
     ...(bookie.state === "gone" ? [] : [
       { name: "Entries added", value: rate(rates?.adds_per_s), below: rate(rates?.add_bytes_per_s, "B") },
       { name: "Read requests", value: rate(rates?.reads_per_s), below: rate(rates?.read_bytes_per_s, "B") },
@@ -40,7 +40,7 @@ function figures({ bookie, report }, ledgers) {
 // -- disks --------------------------------------------------------------------------------------
 
 const DIRECTORY = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], failed: ["bad", "✗ failed"], loading: ["note", "loading"] };
-const SEGMENT = { current: "current: new entries go to it", closed: "closed: it waits to be sealed", sealed: "sealed", retired: "retired: it is being removed", damaged: "damaged", prepared: "prepared" };
+const SEGMENT = { current: "current: new entries go to it", closed: "closed: it waits to be sealed", sealed: "sealed", retired: "retired: it is being removed", damaged: "damaged", prepared: "prepared: empty, for later entries" };
 const SEGMENT_KIND = { damaged: "bad", closed: "warn", retired: "note", current: "accent" };
 
 function directory(one) {
@@ -68,13 +68,13 @@ function store({ store: found, garbage_collection: collection, compaction_suspen
   const off = [collection?.enabled === false ? "off in its configuration" : "", collection?.switched_off ? "off in the cluster" : "", collection?.went_back ? "refused: the metadata store went back in time" : ""].filter(Boolean);
   return section("Storage", facts([
     ["Ledgers stored", count(found.ledgers)], ["Log files", bytes(found.segment_bytes)], ["Live entries", bytes(found.live_bytes)],
-    ["Segments to seal", count(found.segments_to_seal)],
+    ["Segments that wait to be sealed", count(found.segments_to_seal)],
     ["Damaged segments", found.damaged_segments ? mark("bad", `✗ ${count(found.damaged_segments)}`) : "none"],
     ["Ledgers with lost entries", found.damaged_ledgers ? mark("bad", `✗ ${count(found.damaged_ledgers)}`) : "none"],
     ["Compactions since its start", `${count(found.compactions)}, ${bytes(found.compaction_freed_bytes)} freed`],
     ["Compaction", suspended.length ? mark("warn", `! ${suspended.join(" and ")} suspended`) : "on"],
     ["Garbage collection", off.length ? mark("warn", `! ${off.join("; ")}`) : "on"],
-    ["Read-only below", `${bytes(least)} free`], ["Connections", count(connections)],
+    ["Becomes read-only below", `${bytes(least)} free`], ["Connections", count(connections)],
     ["Last background error", found.last_error ? mark("warn long", `! ${found.last_error}`) : "none"],
   ]));
 }
@@ -84,9 +84,9 @@ function store({ store: found, garbage_collection: collection, compaction_suspen
 function jobs({ jobs: own, elsewhere, paused, waiting, order }, act) {
   const said = [
     waiting ? h("p", null, `The auditor waits for it to return until ${time(waiting.until_ms)}. Then its ledgers are copied.`) : "",
-    order ? h("p", null, `An order of ${order.by} from ${time(order.since_ms)}: ${order.what === "drain" ? "it is to be emptied" : "it is decommissioned"}.`) : ""];
+    order ? h("p", null, `${order.by} ordered at ${time(order.since_ms)} that this bookie be ${order.what === "drain" ? "emptied" : "decommissioned"}.`) : ""];
   const none = !own.length && !elsewhere.length && !paused.length && !waiting && !order;
-  return section("Jobs that touch it", said, own.length ? jobTable("Jobs of this server, newest first", own, act) : "",
+  return section("Jobs that involve it", said, own.length ? jobTable("Jobs of this server, newest first", own, act) : "",
     elsewhere.length ? elsewhereTable("Jobs that other processes announce", elsewhere, act) : "",
     paused.length ? pausedTable("Paused until somebody resumes them", paused, act) : "",
     none ? h("p", { class: "quiet" }, "There are none.") : "");
@@ -95,18 +95,18 @@ function jobs({ jobs: own, elsewhere, paused, waiting, order }, act) {
 function actions({ bookie, actions: can }, act) {
   const { id } = bookie;
   const all = [
-    ["read_only", "Make read-only", "It refuses entries of writers until its next start, or until you make it writable. It serves what it has.",
+    ["read_only", "Make read-only", "It refuses new entries until its next start, or until you make it writable. Its stored entries can still be read.",
       () => ask("PUT", `${path(id)}/readonly`, { body: { readOnly: true } }),
-      { title: `Make ${id} read-only?`, text: "It refuses entries of writers, which replace it in their ensembles. What it has can still be read. Its next start ends this.", action: "Make it read-only" }],
-    ["writable", "Make writable", "It accepts entries of writers again, unless its disk or an order is in the way.",
+      { title: `Make ${id} read-only?`, text: "It refuses new entries, and writers use other bookies instead. Its stored entries can still be read. It becomes writable again at its next start.", action: "Make it read-only" }],
+    ["writable", "Make writable", "It accepts new entries again, unless its disk is full or it is being decommissioned.",
       () => ask("PUT", `${path(id)}/readonly`, { body: { readOnly: false } }),
-      { title: `Make ${id} writable?`, text: "It accepts entries of writers again, unless its disk or an order is in the way.", action: "Make it writable" }],
+      { title: `Make ${id} writable?`, text: "It accepts new entries again, unless its disk is full or it is being decommissioned.", action: "Make it writable" }],
     ["decommission", "Decommission", "Copies its ledgers to other bookies, and then removes it from the cluster for good.",
       () => ask("PUT", "/api/v1/autorecovery/decommission", { body: { bookie_src: id } }), QUESTIONS.decommission(id), `quire bookie decommission ${quoted(id)}`],
-    ["take_back", "Stop decommissioning", "Withdraws the order: it accepts entries again. Copies stay where they are.",
+    ["take_back", "Stop decommissioning", "Withdraws the order, so that it accepts new entries again. Copies that were made stay where they are.",
       () => ask("DELETE", `${path(id)}/decommission`),
-      { title: `Stop the decommissioning of ${id}?`, text: "The order is withdrawn, and a job that empties the bookie ends. The bookie accepts entries again. Copies that were made stay where they are.", action: "Stop decommissioning" }, `quire bookie decommission ${quoted(id)} --cancel`],
-    ["recover", "Recover", "Copies the ledgers of a lost bookie from their other replicas.",
+      { title: `Stop the decommissioning of ${id}?`, text: "The order is withdrawn, and a job that empties the bookie ends. The bookie accepts new entries again. Copies that were made stay where they are.", action: "Stop decommissioning" }, `quire bookie decommission ${quoted(id)} --cancel`],
+    ["recover", "Recover", "Copies the ledgers of this lost bookie to other bookies, from the replicas that are left.",
       () => ask("PUT", "/api/v1/autorecovery/bookie", { body: { bookie_src: [id] } }), QUESTIONS.recover(id), `quire bookie recover ${quoted(id)}`],
   ];
   // What is possible comes first.
@@ -120,10 +120,10 @@ function actions({ bookie, actions: can }, act) {
 
 // -- ledgers ------------------------------------------------------------------------------------
 
-/** Return the entries that the bookie should have a part of, by the fragments that name it. */
+/** Return the entries that the bookie should have a part of, by the segments of the ledger that name it. */
 function parts(ledger, id) {
   const named = ledger.segments.filter((one) => one.bookies.includes(id));
-  const of = ledger.segments.length > 1 ? `${named.length} of ${ledger.segments.length} fragments` : "";
+  const of = ledger.segments.length > 1 ? `in ${named.length} of ${ledger.segments.length} segments` : "";
   const [first, last] = [named[0], named.at(-1)];
   if (!first) return "–";
   const [from, to] = [first.first_entry_id, last.last_entry_id];
@@ -132,15 +132,15 @@ function parts(ledger, id) {
 }
 
 function ledgers({ bookie: { id } }, found, query) {
-  const columns = [["Ledger", ""], ["State", ""], ["Entries named here", ""], ["Size", "number"], ["Ensemble / write / ack", ""], ["Created", ""]];
+  const columns = [["Ledger", ""], ["State", ""], ["Entries it should have", ""], ["Size", "number"], ["Ensemble / write / ack", ""], ["Created", ""]];
   const rows = found.ledgers.map((one) => one.error ? [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), mark("bad", "✗ unreadable"), one.error, "–", "–", "–"] : [
     link(`${one.ledger_id}`, "ledger", [one.ledger_id]), mark(...(LEDGER[one.state] ?? ["note", one.state])), parts(one, id), bytes(one.length), `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`,
     one.ctime_ms === null ? "–" : time(one.ctime_ms)]);
   const age = found.age_s === null ? "" : found.age_s >= 5 ? `, as of ${seconds(found.age_s)} ago` : "";
-  const counting = found.whole ? "" : `; ${counted(found.read, "ledger")} of the cluster were looked at so far`;
+  const counting = found.whole ? "" : `; ${counted(found.read, "ledger")} of the cluster have been read so far`;
   const first = !query.has("after");
   return section("Its ledgers", rows.length ? table(`Newest first, ${found.whole ? "" : "at least "}${counted(found.count, "ledger")}${age}${counting}`, columns, rows)
-    : empty(first ? "No ledger names this bookie" : "There are no more ledgers", found.whole ? "" : `${counted(found.read, "ledger")} were looked at so far.`),
+    : empty(first ? "No ledger uses this bookie" : "There are no more ledgers", found.whole ? "" : `${counted(found.read, "ledger")} of the cluster ${found.read === 1 ? "has" : "have"} been read so far.`),
   h("nav", { class: "pager", "aria-label": "Pages of ledgers" }, first ? "" : link("First page", "bookie", [id]),
     found.next === null ? "" : link("Next page", "bookie", [id], { after: found.next })));
 }
@@ -152,7 +152,7 @@ function details({ bookie, region, rack, report }) {
     ["Address", bookie.host === null ? "–" : `${bookie.host}:${bookie.port}${bookie.tls ? ", TLS" : ""}`],
     ["HTTP server", bookie.http.join(", ") || "none"], ["Region", region || "–"], ["Rack", rack === null ? "not known" : link(rack, "topology")],
     ["Version", report ? `Quire ${report.version}, Python ${report.python}` : "not known"], ["Started", report ? time(report.started_ms) : "not known"],
-    ["Configuration", bookie.http.length ? link("Keys and their origin", "configuration", [bookie.id]) : "not known"],
+    ["Configuration", bookie.http.length ? link("Keys and where their values come from", "configuration", [bookie.id]) : "not known"],
   ]));
 }
 

@@ -87,7 +87,7 @@ function figures(all) {
     { name: "Read-only", value: count(of("read-only")), below: "serve what they have", kind: severity(those("read-only")) },
     { name: "Gone", value: count(of("gone")), below: "not registered", kind: severity(those("gone")) },
     { name: "Free space", value: told.length ? bytes(sum("free_bytes")) : "–", below: told.length ? `of ${bytes(sum("total_bytes"))}` : "not known yet" },
-    { name: "Nearly full disks", value: count(full), below: "bookies with a full or nearly full disk", kind: full ? "warn" : "" },
+    { name: "Nearly full", value: count(full), below: "bookies with a full or nearly full disk", kind: full ? "warn" : "" },
   ]);
 }
 
@@ -109,12 +109,12 @@ export const bookies = {
       const shown = data.bookies.filter(fits).sort((one, other) => one.id.localeCompare(other.id, undefined, { numeric: true }));
       const caption = shown.length === data.bookies.length ? counted(shown.length, "bookie") : `${shown.length} of ${counted(data.bookies.length, "bookie")}`;
       place.replaceChildren(shown.length ? sortable("bookies", caption, COLUMNS, shown, cells, { text: "State", down: false })
-        : empty("No bookie fits the filter"));
+        : empty("No bookie matches the filter"));
     };
     redraw();
     const silent = data.bookies.some((one) => one.state !== "gone" && !one.http.length);
     return h("div", null, figures(data.bookies), h("div", { class: "spaced" }, place),
-      silent ? [h("p", { class: "quiet" }, "A bookie without an HTTP server reports no rates. To have them, start it with an address for HTTP:"), command("quire bookie start --dir DIR --http HOST:PORT")] : "",
+      silent ? [h("p", { class: "quiet" }, "A bookie without an HTTP server reports no rates. To see its rates, start it with an address for HTTP:"), command("quire bookie start --dir DIR --http HOST:PORT")] : "",
       h("nav", { class: "pager", "aria-label": "Pages of bookies" }, data.next === null ? "" : link("Next page", "bookies", [], { after: data.next })));
   },
 };

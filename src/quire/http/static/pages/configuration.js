@@ -3,7 +3,7 @@
 
 import { get } from "/ui/parts/api.js";
 import { choice, command, empty, tabs } from "/ui/parts/controls.js";
-import { address, h, mark, sortable, table } from "/ui/parts/dom.js";
+import { address, coded, h, mark, sortable, table } from "/ui/parts/dom.js";
 import { bytes, counted, seconds } from "/ui/parts/format.js";
 
 const BOOKIES = 1000;
@@ -24,14 +24,11 @@ function value(one, text) {
   return [h("code", null, text), words ? h("small", { class: "quiet" }, ` ${words}`) : ""];
 }
 
-/** Return the parts of a text, of which those between backticks are code elements. */
-const coded = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));
-
 const COLUMNS = [{ text: "Key", by: (one) => one.key }, { text: "Value", by: (one) => one.value }, { text: "Default", by: (one) => one.default }, { text: "From", by: (one) => one.origin }];
 
 const cells = (one) => [
   [h("span", { class: "mono" }, one.key), one.changed ? [" ", mark("note", "changed")] : "", h("p", { class: "meaning" }, coded(one.meaning))],
-  [value(one, one.value), one.applies ? "" : h("p", { class: "meaning" }, "without effect: its table is not used")],
+  [value(one, one.value), one.applies ? "" : h("p", { class: "meaning" }, "has no effect, because this process does not use its table")],
   value(one, one.default), one.changed ? h("span", { class: "mono" }, one.origin) : h("span", { class: "quiet" }, "default")];
 
 /** Return whether all words of the filter are in these texts. */
@@ -73,12 +70,12 @@ function tablesOf(all) {
 const fittingSettings = (all) => all.filter((one) => fits(one.changed, one.name, one.value, one.meaning, one.node, one.command));
 const fittingKeys = (all) => all.filter((one) => fits(one.changed, one.key, one.value, one.origin, one.meaning, one.environment) && (!wanted.table || tableOf(one.key) === wanted.table));
 
-/** Say how many things in the other tab fit the filter. */
-const elsewhere = (found, one, where) => (found ? `${counted(found, one)} in the tab “${where}” ${found === 1 ? "fits" : "fit"} it.` : "");
+/** Say how many things in the other tab match the filter. */
+const elsewhere = (found, one, where) => (found ? `${counted(found, one)} in the tab “${where}” ${found === 1 ? "matches" : "match"} the filter.` : "");
 
 function settings(all, keys) {
   const shown = fittingSettings(all);
-  if (!shown.length) return empty("No setting fits the filter", elsewhere(fittingKeys(keys).length, "key", KEYS));
+  if (!shown.length) return empty("No setting matches the filter", elsewhere(fittingKeys(keys).length, "key", KEYS));
   return table("In the metadata store, for every process of the cluster", [["Setting", ""], ["Value", ""], ["Default", ""], ["To change it", ""]], shown.map((one) => [
     [h("span", { class: "name" }, one.name), h("p", { class: "meaning" }, coded(one.meaning)), one.node ? h("p", { class: "meaning mono" }, one.node) : ""],
     one.changed ? h("span", { class: `mark ${HOLDING.has(one.name) ? "warn" : "note"} long` }, one.value) : one.value, one.default || "–", one.command ? command(one.command) : "–"]), "rows settings");
@@ -87,7 +84,7 @@ function settings(all, keys) {
 function keys(own, cluster) {
   const shown = fittingKeys(own.keys);
   const caption = `${shown.length === own.keys.length ? counted(shown.length, "key") : `${shown.length} of ${counted(own.keys.length, "key")}`}${own.file ? `, file ${own.file}` : ", without a configuration file"}`;
-  return shown.length ? sortable("keys", caption, COLUMNS, shown, cells, null) : empty("No key fits the filter", elsewhere(fittingSettings(cluster).length, "setting", SETTINGS));
+  return shown.length ? sortable("keys", caption, COLUMNS, shown, cells, null) : empty("No key matches the filter", elsewhere(fittingSettings(cluster).length, "setting", SETTINGS));
 }
 
 export const configuration = {
@@ -111,7 +108,7 @@ export const configuration = {
     return h("div", null, tabs("configuration", "Configuration", [
       { id: "keys", title: KEYS, content: () => [
         h("div", { class: "section-head" }, h("h2", null, `Keys of ${own.process}`), h("div", { class: "section-choices" }, processes(bookies, parts[0]), tablesOf(own.keys))),
-        h("p", { class: "quiet" }, "Options override variables, which override the file. Passwords, tokens and keys are in files of their own and are not shown. On the command line: ", h("code", null, "quire config show --origin")),
+        h("p", { class: "quiet" }, "Command-line options override environment variables, which override the configuration file. Passwords, tokens and private keys are in files of their own and are not shown. To see the same in a terminal: ", h("code", null, "quire config show --origin")),
         ofProcess] },
       { id: "settings", title: SETTINGS, content: () => [ofCluster] },
     ]));

@@ -104,7 +104,7 @@ export const dataset = {
   render(data, { query }) {
     const begin = Number(query.get("after") ?? 0);
     return h("div", null,
-      tiles([{ name: "Rows", value: count(data.rows) }, { name: "Size", value: bytes(data.bytes), below: "payload, one copy" }, { name: "Ledgers", value: count(data.ledgers) },
+      tiles([{ name: "Rows", value: count(data.rows) }, { name: "Size", value: bytes(data.bytes), below: "payloads, without replicas" }, { name: "Ledgers", value: count(data.ledgers) },
         { name: "Publications", value: count(data.sequence), below: "since it was created" }]),
       section("Ledgers", data.parts.length ? table(`${begin ? `Parts ${count(begin + 1)} to ${count(begin + data.parts.length)}` : counted(data.parts.length, "part")} of ${count(data.part_count)}, in the order of publication`, PARTS,
         data.parts.map((one) => [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), link(`${one.first} to ${one.last}`, "ledger", [one.ledger_id, "entries"], { first: one.first }), count(one.rows), bytes(one.bytes), Object.entries(one.partition).map(([name, value]) => `${name}=${value}`).join(", ")]))
@@ -144,7 +144,7 @@ export const machine = {
     return h("div", null,
       data.problem ? h("div", { class: "alert bad" }, h("p", null, `✗ ${data.problem}.`)) : "",
       data.ledger === "lost" ? h("div", { class: "alert bad" }, h("p", null, `✗ The snapshot is lost: its ledger ${data.ledger_id} was deleted.`),
-        h("p", null, "If another replica has applied the commands, let it lead and store a snapshot. To see what else is missing:"), command("quire explain")) : "",
+        h("p", null, "If another replica of the state machine has applied the commands, let it become the leader and store a snapshot. To see what else is missing:"), command("quire explain")) : "",
       tiles([{ name: "Commands in the snapshot", value: count(data.applied) }, { name: "Commands since", value: count(data.commands_since), below: "to apply at the next start" },
         { name: "Size of the snapshot", value: bytes(data.bytes) }, { name: "Taken", ...moment(data.ctime) }]),
       section("Details", facts([["Stream of commands", link(`${data.stream} in ${data.namespace}`, "stream", [data.namespace, data.stream])],

@@ -37,7 +37,7 @@ function controls({ parts: [ledger], query }) {
     limit.field, size.field, h("button", null, "Show"));
 }
 
-const CLOSED = { OPEN: "is still written: its acknowledged entries are shown", IN_RECOVERY: "is being recovered: its acknowledged entries are shown", CLOSED: "is closed" };
+const CLOSED = { OPEN: "is open: the entries that are known to be acknowledged are shown", IN_RECOVERY: "is being recovered: the entries that are known to be acknowledged are shown", CLOSED: "is closed" };
 
 export const entries = {
   title: ({ parts }) => `Entries of ledger ${parts[0]}`,

@@ -1,6 +1,6 @@
 import { get } from "/ui/parts/api.js";
 import { LEDGER, command, empty } from "/ui/parts/controls.js";
-import { address, facts, h, link, mark, scrolling, section, sortable, sorts, table } from "/ui/parts/dom.js";
+import { address, coded, facts, h, link, mark, scrolling, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { entries, entry, ledgerTabs } from "/ui/pages/entries.js";
 import { bytes, count, counted, seconds, time } from "/ui/parts/format.js";
 import { pager, selection, textField } from "/ui/parts/lists.js";
@@ -115,10 +115,10 @@ export const ledgers = {
     return h("div", null,
       data.ledgers.length ? h("div", { class: "ledgers" }, sortable("ledgers", sorts(`${order === "newest" ? "Newest" : "Oldest"} first, ${counted(data.ledgers.length, "ledger")} on this page.`),
         COLUMNS, data.ledgers, ledgerRow, null))
-        : empty(filtered ? "No such ledgers were found" : query.has("after") ? "There are no more ledgers" : "There are no ledgers yet", filtered && data.next !== null ? "Not all ledgers were looked at yet." : ""),
-      filtered ? h("p", { class: "quiet" }, `${counted(data.looked, "ledger")} looked at${data.next === null ? ", which are all there are" : full ? "" : `, up to ledger ${data.next}`}.`) : "",
+        : empty(filtered ? "No ledgers match the filters" : query.has("after") ? "There are no more ledgers" : "There are no ledgers yet", filtered && data.next !== null ? "Not all ledgers have been searched yet." : ""),
+      filtered ? h("p", { class: "quiet" }, `${counted(data.looked, "ledger")} searched${data.next === null ? ", which is all of them" : full ? "" : `, as far as ledger ${data.next}`}.`) : "",
       pager("Pages of ledgers", [[order === "newest" ? "Newest" : "Oldest", query.has("after") && address("ledgers", [], kept)],
-        [full || !filtered ? (order === "newest" ? "Older" : "Newer") : "Look further", data.next !== null && address("ledgers", [], { ...kept, after: data.next })]]));
+        [full || !filtered ? (order === "newest" ? "Older" : "Newer") : "Search further", data.next !== null && address("ledgers", [], { ...kept, after: data.next })]]));
   },
 };
 
@@ -134,19 +134,19 @@ function replica(one) {
     h("small", null, `${counted(one.entries, "entry")}${one.registered === "writable" ? "" : `, bookie ${one.registered}`}`));
 }
 
-/** Draw the ensemble over time: a column for each fragment, a row for each place in the ensemble. */
+/** Draw the ensemble over time: a column for each segment, a row for each position in the ensemble. */
 function drawing(data) {
   const drawn = data.segments.slice(-SEGMENTS_DRAWN_MAX);
   const head = drawn.map((one) => h("th", { scope: "col" },
     one.last < one.first ? `from entry ${one.first} on`
       : `${one.first === one.last ? `entry ${one.first}` : `entries ${one.first} to ${one.last}`}${one.closed ? "" : " …"}`,
     h("small", null, one.last < one.first ? one.closed ? "no entries" : "no acknowledged entries known" : `${one.copies_min} of ${counted(data.quorums[1], "copy")} good`)));
-  const places = Math.max(0, ...drawn.map((one) => one.replicas.length));
-  const rows = Array.from({ length: places }, (_, at) => h("tr", null, h("th", { scope: "row" }, `Place ${at + 1}`),
+  const positions = Math.max(0, ...drawn.map((one) => one.replicas.length));
+  const rows = Array.from({ length: positions }, (_, at) => h("tr", null, h("th", { scope: "row" }, `Position ${at + 1}`),
     drawn.map((one) => one.replicas[at] ? replica(one.replicas[at]) : h("td", null, ""))));
-  const caption = `The ensemble over time, from left to right${drawn.length < data.segments.length ? ` (the last ${drawn.length} of ${data.segments.length} fragments)` : ""}`;
+  const caption = `The ensemble over time, from left to right${drawn.length < data.segments.length ? ` (the last ${drawn.length} of ${data.segments.length} segments)` : ""}`;
   return scrolling("Ensemble over time", h("table", { class: "drawing" }, h("caption", null, caption),
-    h("thead", null, h("tr", null, h("th", { scope: "col" }, "Place"), head)), h("tbody", null, rows)));
+    h("thead", null, h("tr", null, h("th", { scope: "col" }, "Position"), head)), h("tbody", null, rows)));
 }
 
 function findings(data) {
@@ -160,7 +160,7 @@ function findings(data) {
 export function explanation(data) {
   const { verdict } = data;
   const well = !verdict.command && data.segments.every((one) => one.copies_min >= data.quorums[1]);
-  return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} ${verdict.sentence}.`),
+  return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} `, coded(`${verdict.sentence}.`)),
     verdict.command ? [h("p", null, "What to do:"), command(verdict.command)] : "");
 }
 
@@ -185,7 +185,7 @@ export const ledger = {
         ["Created", time(metadata.ctime_ms)],
         ["Marked for repair", data.mark === null ? "no" : data.mark.age_s === null ? "yes" : `yes, mark last changed ${seconds(data.mark.age_s)} ago`],
         ["Being repaired by", data.lock_owner ?? "nobody"],
-        ["Bookies that could replace a member", count(data.spare)],
+        ["Bookies that could replace a lost one", count(data.spare)],
       ])),
       custom.length ? section("Custom metadata", table("Keys and values", [["Key", ""], ["Value", ""]], custom)) : "");
   },

@@ -77,7 +77,7 @@ function amount(rows) {
   return parts.filter(Boolean).join(" and ");
 }
 
-export const RATES = "Rates are averages between the last two looks at a stream, so they appear after some seconds. The lag is that of the slowest subscription.";
+export const RATES = "Rates are averages between the last two readings of a stream, so they appear after some seconds. The lag is that of the slowest subscription.";
 
 export const streams = {
   title: ({ parts }) => (parts[0] ? `Streams of ${parts[0]}` : "Streams"),
@@ -99,7 +99,7 @@ export const streams = {
     return h("div", null,
       data.unreadable ? h("div", { class: "alert bad" }, h("p", null, `✗ ${data.unreadable}. The partitions of such a topic are listed as streams.`)) : "",
       rows.length ? sortable(`streams ${namespace}`, sorts(`${amount(rows)} by name.`), STREAMS, rows, (one) => streamRow(one, namespace), { text: "Stream", down: false })
-        : empty(query.has("search") ? "No streams were found" : query.has("after") ? "There are no more streams" : "There are no streams yet", data.next !== null ? "Not all names were looked at yet." : ""),
+        : empty(query.has("search") ? "No streams were found" : query.has("after") ? "There are no more streams" : "There are no streams yet", data.next !== null ? "Not all names have been searched yet." : ""),
       pager("Pages of streams", [["First page", query.has("after") && address("streams", [namespace], kept)],
         ["Next page", data.next !== null && address("streams", [namespace], { ...kept, after: data.next })]]),
       h("p", { class: "quiet" }, RATES, rows.some((one) => one.partitions) ? " The figures of a topic are sums over its partitions." : ""));
@@ -141,7 +141,7 @@ function segmentRow(one, stream) {
 function lagRow(one, data) {
   if (one.error) return [one.name, mark("bad", "✗ unreadable"), "–", one.error];
   const share = data.records ? Math.min(1, one.records / data.records) : 0;
-  return [one.name, [h("span", { class: "mono" }, one.position ?? "nothing committed"),
+  return [one.name, [h("span", { class: "mono" }, one.position ?? "no position committed yet"),
     one.missed ? [" ", mark("warn", "! next records were truncated unread")] : ""], count(one.records),
     h("div", { class: "usage" }, h("div", { class: "words" }, one.records ? `${percent(1 - share)} read` : "✓ caught up"),
       h("div", { class: "bar", "aria-hidden": "true" }, h("span", { style: { "--share": 1 - share } })))];
@@ -164,10 +164,10 @@ export const stream = {
         data.lost.map((one) => h("p", null, `${one.what} (ledger ${one.ledger_id})`))) : "",
       tiles([
         { name: "Records", value: count(data.records), below: `that can be read, in ${counted(data.segments.length, "segment")}` },
-        { name: "Size", value: bytes(data.bytes), below: "payload, one copy" },
+        { name: "Size", value: bytes(data.bytes), below: "payloads, without replicas" },
         { name: "Written now", value: rate(now.records_per_s), below: rate(now.bytes_per_s, "B") },
         { name: "Last write", value: data.last_time ? [clock(Date.parse(data.last_time) / 1000)] : "–", below: `${data.last_time ? `${date(Date.parse(data.last_time))}, ` : ""}${data.ended ? "the stream has ended" : data.last ? `position ${data.last}` : "no records yet"}` },
-        { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: whose ? `records, ${whose}${behind.length > 1 ? `, slowest of ${count(data.subscriptions.length)}` : ""}` : data.subscriptions.length ? counted(data.subscriptions.length, "subscription") : "no subscription" },
+        { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: whose ? `records, by ${whose}${behind.length > 1 ? `, the slowest of ${counted(data.subscriptions.length, "subscription")}` : ""}` : data.subscriptions.length ? counted(data.subscriptions.length, "subscription") : "no subscription" },
       ]),
       section("Subscriptions", data.lag.length ? table(
         `Progress of each subscription${data.lag.length < data.subscriptions.length ? `: the first ${data.lag.length} of ${data.subscriptions.length}` : ""}`,

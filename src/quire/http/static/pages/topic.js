@@ -22,10 +22,10 @@ function keyFigures(data, sums) {
   const last = sums.last_time ? Date.parse(sums.last_time) : null;
   return tiles([
     { name: "Records", value: least(sums, count(sums.records)), below: `that can be read, in ${counted(data.partitions, "partition")}` },
-    { name: "Size", value: least(sums, bytes(sums.bytes)), below: "payload, one copy" },
+    { name: "Size", value: least(sums, bytes(sums.bytes)), below: "payloads, without replicas" },
     { name: "Written now", value: rate(sums.records_per_s), below: rate(sums.bytes_per_s, "B") },
     { name: "Last write", value: last === null ? "–" : [clock(last / 1000)], below: last === null ? (sums.ended ? "all partitions have ended" : "") : `${date(last)}${sums.ended ? ", all partitions have ended" : ""}` },
-    { name: "Largest lag", value: count(sums.lag), below: sums.slowest ? `records, ${sums.slowest}${sums.subscriptions > 1 ? `, slowest of ${count(sums.subscriptions)}` : ""}` : sums.subscriptions === 0 ? "no subscription" : "" },
+    { name: "Largest lag", value: count(sums.lag), below: sums.slowest ? `records, by ${sums.slowest}${sums.subscriptions > 1 ? `, the slowest of ${counted(sums.subscriptions, "subscription")}` : ""}` : sums.subscriptions === 0 ? "no subscription" : "" },
   ]);
 }
 
@@ -48,7 +48,7 @@ function partitionLags(one, namespace, name) {
   const key = JSON.stringify([namespace, name, one.name]);
   const details = h("details", { id: `lags-${one.name}`, open: opened.has(key) }, h("summary", { id: `lags-of-${one.name}` }, broken.length ? `${counted(broken.length, "partition")} unreadable` : words),
     h("ul", { class: "items" }, [...known, ...broken].map((row) => h("li", null, link(`Partition ${row.partition}`, "stream", [namespace, `${name}/${row.partition}`]), ": ",
-      row.error ? row.error : [counted(row.records, "record"), row.position ? [", next position ", h("span", { class: "mono" }, row.position)] : ", nothing committed"]))));
+      row.error ? row.error : [counted(row.records, "record"), row.position ? [", next position ", h("span", { class: "mono" }, row.position)] : ", no position committed yet"]))));
   details.addEventListener("toggle", () => (details.open ? opened.add(key) : opened.delete(key)));
   return details;
 }

@@ -4,7 +4,7 @@ import { QUESTIONS, button } from "/ui/parts/actions.js";
 import { ask, get } from "/ui/parts/api.js";
 import { command, empty, SIGNS, tiles } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
-import { h, link, section, table } from "/ui/parts/dom.js";
+import { coded, h, link, section, table } from "/ui/parts/dom.js";
 import { count, counted, rate, seconds } from "/ui/parts/format.js";
 import { elsewhereTable, jobTable, pausedTable, progressBar } from "/ui/parts/jobs.js";
 
@@ -13,7 +13,7 @@ function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole
     { name: "Autorecovery", value: enabled ? "on" : "switched off", below: enabled ? "in the whole cluster" : "nothing is repaired", kind: enabled ? "" : "warn" },
     { name: "Auditor", value: auditor ?? "none", below: auditor ? (age === null ? "" : `for ${seconds(age)}`) : "nobody looks for lost bookies", kind: auditor ? "" : "warn" },
     { name: "Under-replicated ledgers", value: (whole ? "" : "at least ") + count(marked), below: enabled && auditor ? `${count(locked)} being repaired` : "nobody looks for them", kind: marked ? "warn" : "" },
-    { name: "Repair failed", value: count(failing), below: failing ? "see the reasons below" : "no ledger", kind: failing ? "bad" : "" },
+    { name: "Repair failed", value: count(failing), below: failing ? "the reasons are below" : "for no ledger", kind: failing ? "bad" : "" },
     { name: "Wait for a lost bookie", value: seconds(delay), below: "before its ledgers are copied" },
   ]);
 }
@@ -49,7 +49,7 @@ export const work = {
     const turn = (enabled) => () => ask("PUT", "/api/v1/autorecovery/status", { query: { enabled } });
     const marked = data.marked.map((one) => [
       link(`${one.ledger}`, "ledger", [one.ledger]), one.replicas.map((bookie, at) => [at ? ", " : "", link(bookie, "bookie", [bookie])]),
-      one.age_s === null ? "–" : `${seconds(one.age_s)} ago`, one.why,
+      one.age_s === null ? "–" : `${seconds(one.age_s)} ago`, coded(one.why),
     ]);
     return h("div", null, bookiesAway(data.bookies_away ?? []),
       section("Autorecovery", keyFigures(autorecovery), repairProgress(data.repair),
@@ -59,17 +59,17 @@ export const work = {
           button("Rebalance", "Rebalance the cluster", () => ask("PUT", "/api/v1/quire/rebalance"), act, QUESTIONS.rebalance), " ",
           autorecovery.enabled ? button("Switch autorecovery off", "Switch autorecovery off", turn(false), act, QUESTIONS.autorecoveryOff) : ""),
         accessNote(),
-        h("p", { class: "quiet" }, "These buttons apply to the whole cluster. While autorecovery is switched off, nothing is repaired."),
+        h("p", { class: "quiet" }, "These buttons affect the whole cluster. While autorecovery is switched off, nothing is repaired."),
         autorecovery.auditor ? "" : command("quire autorecovery start")),
       section("Under-replicated ledgers", marked.length ? table(
         marked.length < autorecovery.marked ? `The first ${marked.length} of ${autorecovery.marked}` : "All of them",
         [["Ledger", ""], ["Missing on", ""], ["Mark last changed", ""], ["Why not repaired yet", ""]], marked)
         : autorecovery.enabled && autorecovery.auditor ? empty("Every ledger has all its replicas", "No ledger is marked for repair.")
-          : empty("No ledger is marked for repair", "But nobody looks for lost bookies, so ledgers may lack replicas without a mark.")),
+          : empty("No ledger is marked for repair", "But nobody looks for lost bookies, so ledgers may lack replicas although none is marked.")),
       section("Jobs of this server", data.jobs.length ? jobTable("Newest first", data.jobs, act)
         : empty("There are no jobs", "The page of a bookie has buttons that start one: recover and decommission.")),
-      data.elsewhere.length ? section("Jobs of other processes", elsewhereTable("Jobs that other processes announce", data.elsewhere, act)) : "",
+      data.elsewhere.length ? section("Jobs of other processes", elsewhereTable("As these processes report them", data.elsewhere, act)) : "",
       data.paused.length ? section("Paused jobs of all processes", pausedTable("Paused until somebody resumes them", data.paused, act)) : "",
-      h("p", { class: "quiet below-note" }, "A paused job finishes the ledgers that it works on, and then waits. A cancelled job keeps what it has done: send the same request again, and it continues from there."));
+      h("p", { class: "quiet below-note" }, "A paused job finishes the ledgers that it works on, and then waits. The work of a cancelled job is not undone: start the same job again, and it continues from there."));
   },
 };

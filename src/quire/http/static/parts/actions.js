@@ -8,34 +8,34 @@ import { h } from "/ui/parts/dom.js";
 export const QUESTIONS = {
   autorecoveryOff: {
     title: "Switch autorecovery off in the whole cluster?",
-    text: "Until somebody switches it on again, no process restores what a lost bookie or a broken disk held. Repairs that are under way are completed.",
+    text: "Until somebody switches it on again, no process restores the copies that a lost bookie or a broken disk had. Repairs that are under way are completed.",
     action: "Switch autorecovery off",
     danger: true,
   },
   autorecoveryOn: {
     title: "Switch autorecovery on in the whole cluster?",
-    text: "Every process that runs autorecovery begins to repair the ledgers that lack copies. That reads and writes on all bookies concerned.",
+    text: "Every process that runs autorecovery begins to repair the ledgers that lack copies. The bookies concerned have more reads and writes meanwhile.",
     action: "Switch autorecovery on",
   },
   audit: {
     title: "Look for lost bookies now?",
-    text: "A bookie that is away counts as lost at once, also if it is only being restarted, and its ledgers are copied to other bookies.",
+    text: "A bookie that is not registered counts as lost at once, even if it is only being restarted. Its ledgers are then copied to other bookies.",
     action: "Look for lost bookies",
   },
   rebalance: {
     title: "Move copies between bookies?",
-    text: "A job of this server moves copies from the fullest bookies to the emptiest, until they are about equally full. It can be paused and cancelled. What it has moved by then stays there.",
+    text: "A job of this server moves copies from the fullest bookies to the emptiest, until they are about equally full. It can be paused and cancelled. What it has moved by then stays moved.",
     action: "Rebalance the cluster",
   },
   decommission: (bookie) => ({
     title: `Remove ${bookie} permanently?`,
-    text: "The bookie becomes read-only, and a job of this server copies its ledgers to other bookies. When none is left, its cookie is removed and the bookie ends.",
+    text: "The bookie becomes read-only, and a job of this server copies its ledgers to other bookies. When none is left, the bookie is removed from the cluster and its process stops.",
     action: "Decommission the bookie",
     danger: true,
   }),
   recover: (bookie) => ({
-    title: `Replace what ${bookie} held?`,
-    text: "A job of this server copies the ledgers of the lost bookie to other bookies. Do this only if the bookie does not come back.",
+    title: `Copy the ledgers of ${bookie} to other bookies?`,
+    text: "A job of this server copies them from the replicas that are left. Do this only if the bookie will not come back.",
     action: "Recover the bookie",
     danger: true,
   }),

@@ -259,7 +259,7 @@ class Chart {
     for (let at = times.length - 1; at >= 0; at -= step) {
       rows.push(h("tr", null, h("th", { scope: "row" }, clock(times[at], { dated: this.dated })), series.map((one) => h("td", { class: "number" }, this.unit.text(one.values[at])))));
     }
-    this.rows.replaceChildren(scrolling(`${title}: values`, h("table", null, h("caption", null, step > 1 ? `Every ${step}th value, newest first` : "Newest first"),
+    this.rows.replaceChildren(scrolling(`${title}: values`, h("table", null, h("caption", null, step > 1 ? `One of every ${step} values, newest first` : "Newest first"),
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "Time"), series.map((one) => h("th", { scope: "col", class: "number" }, one.name)))),
       h("tbody", null, rows))));
   }

@@ -123,3 +123,6 @@ export const facts = (pairs) => h("dl", { class: "facts" },
   pairs.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
 
 export const section = (title, ...content) => h("section", null, h("h2", null, title), content);
+
+/** Return the parts of a text, of which those between backticks are code elements. */
+export const coded = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));

@@ -53,7 +53,7 @@ const pause = (job, act) => button("Pause", `Pause ${job.kind} ${job.target}`, c
 export const resume = (job, act) => button("Resume", `Resume ${job.kind} ${job.target}`, change("resume", job), act);
 const cancel = (job, act) => button("Cancel", `Cancel job ${job.id}`, () => ask("DELETE", `/api/v1/quire/jobs/${job.id}`), act, {
   title: `Cancel ${job.kind} ${job.target}?`,
-  text: "What the job has copied so far remains. Send the same request again, and it continues from there.",
+  text: "What the job has copied so far stays copied. If the same job is started again, it continues from there.",
   action: "Cancel the job",
 });
 

@@ -10,7 +10,7 @@ const KEPT = "quire.range";
 const SHORTEST_S = 900;
 const RANGES = { 900: "15 min", 3600: "1 h", 21600: "6 h", 86400: "1 day", 604800: "7 days", 2592000: "30 days" };
 const NO_OPERATIONS = "Nothing was measured in this range";
-const NO_BOOKIE = "No bookie with HTTP (--http) reported in this range";
+const NO_BOOKIE = "No bookie with an HTTP server (--http) reported in this range";
 
 /** Each chart is { key, title, unit, lines, nothing }: `lines` are the names of series with their words. */
 export const LOAD = [
@@ -20,7 +20,7 @@ export const LOAD = [
 export const LATENCY = [
   { key: "adds", title: "Latency of adds", unit: "ms", lines: { add_p99_ms: "p99", add_p50_ms: "p50" }, nothing: NO_OPERATIONS },
   { key: "reads", title: "Latency of reads", unit: "ms", lines: { read_p99_ms: "p99", read_p50_ms: "p50" }, nothing: NO_OPERATIONS },
-  { key: "stages", title: "Stages of an add, p99", unit: "ms", lines: { queue_p99_ms: "wait", sync_p99_ms: "disk sync", log_p99_ms: "whole log" }, nothing: NO_OPERATIONS },
+  { key: "stages", title: "Stages of an add, p99", unit: "ms", lines: { queue_p99_ms: "waiting", sync_p99_ms: "disk sync", log_p99_ms: "until logged" }, nothing: NO_OPERATIONS },
 ];
 export const DISK_OF_CLUSTER = { key: "disk", title: "Disk use", unit: "share", overlap: true, lines: { disk_used_max: "fullest bookie", disk_used: "all bookies" } };
 export const DISK_OF_BOOKIE = { key: "disk", title: "Disk use", unit: "share", lines: { disk_used: "used" } };
