@@ -169,7 +169,7 @@ def test_an_unconfirmed_question_changes_nothing(
     pause(page).focus()
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog", name="Switch autorecovery off in the whole cluster?")
-    expect(dialog).to_contain_text("no process restores what a lost bookie")
+    expect(dialog).to_contain_text("no process restores the copies")
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     if answer == "Cancel":
         dialog.get_by_role("button", name="Cancel").click()

@@ -506,7 +506,12 @@ def test_pages_link_to_each_other(dashboard: Dashboard, tab: Tab) -> None:
         ("", "main", "All bookies", "Bookies"),
         ("", "main", "Repair and jobs", "Repair and jobs"),
         (f"bookie/{one}", "main", "rack0", "Topology"),
-        (f"bookie/{one}", "main", "Keys and their origin", f"Configuration of {one}"),
+        (
+            f"bookie/{one}",
+            "main",
+            "Keys and where their values come from",
+            f"Configuration of {one}",
+        ),
         (f"ledger/{dashboard.ledger}", ".drawing", one, f"Bookie {one}"),
         (f"ledger/{dashboard.ledger}/entries", "main", "Replicas", f"Ledger {dashboard.ledger}"),
     ):

@@ -242,7 +242,7 @@ def test_a_bookie_is_decommissioned_with_the_keyboard_and_taken_back(
     row = jobs.get_by_role("row").filter(has_text=f"decommission {bookie}").first
     expect(row).to_contain_text("paused")
     expect(row.get_by_role("progressbar")).to_be_visible()
-    expect(page.get_by_text("it is to be emptied")).to_be_visible()
+    expect(page.get_by_text("that this bookie be emptied")).to_be_visible()
     tab.picture("bookie-decommission")
     row.get_by_role("button", name="Cancel job").click()
     tab.answer("Cancel the job")

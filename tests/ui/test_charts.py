@@ -132,7 +132,7 @@ def test_a_chart_without_values_explains_it(dashboard: Dashboard, tab: Tab) -> N
     answering(tab.page, lambda range_s: answer(range_s, lambda name, at: None))
     tab.open("")
     figure = tab.page.get_by_role("group", name="Adds and reads per second")
-    expect(figure.get_by_text("No bookie with HTTP")).to_be_visible()
+    expect(figure.get_by_text("No bookie with an HTTP server")).to_be_visible()
 
 
 def test_a_page_is_shown_even_if_its_charts_fail(dashboard: Dashboard, tab: Tab) -> None:

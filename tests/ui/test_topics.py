@@ -117,7 +117,7 @@ def test_a_topic_is_one_row_and_opens_its_partitions(site: str, tab: Tab) -> Non
     tab.check("topic")
     tile = page.locator(".tile")
     expect(tile.filter(has_text="that can be read")).to_contain_text("220")
-    expect(tile.filter(has_text="Largest lag")).to_contain_text("215records, billing")
+    expect(tile.filter(has_text="Largest lag")).to_contain_text("215records, by billing")
     heads = page.locator("table.sortable tbody th")
     expect(heads).to_have_text(["0", "1", "2"])
     expect(page.get_by_role("row").filter(has_text="no subscription")).to_have_count(1)

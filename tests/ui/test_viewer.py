@@ -582,7 +582,7 @@ def test_the_segments_of_a_stream_are_shown_on_a_timeline(stored: Stored, tab: T
     assert left == sorted(left)
     expect(page.get_by_role("row").filter(has_text="billing")).to_contain_text("20")
     largest = page.locator(".tile").filter(has_text="Largest lag")
-    expect(largest).to_contain_text("records, billing")
+    expect(largest).to_contain_text("records, by billing")
     page.get_by_role("row").filter(has_text="2:0:0 to").get_by_role("link", name="records").click()
     expect(line(page, "Position 2:0:0")).to_contain_text('{"order": 30}')
 
