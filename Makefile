@@ -37,7 +37,7 @@ test: $(STAMP) java chromium ## run the tests, except the longest ones (ARGS="un
 	@$(BIN)/python scripts/test $(ARGS)
 
 test-long: $(STAMP) java chromium ## run the long tests, which `make test` leaves out
-	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long long
+	@$(BIN)/python scripts/test --long
 
 check: $(STAMP) ## check format, lint, types, folders, mutants, documents and generated code
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
@@ -77,7 +77,7 @@ soak-disk: $(STAMP) ## fill, compact and kill bookies on small disks for MINUTES
 	@$(BIN)/python -m tests.support.processes.disk_soak $(MINUTES)
 
 pipelines: $(STAMP) java ## run the long tests of Spark jobs
-	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long
+	@$(BIN)/python scripts/test pipelines-long
 
 torture: $(STAMP) java ## load a cluster of real processes with faults of every kind for MINUTES minutes, and judge it (ARGS="--seed N")
 	@$(BIN)/python -m tests.support.torture $(MINUTES) $(ARGS)
