@@ -172,6 +172,7 @@ def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return ended.value.code, found.out, found.err
 
 
+@pytest.mark.long
 def test_a_failure_is_shrunk_and_saved(
     defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
