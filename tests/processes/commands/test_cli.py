@@ -16,6 +16,7 @@ import pytest
 from quire import blocking
 from quire.blocking import connect
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.processes.cli import COMMAND, TIMEOUT_S, Quire, Running
 from tests.support.waiting import wait_for
 
@@ -456,22 +457,22 @@ SMALL = ("--size", "100", "--warm-up", "50", "--outstanding", "40")
 
 @pytest.mark.parametrize(
     ("verb", "arguments"),
-    [
+    long_after(6, [
         ("add", ("--entries", "1000", *SMALL)),
+        ("ledgers", ("--entries", "1000", *SMALL, "--ledgers", "70")),
+        ("latency", ("--entries", "50", "--warm-up", "0")),
+        ("read", ("--entries", "3000", "--size", "100")),
+        ("recover", ("--entries", "200", "--size", "100", "--ledgers", "3")),
+        ("tail", ("--entries", "300", "--size", "100", "--warm-up", "50", "--readers", "3")),
         ("add", ("--entries", "1000", *SMALL, "--mode", "one")),
         ("add", ("--entries", "1000", *SMALL, "--ledgers", "7")),
         ("add", ("--entries", "1000", *SMALL, "--ledgers", "7", "--mode", "one")),
         ("add", ("--entries", "300", *SMALL, "--ensemble", "3", "--write-quorum", "2")),
-        ("ledgers", ("--entries", "1000", *SMALL, "--ledgers", "70")),
-        ("latency", ("--entries", "50", "--warm-up", "0")),
         ("latency", ("--entries", "500", *SMALL)),
         ("latency", ("--entries", "200", "--rate", "2000")),
-        ("read", ("--entries", "3000", "--size", "100")),
-        ("recover", ("--entries", "200", "--size", "100", "--ledgers", "3")),
-        ("tail", ("--entries", "300", "--size", "100", "--warm-up", "50", "--readers", "3")),
         ("tail", ("--entries", "100", "--rate", "300", "--readers", "7", "--clients", "2",
                   "--explicit-lac", "1")),
-    ],
+    ]),
 )  # fmt: skip
 def test_bench_prints_one_result_for_each_round(
     quire: Quire, verb: str, arguments: tuple[str, ...]
