@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.ui.browser import expect
 from tests.support.ui.dashboard import Dashboard, Tab
 
@@ -137,7 +138,7 @@ def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Ta
 
 @pytest.mark.parametrize(
     ("text", "commands", "words"),
-    [
+    long_after(2, [
         ("quire autorecovery start", ["quire autorecovery start"], ["What to do:"]),
         ("Start it again: quire bookie start --dir DIR. If it is lost for good: quire bookie "
          "recover 10.0.0.1:3181",
@@ -165,7 +166,7 @@ def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Ta
          ["What to do:", "It also says how to find other files."]),
         ("See the overview, or quire explain", ["quire explain"],
          ["What to do: See the overview, or:"]),
-    ],
+    ]),
 )  # fmt: skip
 def test_commands_in_advice_are_in_boxes(
     dashboard: Dashboard, tab: Tab, text: str, commands: list[str], words: list[str]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.ui.browser import expect
 from tests.support.ui.dashboard import TEAM, Dashboard, Tab
 
@@ -84,7 +85,9 @@ def test_the_page_of_repairs_and_jobs_names_absent_bookies(dashboard: Dashboard,
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
 
 
-@pytest.mark.parametrize(("severity", "shown"), [("note", "gone"), ("bad", "✗ gone")])
+@pytest.mark.parametrize(
+    ("severity", "shown"), long_after(1, [("note", "gone"), ("bad", "✗ gone")])
+)
 def test_a_lost_bookie_has_the_colour_of_its_problem(
     dashboard: Dashboard, tab: Tab, severity: str, shown: str
 ) -> None:
