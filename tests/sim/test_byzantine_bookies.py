@@ -245,7 +245,7 @@ def believed_too_early(votes: RecoveryVotes, *how: Any) -> None:
 _init = RecoveryVotes.__init__
 
 
-@pytest.mark.parametrize("what", ["negatives", "copies"])
+@pytest.mark.parametrize("what", long_after(1, ["negatives", "copies"]))
 def test_the_quorums_that_the_option_requires_are_necessary(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,16 +159,19 @@ def what_is_healed_stays_in_quarantine(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "defect",
-    [
-        the_scrub_skips_the_last_block,
-        damage_is_not_reported,
-        damage_is_forgotten_on_restart,
-        damage_is_not_written_down,
-        what_is_damaged_counts_as_absent,
-        a_segment_is_written_anew_too_early,
-        what_is_healed_is_not_noticed,
-        what_is_healed_stays_in_quarantine,
-    ],
+    long_after(
+        2,
+        [
+            the_scrub_skips_the_last_block,
+            damage_is_not_reported,
+            damage_is_forgotten_on_restart,
+            damage_is_not_written_down,
+            what_is_damaged_counts_as_absent,
+            a_segment_is_written_anew_too_early,
+            what_is_healed_is_not_noticed,
+            what_is_healed_stays_in_quarantine,
+        ],
+    ),
 )
 def test_a_defect_is_noticed(
     defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

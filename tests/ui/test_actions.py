@@ -543,6 +543,7 @@ def test_a_command_on_a_page_is_copied_with_the_keyboard(dashboard: Dashboard, t
     assert page.evaluate("navigator.clipboard.readText()") == "quire autorecovery start"
 
 
+@pytest.mark.long
 def test_a_refresh_keeps_selected_text_and_scroll_positions(dashboard: Dashboard, tab: Tab) -> None:
     """A page does not replace what somebody is about to copy, or has scrolled to."""
     page, adds = tab.page, [1.0]

@@ -104,6 +104,7 @@ def test_a_row_becomes_a_block_on_a_phone(dashboard: Dashboard, tab: Tab) -> Non
     expect(page.get_by_role("rowheader").first).to_have_text("b1")
 
 
+@pytest.mark.long
 def test_the_colour_of_a_disk_follows_the_server(dashboard: Dashboard, tab: Tab) -> None:
     page = show(tab, BOOKIES)
     said, colours = [], []
@@ -354,6 +355,7 @@ def test_a_gap_is_drawn_as_a_gap(dashboard: Dashboard, tab: Tab) -> None:
     assert not middle, "a line was drawn through the gap"
 
 
+@pytest.mark.long
 def test_a_chart_follows_the_chosen_colours(dashboard: Dashboard, tab: Tab) -> None:
     """The button goes from the colours of the system over light to dark, and keeps the choice."""
     page = show_charts(tab)
