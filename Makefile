@@ -56,7 +56,7 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	@$(BIN)/ruff check --quiet --fix . $(PYTHON_SCRIPTS)
 
 sim: $(STAMP) ## run the simulator's tests, and SEEDS fresh seeds (make sim SEEDS=1000)
-	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim sim-streams long sim-fresh sim-each
+	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim sim-streams sim-long sim-fresh sim-each
 
 sim-fresh: $(STAMP) ## simulate SEEDS fresh seeds, and a tenth as many in each workload
 	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim-fresh sim-each

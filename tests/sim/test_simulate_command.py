@@ -61,6 +61,7 @@ def test_several_workloads_are_run() -> None:
     assert (found["workloads"], found["seeds"], found["runs"]) == (["calm", "tail"], 2, 4)
 
 
+@pytest.mark.long
 def test_fresh_seeds_are_printed_and_differ_each_time() -> None:
     firsts = set()
     for _ in range(2):

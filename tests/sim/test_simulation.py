@@ -23,6 +23,10 @@ from tests.support.sim.runs import plain_run
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 SHARED_FIRST = sorted(range(SEEDS), key=lambda seed: seed not in (3, 4))
 """The seeds, and first those whose results other tests need too."""
+SLOW = ("spoiled", "returning", "loading", "unreadable", "amnesia", "moving")
+"""The workloads whose first runs take more than 1.3 s of processor time. Those of all others take
+28 s together.
+"""
 DIGESTS = """
 from quire_simulator import simulate
 for seed in {}:
@@ -52,7 +56,14 @@ def test_a_preparation_that_failed_leaves_no_gap() -> None:
     assert disk.list(LOG_DIRECTORY) == ["0000000000000002.seg", "0000000000000003.seg"]
 
 
-@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "all"])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in SLOW else ())
+        for name in WORKLOADS
+        if name != "all"
+    ],
+)
 def test_the_invariants_hold_in_each_workload(workload: str) -> None:
     for seed in range(max(1, SEEDS // 10)):
         result = plain_run(seed, workload)
