@@ -24,9 +24,7 @@ SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "5"))
 SHARED_FIRST = sorted(range(SEEDS), key=lambda seed: seed not in (3, 4))
 """The seeds, and first those whose results other tests need too."""
 SLOW = ("spoiled", "returning", "loading", "unreadable", "amnesia", "moving")
-"""The workloads whose first runs take more than 1.3 s of processor time. Those of all others take
-28 s together.
-"""
+"""Workloads whose runs take more than 1.3 s of processor time. Other tests reach their paths."""
 DIGESTS = """
 from quire_simulator import simulate
 for seed in {}:
