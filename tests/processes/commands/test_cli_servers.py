@@ -318,6 +318,7 @@ def log_bytes(directory: Path) -> int:
     return total
 
 
+@pytest.mark.long
 def test_a_local_cluster_is_small(tmp_path: Path) -> None:
     """It once took 0.5 GB for each bookie, and more with the ledgers that were deleted."""
     with running_local("--bookies", "3", "--dir", str(tmp_path), "--set", "gc_interval_s=1") as one:
@@ -330,6 +331,7 @@ def test_a_local_cluster_is_small(tmp_path: Path) -> None:
         assert "Disk space in use now: " in one.end(signal.SIGINT).err
 
 
+@pytest.mark.long
 def test_fewer_bookies_than_the_directory_has_give_a_warning(tmp_path: Path) -> None:
     with running_local("--bookies", "3", "--dir", str(tmp_path)) as local:
         local.line()
