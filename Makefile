@@ -37,7 +37,7 @@ test: $(STAMP) java chromium ## run the tests, except the longest ones (ARGS="un
 	@$(BIN)/python scripts/test $(ARGS)
 
 test-long: $(STAMP) java chromium ## run the long tests, which `make test` leaves out
-	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long long
+	@$(BIN)/python scripts/test --long
 
 check: $(STAMP) ## check format, lint, types, folders, mutants, documents and generated code
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
@@ -56,7 +56,7 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	@$(BIN)/ruff check --quiet --fix . $(PYTHON_SCRIPTS)
 
 sim: $(STAMP) ## run the simulator's tests, and SEEDS fresh seeds (make sim SEEDS=1000)
-	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim sim-streams long sim-fresh sim-each
+	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim sim-streams sim-long sim-fresh sim-each
 
 sim-fresh: $(STAMP) ## simulate SEEDS fresh seeds, and a tenth as many in each workload
 	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim-fresh sim-each
@@ -77,7 +77,7 @@ soak-disk: $(STAMP) ## fill, compact and kill bookies on small disks for MINUTES
 	@$(BIN)/python -m tests.support.processes.disk_soak $(MINUTES)
 
 pipelines: $(STAMP) java ## run the long tests of Spark jobs
-	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long
+	@$(BIN)/python scripts/test pipelines-long
 
 torture: $(STAMP) java ## load a cluster of real processes with faults of every kind for MINUTES minutes, and judge it (ARGS="--seed N")
 	@$(BIN)/python -m tests.support.torture $(MINUTES) $(ARGS)

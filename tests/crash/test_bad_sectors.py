@@ -15,6 +15,7 @@ from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.scan import UNREADABLE_BLOCKS_MAX
 from quire.storage.segment.segment import segment_name
+from tests.support.long import long_after
 from tests.support.storage.storage import EAGER, SMALL, StoreOnDisk, compact, disk_of, mixed, opened
 
 FENCED = 90
@@ -59,7 +60,7 @@ def looked_at(box: StoreOnDisk) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
-@pytest.mark.parametrize("stop", ["stopped", "killed"])
+@pytest.mark.parametrize("stop", long_after(1, ["stopped", "killed"]))
 def test_a_bad_sector_in_any_block_is_reported(stop: str, *, cache: bool) -> None:
     base = written(stop)
     starts = right = unknown = 0

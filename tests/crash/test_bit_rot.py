@@ -18,6 +18,7 @@ from tests.sim.mutants.mutant import Apply
 from tests.sim.mutants.storage.storage import a_damaged_copy_is_no_copy, lost_groups_are_not_missed
 from tests.support.crash.crash_scripts import COMPACTS, DELETES, ROLLS
 from tests.support.crash.crash_sweep import Script, SideBySide
+from tests.support.long import long_after
 from tests.support.storage.rot import sweep_rot
 from tests.support.storage.storage import sim_disk
 
@@ -49,7 +50,9 @@ def played(script: Script, *, ends: str) -> SideBySide:
 
 
 @pytest.mark.parametrize("ends", ["closed", "serving", "busy"])
-@pytest.mark.parametrize("script", [ROLLS, DELETES, COMPACTS], ids=lambda script: script.name)
+@pytest.mark.parametrize(
+    "script", long_after(1, [ROLLS, DELETES, COMPACTS]), ids=lambda script: script.name
+)
 def test_a_flipped_bit_is_neither_served_nor_taken_for_absence(
     script: Script, ends: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.segment.segment import SPARE_NAME
 from quire_simulator.machine.disk import PowerLossError, SimDisk
+from tests.support.long import long_after
 from tests.support.storage.storage import SMALL, StoreOnDisk, sim_disk
 
 EAGER = replace(
@@ -145,7 +146,9 @@ def operations(prepare: Prepare) -> int:
     return count
 
 
-@pytest.mark.parametrize("prepare", [mostly_dead, half_dead, full], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "prepare", long_after(1, [mostly_dead, half_dead, full]), ids=lambda one: one.__name__
+)
 def test_a_crash_at_any_operation_of_a_compaction_loses_nothing(prepare: Prepare) -> None:
     for operation in range(1, operations(prepare) + 1):
         for power in (True, False):

@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.support.crash.crash_scripts import FILLS, SCRIPTS
+from tests.support.crash.crash_scripts import COMPACTS, FILLS, SCRIPTS
 from tests.support.crash.crash_sweep import BrokenPromiseError, Counts, Script, Sweep
 from tests.support.crash.disk_defects import DEFECTS, Defect
 
@@ -18,6 +18,8 @@ STATES = int(os.environ.get("QUIRE_CRASH_STATES", "6"))
 SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))
 IN_DEPTH = 1 if STATES >= 20 else 12
 """One state in this many is tried in depth."""
+LONG = (COMPACTS, FILLS)
+"""The scripts that are left to `make test-long`. `test_compaction_crash` tries compactions too."""
 DEFECT_STATES = 12
 DEFECT_SEED = 1
 """With few states, not every seed includes the one that reveals a defect."""
@@ -29,7 +31,11 @@ def sweep(
     return Sweep(script, states_max=states_max, seed=seed, every=every).run()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in SCRIPTS],
+    ids=lambda script: script.name,
+)
 def test_every_acknowledged_entry_survives_a_power_loss_at_any_operation(
     script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,7 +55,7 @@ def test_every_acknowledged_entry_survives_a_power_loss_at_any_operation(
 
 @pytest.mark.parametrize(
     "one",
-    [pytest.param(one, marks=pytest.mark.long if at % 3 else ()) for at, one in enumerate(DEFECTS)],
+    [pytest.param(one, marks=pytest.mark.long if at % 6 else ()) for at, one in enumerate(DEFECTS)],
     ids=lambda one: one.name,
 )
 def test_the_sweep_finds_each_defect(one: Defect, monkeypatch: pytest.MonkeyPatch) -> None:

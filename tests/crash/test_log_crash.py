@@ -14,6 +14,7 @@ import pytest
 from quire.errors import StorageError
 from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire_simulator.machine.disk import PowerLossError, SimDisk, SimFile
+from tests.support.long import long_after
 from tests.support.storage.storage import StoreOnDisk, sim_disk
 
 Step = Callable[[StoreOnDisk], None]
@@ -128,7 +129,7 @@ def crash_at(operation: int, seed: int) -> StoreOnDisk:
     return subject
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", long_after(1, range(3)))
 def test_acknowledged_entries_survive_a_power_loss_at_any_operation(seed: int) -> None:
     for operation in range(1, OPERATIONS + 1):
         subject = crash_at(operation, seed * 1000 + operation)
@@ -150,7 +151,7 @@ def go_on(subject: StoreOnDisk) -> None:
     check(subject)
 
 
-@pytest.mark.parametrize("offset", range(4))
+@pytest.mark.parametrize("offset", long_after(1, range(4)))
 def test_acknowledged_entries_survive_a_power_loss_during_the_next_start(offset: int) -> None:
     """Power is also lost several times in a row, at any operation of the start."""
     for operation in range(1 + offset, OPERATIONS + 1, 4):

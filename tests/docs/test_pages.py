@@ -31,7 +31,11 @@ def run(page: Path, directory: Path, uri: str) -> int:
         return runner.ran
 
 
-PAGES = [page for page in all_pages() if "spark" not in needs(page) and blocks(page)]
+PAGES = [
+    pytest.param(page, marks=pytest.mark.long if "long" in needs(page) else ())
+    for page in all_pages()
+    if "spark" not in needs(page) and blocks(page)
+]
 
 
 @pytest.mark.slow

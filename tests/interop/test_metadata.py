@@ -27,6 +27,7 @@ from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.support.interop.apache_java import ApacheClient, from_java, java, to_java
 from tests.support.interop.sides import Shape
+from tests.support.long import long_after
 
 pytestmark = pytest.mark.interop
 
@@ -74,7 +75,7 @@ class Both:
         return self.java.create(ONE).ledger_id
 
 
-@pytest.fixture(params=MANAGERS)
+@pytest.fixture(params=long_after(2, MANAGERS))
 async def both(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer) -> AsyncIterator[Both]:
     manager = request.param
     uri = f"zk+null://{zookeeper.address}/{manager}-{random.randrange(10**9)}"

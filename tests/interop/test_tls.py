@@ -28,7 +28,7 @@ from tests.support.interop.sides import PLAIN, Client, ClientError, Code, Shape,
 from tests.support.network.certificates import LOOPBACK, Authority, Files
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 ALL_FOUR = Shape(4, 4, 4)
 """An ensemble of all four bookies, all of which must acknowledge.

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from quire.cli.servers.http import _open_in_browser, address_with_token
+from tests.support.long import long_after
 from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
 from tests.support.ui.browser import expect
@@ -157,7 +158,7 @@ def test_a_server_that_protects_everything_asks_for_the_token(
     expect(alert).to_be_empty()
 
 
-@pytest.mark.parametrize("answer", ["Escape", "Enter", "Cancel"])
+@pytest.mark.parametrize("answer", long_after(1, ["Escape", "Enter", "Cancel"]))
 def test_an_unconfirmed_question_changes_nothing(
     dashboard: Dashboard, tab: Tab, answer: str
 ) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
 from tests.support.ui.browser import expect
@@ -168,7 +169,7 @@ def rows_of(columns: dict[str, tuple[str, list[Any]]]) -> list[Values]:
     ]
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", long_after(2, LISTS))
 def test_each_heading_sorts_by_its_column(tab: Tab, name: str) -> None:
     page = tab.page
     path, url, columns, answer = LISTS[name]
@@ -237,7 +238,7 @@ PAGES: dict[str, tuple[str, str, Callable[..., Values], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", long_after(2, PAGES))
 def test_a_list_has_pages(tab: Tab, name: str) -> None:
     page = tab.page
     path, url, answer, back, on = PAGES[name]
@@ -282,6 +283,7 @@ def test_an_unfinished_filter_can_be_continued(tab: Tab) -> None:
     assert any("after=10" in one for one in asked)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
 def test_unknown_values_are_omitted_on_a_phone(tab: Tab) -> None:
     page = tab.page
@@ -379,6 +381,7 @@ def test_all_keys_are_shown_after_the_changed_ones(dashboard: Dashboard, tab: Ta
     expect(keys).to_contain_text("client.long_poll_s")
 
 
+@pytest.mark.long
 def test_the_size_of_a_page_of_entries_can_be_chosen(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open(f"ledger/{dashboard.ledger}/entries")
@@ -398,6 +401,7 @@ def test_the_size_of_a_page_of_entries_can_be_chosen(dashboard: Dashboard, tab: 
     expect(line(page, "Entry 0")).to_be_visible()
 
 
+@pytest.mark.long
 def test_the_parts_of_an_entry_can_be_paged_backward(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
 
@@ -421,6 +425,7 @@ def test_the_parts_of_an_entry_can_be_paged_backward(dashboard: Dashboard, tab: 
     expect(page.get_by_role("link", name="Previous part")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_the_oldest_and_the_newest_records_can_be_selected(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     tab.open(f"stream/%2Fteam/{STREAM}")
@@ -475,6 +480,7 @@ def test_the_menu_of_a_phone_is_closed_by_its_button(dashboard: Dashboard, tab: 
     expect(tab.page.get_by_role("navigation", name="Pages")).to_be_hidden()
 
 
+@pytest.mark.long
 def test_breadcrumb_links_lead_to_the_parent_pages(dashboard: Dashboard, tab: Tab) -> None:
     page, one = tab.page, dashboard.cluster.bookies[0].id
     for path, above in (
@@ -499,6 +505,7 @@ def test_breadcrumb_links_lead_to_the_parent_pages(dashboard: Dashboard, tab: Ta
     tab.seen.errors.clear()  # there is no such object, dataset or state machine
 
 
+@pytest.mark.long
 def test_pages_link_to_each_other(dashboard: Dashboard, tab: Tab) -> None:
     page, one = tab.page, dashboard.cluster.bookies[0].id
     for path, where, name, expected in (
@@ -541,6 +548,7 @@ def test_a_command_on_a_page_is_copied_with_the_keyboard(dashboard: Dashboard, t
     assert page.evaluate("navigator.clipboard.readText()") == "quire autorecovery start"
 
 
+@pytest.mark.long
 def test_a_refresh_keeps_selected_text_and_scroll_positions(dashboard: Dashboard, tab: Tab) -> None:
     """A page does not replace what somebody is about to copy, or has scrolled to."""
     page, adds = tab.page, [1.0]
@@ -605,6 +613,7 @@ def answer_series(page: Page, newest: Callable[[], float]) -> None:
     page.route("**/quire/series?**", fulfill)
 
 
+@pytest.mark.long
 def test_the_cursor_of_a_chart_moves_with_every_key(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     answer_series(page, lambda: 3.0)
@@ -628,6 +637,7 @@ def test_the_cursor_of_a_chart_moves_with_every_key(dashboard: Dashboard, tab: T
         expect(line).to_have_attribute("aria-pressed", pressed)
 
 
+@pytest.mark.long
 def test_a_refresh_keeps_the_cursor_of_the_keyboard(dashboard: Dashboard, tab: Tab) -> None:
     page, latest = tab.page, [3.0]
 

@@ -13,6 +13,7 @@ import pytest
 from quire.blocking import connect
 from quire.http.routes.dashboard import KEPT
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN
 from tests.support.ui.browser import expect
@@ -122,7 +123,9 @@ def test_the_list_sends_the_query_that_the_server_caches(dashboard: Dashboard, t
 
 
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
-@pytest.mark.parametrize("path", ["bookies", "topology", "configuration", "work", "bookie"])
+@pytest.mark.parametrize(
+    "path", long_after(1, ["bookies", "topology", "configuration", "work", "bookie"])
+)
 def test_no_content_is_cut_off_on_a_phone(
     dashboard: Dashboard, tab: Tab, path: str, bookie: str
 ) -> None:

@@ -71,6 +71,7 @@ def test_the_overview_has_charts_of_the_server(dashboard: Dashboard, tab: Tab) -
     )
 
 
+@pytest.mark.long
 def test_another_range_can_be_selected(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     asked = answering(page, lambda range_s: answer(range_s, lambda name, at: float(at)))
@@ -88,6 +89,7 @@ def test_another_range_can_be_selected(dashboard: Dashboard, tab: Tab) -> None:
     assert asked[-1] == 3600
 
 
+@pytest.mark.long
 def test_long_ranges_need_prometheus(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     answering(
@@ -149,6 +151,7 @@ def test_a_page_is_shown_even_if_its_charts_fail(dashboard: Dashboard, tab: Tab)
     tab.seen.errors.clear()  # the browser names the refused request
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tab", [{"color_scheme": "dark"}], indirect=True)
 def test_lines_have_the_colours_of_the_page(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
@@ -202,6 +205,7 @@ def test_an_outdated_state_is_kept_and_marked(dashboard: Dashboard, lone_tab: Ta
     tab.seen.errors.clear()  # the browser names the refused requests
 
 
+@pytest.mark.long
 def test_the_last_known_state_of_the_server_is_shown(dashboard: Dashboard, tab: Tab) -> None:
     """The problem that the store is away is current, and everything else is grey."""
     page = tab.page

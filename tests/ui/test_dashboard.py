@@ -62,7 +62,7 @@ def pages(dashboard: Dashboard) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("tab", "window"),
     [
-        pytest.param(options, name, marks=pytest.mark.long if name == "dark" else ())
+        pytest.param(options, name, marks=pytest.mark.long if name != "light" else ())
         for name, options in WINDOWS.items()
     ],
     indirect=["tab"],

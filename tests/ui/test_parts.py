@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.ui.browser import expect
 from tests.support.ui.dashboard import Dashboard, Tab
 
@@ -103,6 +104,7 @@ def test_a_row_becomes_a_block_on_a_phone(dashboard: Dashboard, tab: Tab) -> Non
     expect(page.get_by_role("rowheader").first).to_have_text("b1")
 
 
+@pytest.mark.long
 def test_the_colour_of_a_disk_follows_the_server(dashboard: Dashboard, tab: Tab) -> None:
     page = show(tab, BOOKIES)
     said, colours = [], []
@@ -137,7 +139,7 @@ def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Ta
 
 @pytest.mark.parametrize(
     ("text", "commands", "words"),
-    [
+    long_after(2, [
         ("quire autorecovery start", ["quire autorecovery start"], ["What to do:"]),
         ("Start it again: quire bookie start --dir DIR. If it is lost for good: quire bookie "
          "recover 10.0.0.1:3181",
@@ -165,7 +167,7 @@ def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Ta
          ["What to do:", "It also says how to find other files."]),
         ("See the overview, or quire explain", ["quire explain"],
          ["What to do: See the overview, or:"]),
-    ],
+    ]),
 )  # fmt: skip
 def test_commands_in_advice_are_in_boxes(
     dashboard: Dashboard, tab: Tab, text: str, commands: list[str], words: list[str]
@@ -353,6 +355,7 @@ def test_a_gap_is_drawn_as_a_gap(dashboard: Dashboard, tab: Tab) -> None:
     assert not middle, "a line was drawn through the gap"
 
 
+@pytest.mark.long
 def test_a_chart_follows_the_chosen_colours(dashboard: Dashboard, tab: Tab) -> None:
     """The button goes from the colours of the system over light to dark, and keeps the choice."""
     page = show_charts(tab)

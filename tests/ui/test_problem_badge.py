@@ -60,6 +60,7 @@ def test_every_page_shows_the_number_of_problems(dashboard: Dashboard, tab: Tab)
     expect(badge).to_have_text(said)
 
 
+@pytest.mark.long
 def test_the_number_of_problems_is_requested_at_most_every_30_seconds(
     dashboard: Dashboard, lone_tab: Tab
 ) -> None:
@@ -99,6 +100,7 @@ def test_the_number_of_problems_is_requested_at_most_every_30_seconds(
     expect(badge).to_be_empty()
 
 
+@pytest.mark.long
 def test_outdated_numbers_are_marked(dashboard: Dashboard, lone_tab: Tab) -> None:
     page = lone_tab.page
     answer: dict[str, Any] = {"bad": 1, "warn": 0, "note": 0, "age_s": 0.0, "old_since_ms": None}
@@ -151,6 +153,7 @@ def test_a_page_that_may_not_be_read_requests_no_number(
         opened.seen.errors.clear()  # the browser names the refused request
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tab", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
 def test_on_a_phone_the_sign_and_the_number_are_shown(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page

@@ -33,6 +33,7 @@ def changed(page: Page, path: str | re.Pattern[str], change: Callable[[Any], Non
     page.route(path, fulfill)
 
 
+@pytest.mark.long
 def test_a_bookie_without_an_answer_is_not_counted_as_writable(
     dashboard: Dashboard, tab: Tab
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_bookie_without_an_answer_is_not_counted_as_writable(
         changed(page, "**/quire/bookies?**", of_list)
 
 
+@pytest.mark.long
 def test_the_page_of_repairs_and_jobs_names_absent_bookies(dashboard: Dashboard, tab: Tab) -> None:
     page = tab.page
     first, second = (one.id for one in dashboard.cluster.bookies[:2])
@@ -84,6 +86,7 @@ def test_the_page_of_repairs_and_jobs_names_absent_bookies(dashboard: Dashboard,
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("severity", "shown"), [("note", "gone"), ("bad", "✗ gone")])
 def test_a_lost_bookie_has_the_colour_of_its_problem(
     dashboard: Dashboard, tab: Tab, severity: str, shown: str
@@ -184,6 +187,7 @@ def test_a_page_of_data_shows_the_same_command_as_the_overview(
     tab.seen.errors.clear()  # the browser names the failed requests
 
 
+@pytest.mark.long
 def test_all_ages_on_a_page_are_counted_from_one_instant(dashboard: Dashboard, tab: Tab) -> None:
     """The store has not answered for some seconds; the state is older, and has only its time."""
     page = tab.page

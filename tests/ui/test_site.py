@@ -43,6 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1280])
 def test_pages_load_only_files_and_fit_the_screen(site: Path, browser: Browser, width: int) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900})
@@ -59,6 +60,7 @@ def test_pages_load_only_files_and_fit_the_screen(site: Path, browser: Browser, 
     assert not [url for url in asked if not url.startswith(("file:", "data:"))]
 
 
+@pytest.mark.long
 def test_search_works_in_pages_that_are_opened_as_files(site: Path, browser: Browser) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto((site / "index.html").as_uri())
@@ -68,6 +70,7 @@ def test_search_works_in_pages_that_are_opened_as_files(site: Path, browser: Bro
     page.close()
 
 
+@pytest.mark.long
 def test_a_picture_follows_the_palette_of_the_page(site: Path, browser: Browser) -> None:
     context = browser.new_context(color_scheme="light")
     page = context.new_page()

@@ -134,6 +134,7 @@ def test_a_topic_is_one_row_and_opens_its_partitions(site: str, tab: Tab) -> Non
     expect(line(page, "Position 1:0:0")).to_contain_text("0123456789")
 
 
+@pytest.mark.long
 def test_the_subscriptions_of_a_topic_are_summed(site: str, tab: Tab) -> None:
     """Their lag is summed, and that of each partition is behind a line that opens."""
     page = tab.page
@@ -205,6 +206,7 @@ def test_the_records_of_all_partitions_are_shown_together(site: str, tab: Tab) -
     expect(page.locator(".line .line-value").first).to_contain_text("click 0")
 
 
+@pytest.mark.long
 def test_records_of_a_topic_are_filtered_by_partition_and_time(site: str, tab: Tab) -> None:
     page = tab.page
     tab.open("topic/%2Fsite/clicks/records")
@@ -266,6 +268,7 @@ def test_records_of_a_topic_need_the_token(
         opened.seen.errors.clear()  # the browser names the refused request
 
 
+@pytest.mark.long
 def test_a_search_finds_a_topic_by_its_partition(site: str, tab: Tab) -> None:
     page = tab.page
     tab.open("streams/%2Fsite")
@@ -297,6 +300,7 @@ def test_a_topic_that_cannot_be_read_is_named(site: str, tab: Tab) -> None:
     expect(tab.page.locator("tbody th a")).to_have_text(["broken/0", "broken/1"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
 def test_a_topic_fits_on_a_phone(site: str, tab: Tab) -> None:
     for name, path in (("streams-topics", "streams/%2Fsite"), ("topic", "topic/%2Fsite/visits"),

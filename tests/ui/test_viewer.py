@@ -132,7 +132,7 @@ def pages(stored: Stored) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("tab", "window"),
     [
-        pytest.param(options, name, marks=pytest.mark.long if name == "dark" else ())
+        pytest.param(options, name, marks=pytest.mark.long if name != "light" else ())
         for name, options in WINDOWS.items()
     ],
     indirect=["tab"],
@@ -191,6 +191,7 @@ def test_entries_are_shown_as_text_json_and_hex(stored: Stored, tab: Tab) -> Non
     page.get_by_role("radio", name="Auto").check()
 
 
+@pytest.mark.long
 def test_a_payload_is_expanded_with_the_keyboard(stored: Stored, tab: Tab) -> None:
     page, press = tab.page, tab.page.keyboard.press
     tab.open(f"ledger/{stored.payloads}/entries")
@@ -412,6 +413,7 @@ def test_payloads_are_shown_only_with_the_token(
     expect(line(stranger, "Entry 3")).to_contain_text("entry 3")
 
 
+@pytest.mark.long
 def test_a_server_without_payloads_is_marked(
     dashboard: Dashboard, stored: Stored, stranger: Page
 ) -> None:

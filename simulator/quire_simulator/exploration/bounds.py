@@ -1,6 +1,6 @@
 """The bounds of a search: how many of everything there are, and how often something may fail.
 
-`QUICK` and `FULL` are the searches of `make test` and of `make explore`.
+`QUICK` and `FULL` are the searches of the tests and of `make explore`.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ async def test_a_restored_copy_is_noticed(tmp_path: Path) -> None:
         await store.close()
 
 
+@pytest.mark.long
 async def test_a_connected_client_gets_no_answer_from_a_restored_copy(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,7 @@ from tests.support.interop.apache_streams import ApacheStreams, bind
 from tests.support.interop.quire_streams import QuireStreams, run
 from tests.support.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
 from tests.support.interop.stream_sides import Got, Sent, StreamError, Streams, pairs, records
+from tests.support.long import long_after
 from tests.support.record_envelopes import envelope
 from tests.support.waiting import wait_for
 
@@ -43,7 +44,7 @@ def check(
 # -- writing and reading ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4"])
+@pytest.mark.parametrize("compression", long_after(1, ["none", "lz4"]))
 @pytest.mark.parametrize("writing", SIDES)
 def test_both_sides_follow_a_stream_over_rolled_segments(
     place: Place, writing: str, compression: str
@@ -207,7 +208,7 @@ def test_records_of_a_java_writer_that_never_flushes_are_read(place: Place) -> N
     check(other, name, sent, positions)
 
 
-@pytest.mark.parametrize("compression", ["NONE", "LZ4"])
+@pytest.mark.parametrize("compression", long_after(1, ["NONE", "LZ4"]))
 def test_record_sets_of_java_are_expanded(place: Place, compression: str) -> None:
     """Many records that Java packs into one: each is read, and positions count them."""
     one, other = place.apache(compressionType=compression.lower()), place.quire()
@@ -322,7 +323,7 @@ def path_of(side: Streams) -> str:
 # -- giving up the beginning ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("truncating", SIDES)
+@pytest.mark.parametrize("truncating", long_after(1, SIDES))
 @pytest.mark.parametrize("writing", SIDES)
 def test_truncations_are_seen_by_the_other_side(
     place: Place, writing: str, truncating: str

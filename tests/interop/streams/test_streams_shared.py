@@ -44,6 +44,7 @@ from tests.support.interop.apache_streams import result as java_result
 from tests.support.interop.quire_streams import QuireStreams, run
 from tests.support.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
 from tests.support.interop.stream_sides import Sent, StreamError, Streams, pairs, records
+from tests.support.long import long_after
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.interop
@@ -90,7 +91,8 @@ def writes_until_killed(place: Place, side: str, name: str, first: int, count: i
 
 
 @pytest.mark.parametrize(
-    ("killed", "then"), [("apache", "quire"), ("quire", "apache"), ("quire", "quire")]
+    ("killed", "then"),
+    long_after(2, [("apache", "quire"), ("quire", "apache"), ("quire", "quire")]),
 )
 def test_the_other_side_continues_after_a_killed_writer(
     place: Place, killed: str, then: str
@@ -118,7 +120,7 @@ def test_the_other_side_continues_after_a_killed_writer(
         assert [record.sequence for record in got] == list(range(count))
 
 
-@pytest.mark.parametrize("path", [BY_QUIRE, BY_JAVA])
+@pytest.mark.parametrize("path", long_after(1, [BY_QUIRE, BY_JAVA]))
 def test_writers_of_both_sides_alternate_while_readers_follow(place: Place, path: str) -> None:
     """Writers of both sides that close or give up, and readers of both that follow all along."""
     name = new_name()

@@ -16,6 +16,7 @@ import pytest
 from quire import blocking
 from quire.blocking import connect
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.processes.cli import COMMAND, TIMEOUT_S, Quire, Running
 from tests.support.waiting import wait_for
 
@@ -42,19 +43,19 @@ def lines_of_many_sizes() -> bytes:
 
 INPUTS = {
     "nothing": b"",
+    "no newline at the end": b"one\ntwo",
+    "many sizes": lines_of_many_sizes(),
     "an empty line": b"\n",
     "empty lines": b"\n\n\n",
-    "no newline at the end": b"one\ntwo",
     "a newline at the end": b"one\ntwo\n",
     "an empty line at the end": b"one\n\n",
     "carriage returns": b"one\r\n\r\ntwo\r",
     "any bytes": bytes(range(256)) * 3,
     "no UTF-8": b"\xff\xfe\n\xc3\n\x00\n",
-    "many sizes": lines_of_many_sizes(),
 }
 
 
-@pytest.mark.parametrize("data", INPUTS.values(), ids=INPUTS.keys())
+@pytest.mark.parametrize("data", long_after(3, INPUTS.values()), ids=INPUTS.keys())
 def test_written_lines_are_read_back(quire: Quire, data: bytes) -> None:
     ledger_id = quire.write(data)
     whole = data if data.endswith(b"\n") or not data else data + b"\n"
@@ -78,7 +79,9 @@ def test_write_reports_the_number_of_entries_and_bytes(
 
 @pytest.mark.parametrize(
     ("shape", "digest"),
-    [((3, 2, 2), "crc32"), ((2, 2, 1), "HMAC"), ((1, 1, 1), "dummy"), ((3, 3, 3), "crc32c")],
+    long_after(
+        2, [((3, 2, 2), "crc32"), ((2, 2, 1), "HMAC"), ((1, 1, 1), "dummy"), ((3, 3, 3), "crc32c")]
+    ),
 )
 def test_quorums_and_digests(quire: Quire, shape: tuple[int, int, int], digest: str) -> None:
     data = b"".join(b"%d\n" % number for number in range(2_000))
@@ -456,22 +459,22 @@ SMALL = ("--size", "100", "--warm-up", "50", "--outstanding", "40")
 
 @pytest.mark.parametrize(
     ("verb", "arguments"),
-    [
+    long_after(6, [
         ("add", ("--entries", "1000", *SMALL)),
+        ("ledgers", ("--entries", "1000", *SMALL, "--ledgers", "70")),
+        ("latency", ("--entries", "50", "--warm-up", "0")),
+        ("read", ("--entries", "3000", "--size", "100")),
+        ("recover", ("--entries", "200", "--size", "100", "--ledgers", "3")),
+        ("tail", ("--entries", "300", "--size", "100", "--warm-up", "50", "--readers", "3")),
         ("add", ("--entries", "1000", *SMALL, "--mode", "one")),
         ("add", ("--entries", "1000", *SMALL, "--ledgers", "7")),
         ("add", ("--entries", "1000", *SMALL, "--ledgers", "7", "--mode", "one")),
         ("add", ("--entries", "300", *SMALL, "--ensemble", "3", "--write-quorum", "2")),
-        ("ledgers", ("--entries", "1000", *SMALL, "--ledgers", "70")),
-        ("latency", ("--entries", "50", "--warm-up", "0")),
         ("latency", ("--entries", "500", *SMALL)),
         ("latency", ("--entries", "200", "--rate", "2000")),
-        ("read", ("--entries", "3000", "--size", "100")),
-        ("recover", ("--entries", "200", "--size", "100", "--ledgers", "3")),
-        ("tail", ("--entries", "300", "--size", "100", "--warm-up", "50", "--readers", "3")),
         ("tail", ("--entries", "100", "--rate", "300", "--readers", "7", "--clients", "2",
                   "--explicit-lac", "1")),
-    ],
+    ]),
 )  # fmt: skip
 def test_bench_prints_one_result_for_each_round(
     quire: Quire, verb: str, arguments: tuple[str, ...]
@@ -503,10 +506,10 @@ def test_bench_prints_one_result_for_each_round(
 
 @pytest.mark.parametrize(
     ("verb", "arguments"),
-    [
+    long_after(2, [
         *((verb, ()) for verb in ("add", "ledgers", "latency", "read", "recover", "rereplicate")),
         ("tail", ()), ("stream", ("write",)), ("stream", ("read",)), ("stream", ("tail",)),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_benchmark_checks_the_size_of_the_cluster_first(
     quire: Quire, verb: str, arguments: tuple[str, ...]

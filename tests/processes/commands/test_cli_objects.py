@@ -202,6 +202,7 @@ def test_objects_are_accessible_through_the_blocking_client(
             objects.get("from/bytes")
 
 
+@pytest.mark.long
 def test_an_object_survives_a_bookie(cluster: LocalCluster) -> None:
     """The object is written and read while one of three bookies is down."""
     with blocking.connect(cluster.uri) as client:
@@ -222,6 +223,7 @@ def test_an_object_survives_a_bookie(cluster: LocalCluster) -> None:
                 bookie.start()
 
 
+@pytest.mark.long
 @pytest.mark.zookeeper
 def test_objects_work_with_zookeeper() -> None:
     one = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}

@@ -17,6 +17,7 @@ import pytest
 
 from quire.errors import StartError
 from quire.testing.cluster import LocalCluster, free_ports
+from tests.support.long import long_after
 from tests.support.processes.cli import (
     TIMEOUT_S,
     Quire,
@@ -61,7 +62,7 @@ def start_error(running: Running, *named: str) -> None:
 # -- bookie -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])
+@pytest.mark.parametrize("made", long_after(1, [False, True]), ids=["missing", "empty"])
 def test_a_bookie_formats_its_directory_and_restarts(tmp_path: Path, made: bool) -> None:
     """It formats its directory, exits with status 0 on SIGTERM, and starts again."""
     quire = Quire(sqlite(tmp_path)).initialised()
@@ -265,7 +266,9 @@ def running_local(*arguments: str) -> Running:
     return Quire().start("local", "--no-ui", *arguments)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+@pytest.mark.parametrize(
+    "number", long_after(1, [signal.SIGINT, signal.SIGTERM]), ids=["INT", "TERM"]
+)
 def test_a_local_cluster_keeps_its_data(tmp_path: Path, number: signal.Signals) -> None:
     arguments = ("--bookies", "3", "--dir", str(tmp_path / "cluster"))
     with running_local(*arguments) as local:
@@ -315,6 +318,7 @@ def log_bytes(directory: Path) -> int:
     return total
 
 
+@pytest.mark.long
 def test_a_local_cluster_is_small(tmp_path: Path) -> None:
     """It once took 0.5 GB for each bookie, and more with the ledgers that were deleted."""
     with running_local("--bookies", "3", "--dir", str(tmp_path), "--set", "gc_interval_s=1") as one:
@@ -327,6 +331,7 @@ def test_a_local_cluster_is_small(tmp_path: Path) -> None:
         assert "Disk space in use now: " in one.end(signal.SIGINT).err
 
 
+@pytest.mark.long
 def test_fewer_bookies_than_the_directory_has_give_a_warning(tmp_path: Path) -> None:
     with running_local("--bookies", "3", "--dir", str(tmp_path)) as local:
         local.line()

@@ -263,6 +263,7 @@ def test_a_filling_disk_is_reported(tmp_path: Path) -> None:
 # -- the metadata store -----------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.zookeeper
 def test_a_silent_and_then_stopped_zookeeper_is_reported(tmp_path: Path) -> None:
     with (

@@ -18,6 +18,7 @@ import pytest
 
 import quire
 from quire.errors import RecoveryError
+from tests.support.long import long_after
 from tests.support.processes.cli import COMMAND
 from tests.support.waiting import wait_for
 
@@ -44,7 +45,7 @@ def uri(tmp_path: Path) -> str:
     return uri
 
 
-@pytest.mark.parametrize("limit", [10, 12, 20, 31])
+@pytest.mark.parametrize("limit", long_after(2, [10, 12, 20, 31]))
 @pytest.mark.parametrize(
     "words", [("ledger", "list"), ("bookie", "start", "--dir", "b"), ("http",), ("ui",)]
 )

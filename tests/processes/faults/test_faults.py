@@ -159,7 +159,9 @@ def revived(cluster: LocalCluster) -> LocalCluster:
     return cluster
 
 
-@pytest.mark.parametrize("shape", [(3, 3, 2), (4, 2, 2)], ids=["E3W3A2", "E4W2A2"])
+@pytest.mark.parametrize(
+    "shape", [(3, 3, 2), pytest.param((4, 2, 2), marks=pytest.mark.long)], ids=["E3W3A2", "E4W2A2"]
+)
 def test_a_ledger_survives_the_kill_of_any_bookie(
     five: LocalCluster, writers: list[Writer], shape: tuple[int, int, int]
 ) -> None:

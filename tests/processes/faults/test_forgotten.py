@@ -94,7 +94,11 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("flags", [(), ("-W", "default")], ids=["usual", "all warnings"])
+@pytest.mark.parametrize(
+    "flags",
+    [(), pytest.param(("-W", "default"), marks=pytest.mark.long)],
+    ids=["usual", "all warnings"],
+)
 def test_handles_left_open_print_no_warning(
     cluster: LocalCluster, name: str, flags: tuple[str, ...], tmp_path: pytest.TempPathFactory
 ) -> None:

@@ -23,6 +23,7 @@ from quire.client.client import pool_of
 from quire.metadata import open_metadata
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
 from quire.testing.cluster import BookieProcess
+from tests.support.long import long_after
 from tests.support.network.netns import Net
 from tests.support.waiting import until
 
@@ -132,7 +133,7 @@ async def segments(client: quire.Client, ledger_id: int) -> int:
     return len((await client.ledger_metadata(ledger_id)).segments)
 
 
-@pytest.mark.parametrize("idle_s", [0.0, IDLE_S], ids=["busy", "idle"])
+@pytest.mark.parametrize("idle_s", long_after(1, [0.0, IDLE_S]), ids=["busy", "idle"])
 def test_writers_continue_with_the_same_bookies(place: Place, idle_s: float) -> None:
     async def scenario() -> None:
         async with quire.connect(place.uri) as client:
@@ -153,7 +154,7 @@ def test_writers_continue_with_the_same_bookies(place: Place, idle_s: float) -> 
     place.run(scenario)
 
 
-@pytest.mark.parametrize("idle_s", [0.0, IDLE_S], ids=["busy", "idle"])
+@pytest.mark.parametrize("idle_s", long_after(1, [0.0, IDLE_S]), ids=["busy", "idle"])
 def test_readers_and_recoveries_continue_over_new_connections(place: Place, idle_s: float) -> None:
     async def scenario() -> None:
         async with (

@@ -148,6 +148,7 @@ async def move(writers: Writers, moves: int, chance: random.Random) -> tuple[int
     return max(acked, writer.acked), killed + 1
 
 
+@pytest.mark.long
 def test_takeovers_lose_and_repeat_no_record(tmp_path: Path) -> None:
     async def main(uri: str) -> None:
         chance = random.Random(f"moves {MOVES}")

@@ -194,6 +194,7 @@ async def test_the_judge_compares_a_cluster_with_the_promises() -> None:
             assert what in "; ".join(verdict.wrong)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.zookeeper
 def test_a_short_torture_run_keeps_every_promise(

@@ -16,6 +16,7 @@ from quire.errors import (
     NotEnoughBookiesError,
 )
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ async def contents(client: quire.Client, ledger_id: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 2, 1)])
-@pytest.mark.parametrize("digest", list(quire.DigestType))
+@pytest.mark.parametrize("digest", long_after(1, list(quire.DigestType)))
 async def test_a_force_advances_the_lac(
     client: quire.Client, shape: tuple[int, int, int], digest: quire.DigestType
 ) -> None:

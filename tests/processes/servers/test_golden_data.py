@@ -29,6 +29,7 @@ from quire.errors import (
 from quire.streams import AtSequence, Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.statemachine.durable_dict import open_dict
+from tests.support.long import long_after
 from tests.support.processes import golden
 from tests.support.processes.cli import COMMAND, Quire
 from tests.support.processes.golden import SETS, GoldenCluster, entries, payload, sets_with
@@ -46,7 +47,7 @@ def named(golden_set: Path) -> str:
     return golden_set.name
 
 
-@pytest.fixture(scope="module", params=SETS, ids=named)
+@pytest.fixture(scope="module", params=long_after(1, SETS[::-1]), ids=named)
 def golden_set(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path
@@ -126,7 +127,9 @@ def records_of(directory: str, number: str) -> set[str]:
     return set(re.findall(r'"record": "([a-z_]+)"', CliRunner().invoke(cli, command).stdout))
 
 
-@pytest.mark.parametrize("golden_set", sets_with(lambda one: "torn" in one), ids=named)
+@pytest.mark.parametrize(
+    "golden_set", long_after(1, sets_with(lambda one: "torn" in one)[::-1]), ids=named
+)
 def test_a_torn_end_of_the_log_is_cut_off(golden_set: Path, tmp_path: Path) -> None:
     """A group that was never acknowledged is cut off, and the log goes on after it."""
     cluster = GoldenCluster(golden_set, tmp_path)
@@ -142,7 +145,9 @@ def test_a_torn_end_of_the_log_is_cut_off(golden_set: Path, tmp_path: Path) -> N
     assert after["group"] >= mark["torn_group"]
 
 
-@pytest.mark.parametrize("golden_set", sets_with(lambda one: "damaged" in one), ids=named)
+@pytest.mark.parametrize(
+    "golden_set", long_after(1, sets_with(lambda one: "damaged" in one)[::-1]), ids=named
+)
 async def test_a_damaged_segment_is_repaired(golden_set: Path, tmp_path: Path) -> None:
     """The record of an earlier version says what is damaged; the other bookies have it."""
     cluster = GoldenCluster(golden_set, tmp_path, arguments=("--set", "scrub_interval_s=1"))
@@ -225,6 +230,7 @@ async def test_bookies_restart_with_golden_data(golden_set: Path, tmp_path: Path
         check_fences(cluster)
 
 
+@pytest.mark.long
 async def test_bookies_start_without_index_caches(golden_set: Path, tmp_path: Path) -> None:
     """The footers of the segments say the same."""
     cluster = GoldenCluster(golden_set, tmp_path)

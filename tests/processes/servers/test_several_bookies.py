@@ -132,6 +132,7 @@ def test_two_services_store_entries_and_restart_a_killed_bookie(tmp_path: Path) 
         assert other.stop() == 0
 
 
+@pytest.mark.long
 def test_a_rolling_restart_fails_no_add(tmp_path: Path) -> None:
     quire = Quire(f"sqlite:///{tmp_path}/metadata.db").initialised()
     with (

@@ -72,6 +72,7 @@ async def test_a_topic_is_created_used_and_deleted(cluster: LocalCluster) -> Non
             await topic.open_writer()
 
 
+@pytest.mark.long
 async def test_the_largest_topic_with_a_long_name_is_created(cluster: LocalCluster) -> None:
     async with await quire.connect(cluster.uri) as client, await opened(client, "/large") as team:
         await team.create_topic(LONG_NAME, PARTITIONS_MAX, settings=SETTINGS)

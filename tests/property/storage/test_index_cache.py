@@ -23,6 +23,7 @@ from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.inode import InodeContent
 from tests.sim.mutants.mutant import edit
 from tests.support.crash.crash_sweep import contents_of
+from tests.support.long import long_after
 from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, sim_disk
 
 CONFIG = replace(
@@ -230,10 +231,10 @@ def while_deletions_wait(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "defect",
-    [
+    long_after(1, [
         without_trailers, without_coverage, with_what_is_not_durable, newer_than_the_log,
         while_deletions_wait,
-    ],
+    ]),
     ids=lambda one: one.__name__,
 )  # fmt: skip
 def test_the_comparison_finds_each_defect(

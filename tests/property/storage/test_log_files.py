@@ -180,6 +180,7 @@ def run_all() -> tuple[int, int]:
     return losses, repairs
 
 
+@pytest.mark.long
 def test_acknowledged_entries_are_never_denied() -> None:
     losses, repairs = run_all()
     print(f"{HISTORIES} histories: {losses} starts with a loss, {repairs} repairs")

@@ -32,6 +32,7 @@ from quire.core.append.quorum import negatives_needed
 from quire.core.recovery import RecoveryVotes, TrustModel
 from quire.errors import LedgerClosedError, LedgerFencedError, QuireError, ReadError, RecoveryError
 from quire_simulator.world.world import World
+from tests.support.long import long_after
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "4"))
 LOSING_SEEDS_MAX = 40
@@ -170,7 +171,7 @@ def run(
         (THREE_OF_FOUR, "crc32c", forge),
     ],
 )
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", long_after(2, range(SEEDS)))
 def test_no_acknowledged_entry_is_lost_with_the_option(
     seed: int, quorums: tuple[int, int, int], digest: str, lie: Lie
 ) -> None:
@@ -180,7 +181,7 @@ def test_no_acknowledged_entry_is_lost_with_the_option(
 
 
 @pytest.mark.parametrize(("digest", "lie"), [("crc32c", deny), ("crc32c", forge), ("hmac", forge)])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", long_after(2, range(SEEDS)))
 def test_a_recovery_is_refused_if_the_byzantine_bookie_cannot_be_identified(
     seed: int, digest: str, lie: Lie
 ) -> None:
@@ -229,7 +230,7 @@ async def followed(world: World, lie: Lie, liars: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("lie", [deny, forge, falsify])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", long_after(1, range(2)))
 def test_a_tail_delivers_the_written_entries_beside_a_byzantine_bookie(seed: int, lie: Lie) -> None:
     world = World.make(seed, 4)
     assert world.loop.run(followed(world, lie, 1)) == [payload(entry) for entry in range(60)]
@@ -244,7 +245,7 @@ def believed_too_early(votes: RecoveryVotes, *how: Any) -> None:
 _init = RecoveryVotes.__init__
 
 
-@pytest.mark.parametrize("what", ["negatives", "copies"])
+@pytest.mark.parametrize("what", long_after(1, ["negatives", "copies"]))
 def test_the_quorums_that_the_option_requires_are_necessary(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from tests.sim.mutants.storage.scrub import (
     damage_is_not_written_down,
     the_scrub_skips_the_last_block,
 )
+from tests.support.long import long_after
 from tests.support.sim.damage import SCRUBBING, Scene
 from tests.support.storage.storage import lacks
 
@@ -99,7 +100,7 @@ def play(seed: int, *, restart: bool, patience_s: float = 900.0) -> None:
     world.loop.run(scenario(world, restart=restart, patience_s=patience_s))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_after(2, range(4)))
 def test_damage_is_found_reported_repaired_and_removed(seed: int) -> None:
     play(seed, restart=bool(seed % 2))
 
@@ -161,16 +162,19 @@ def what_is_healed_stays_in_quarantine(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "defect",
-    [
-        the_scrub_skips_the_last_block,
-        damage_is_not_reported,
-        damage_is_forgotten_on_restart,
-        damage_is_not_written_down,
-        what_is_damaged_counts_as_absent,
-        a_segment_is_written_anew_too_early,
-        what_is_healed_is_not_noticed,
-        what_is_healed_stays_in_quarantine,
-    ],
+    long_after(
+        2,
+        [
+            the_scrub_skips_the_last_block,
+            damage_is_not_reported,
+            damage_is_forgotten_on_restart,
+            damage_is_not_written_down,
+            what_is_damaged_counts_as_absent,
+            a_segment_is_written_anew_too_early,
+            what_is_healed_is_not_noticed,
+            what_is_healed_stays_in_quarantine,
+        ],
+    ),
 )
 def test_a_defect_is_noticed(
     defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ import pytest
 from quire.config import BookieConfig
 from quire.errors import NotEnoughBookiesError
 from quire_simulator.world.world import World
+from tests.support.long import long_after
 from tests.support.sim.cluster import BOOKIES, payload
 from tests.support.waiting import until
 
@@ -68,7 +69,7 @@ async def scenario(world: World) -> None:
         await bookie.stop()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", long_after(3, SEEDS))
 def test_a_bookie_with_a_full_disk_becomes_read_only_and_writable_again(seed: int) -> None:
     world = World.make(seed)
     world.loop.run(scenario(world))

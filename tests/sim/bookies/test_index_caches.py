@@ -18,6 +18,7 @@ WANTED = ("used for", "which the index cache covers, is gone", "does not match i
 """Their possible outcomes, in words of a start's report."""
 
 
+@pytest.mark.long
 def test_every_kind_of_index_cache_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[str] = []
     run = LogRecovery.run

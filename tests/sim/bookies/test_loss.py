@@ -23,6 +23,7 @@ from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
 from tests.sim.mutants.mutant import edit
+from tests.support.long import long_after
 from tests.support.sim.damage import SCRUBBING, Scene
 from tests.support.sim.loss import heal
 
@@ -204,13 +205,16 @@ def what_is_left_of_a_lost_group_stays(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "defect",
-    [
-        what_lacks_is_not_looked_for,
-        lost_fences_are_not_restored,
-        the_loss_never_ends,
-        open_ledgers_are_left_open,
-        what_is_left_of_a_lost_group_stays,
-    ],
+    long_after(
+        2,
+        [
+            what_lacks_is_not_looked_for,
+            lost_fences_are_not_restored,
+            the_loss_never_ends,
+            open_ledgers_are_left_open,
+            what_is_left_of_a_lost_group_stays,
+        ],
+    ),
 )
 def test_a_defect_is_noticed(
     defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -316,6 +316,7 @@ def play(seed: int, tally: Tally) -> None:
     world.loop.run(Cluster(world, tally).play())
 
 
+@pytest.mark.long
 def test_no_acknowledged_entry_is_denied_or_lost() -> None:
     tally = Tally()
     for seed in range(-(-ROLLBACKS // ROUNDS)):

@@ -34,6 +34,7 @@ from tests.support.bookies.fake_bookies import (
     no_entry,
     simulated,
 )
+from tests.support.long import long_after
 
 RUNS = 40
 ENTRIES = 60
@@ -188,7 +189,7 @@ class Story:
         assert upcoming == ENTRIES
 
 
-@pytest.mark.parametrize("seed", range(RUNS))
+@pytest.mark.parametrize("seed", long_after(10, range(RUNS)))
 def test_no_follower_waits_forever(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr(follow, "KEPT_RUNS_MAX", chance.choice([2, 8, 1_024]))

@@ -14,6 +14,7 @@ from quire.core.append.pipeline import AddPipeline
 from quire_simulator import simulate
 from quire_simulator.actors import writers
 from tests.sim.mutants.mutant import edit
+from tests.support.long import long_after
 
 SEEDS = range(1, 5)
 
@@ -46,7 +47,7 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return confirmed
 
 
-@pytest.mark.parametrize("workload", ["fences", "takeover", "resets"])
+@pytest.mark.parametrize("workload", long_after(1, ["fences", "takeover", "resets"]))
 def test_the_invariants_hold_for_rows(in_turn: list[int], workload: str) -> None:
     for seed in SEEDS:
         result = simulate(seed, workload)

@@ -22,6 +22,7 @@ from quire_simulator.invariants.history import RunHistory
 from quire_simulator.invariants.silent_connections import LEFT_WITHIN_S, SilentConnections
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import PORT, World, bookie_id
+from tests.support.long import long_after
 from tests.support.sim.autorecovery import Scene
 from tests.support.waiting import until
 
@@ -67,7 +68,7 @@ async def in_time(work: Awaitable[Any], limit_s: float = CONTINUE_S) -> Any:
 
 
 @pytest.mark.parametrize("deferred", [False, True], ids=["plain", "deferred"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", long_after(1, SEEDS))
 def test_a_writer_continues_with_the_same_bookies(seed: int, deferred: bool) -> None:
     async def scenario(world: World, client: Client) -> None:
         writer = await client.create_ledger(**SHAPE, deferred_sync=deferred)
@@ -91,7 +92,7 @@ def test_a_writer_continues_with_the_same_bookies(seed: int, deferred: bool) -> 
     run(seed, scenario)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", long_after(1, SEEDS))
 def test_the_first_append_of_a_new_ledger_does_not_wait_for_dead_connections(seed: int) -> None:
     async def scenario(world: World, client: Client) -> None:
         for _ in range(4):
@@ -172,7 +173,7 @@ async def written(client: Client, entries: int = 100, *, close: bool = True) -> 
 
 
 @pytest.mark.parametrize("idle_s", [0.5, IDLE_S], ids=["busy", "idle"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", long_after(1, SEEDS))
 def test_a_closed_ledger_is_read_over_new_connections(seed: int, idle_s: float) -> None:
     async def scenario(world: World, client: Client) -> None:
         ledger_id = (await written(client)).ledger_id
@@ -191,7 +192,7 @@ def test_a_closed_ledger_is_read_over_new_connections(seed: int, idle_s: float) 
 
 @pytest.mark.parametrize("idle_s", [0.5, IDLE_S], ids=["busy", "idle"])
 @pytest.mark.parametrize("shape", [(3, 3, 2), (4, 2, 2)], ids=["plain", "striped"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", long_after(1, SEEDS))
 def test_a_ledger_is_recovered_over_new_connections(
     seed: int, shape: tuple[int, int, int], idle_s: float
 ) -> None:
@@ -215,7 +216,7 @@ def test_a_ledger_is_recovered_over_new_connections(
     run(seed, scenario)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", long_after(1, SEEDS))
 def test_a_tailing_reader_continues_over_new_connections(seed: int) -> None:
     async def scenario(world: World, client: Client) -> None:
         other = world.client("other", ClientConfig(explicit_lac_interval_s=0.05))
@@ -243,7 +244,7 @@ def test_a_tailing_reader_continues_over_new_connections(seed: int) -> None:
     run(seed, scenario)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", long_after(1, SEEDS))
 def test_dead_connections_are_not_taken_for_dead_bookies(seed: int) -> None:
     async def scenario(world: World, client: Client) -> None:
         ledger_id = (await written(client)).ledger_id
@@ -264,7 +265,7 @@ def test_dead_connections_are_not_taken_for_dead_bookies(seed: int) -> None:
 # -- autorecovery -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", long_after(1, SEEDS))
 def test_no_ledger_is_copied_away_from_bookies_that_live(seed: int) -> None:
     async def scenario(world: World, client: Client) -> None:
         scene = Scene(world)

@@ -37,6 +37,7 @@ from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.replication.repair.replica_reader import ReplicaReader
 from quire.replication.repair.replica_source import ReplicaSource
 from quire_simulator.world.world import CLIENT_CONFIG, World, bookie_id
+from tests.support.long import long_after
 from tests.support.sim.replication import (
     PLAIN,
     STRIPED,
@@ -385,7 +386,7 @@ def test_an_entry_without_a_good_replica_fails_the_repair_of_its_ledger() -> Non
 
 
 @pytest.mark.parametrize("quorums", [PLAIN, STRIPED], ids=["plain", "striped"])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", long_after(2, range(SEEDS)))
 def test_concurrent_crashing_replicators_lose_no_entry(
     seed: int, quorums: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -583,7 +584,7 @@ class Damaged:
         }[self._chance.randrange(5)]
 
 
-@pytest.mark.parametrize("seed", range(DAMAGED_SEEDS))
+@pytest.mark.parametrize("seed", long_after(2, range(DAMAGED_SEEDS)))
 def test_random_damage_is_named_entry_by_entry_and_repaired(seed: int) -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)

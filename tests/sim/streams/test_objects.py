@@ -10,6 +10,7 @@ import pytest
 from quire.errors import NoSuchLedgerError, NoSuchObjectError, ObjectExistsError, QuireError
 from quire.streams.objects.objects import Objects
 from quire_simulator.world.world import World
+from tests.support.long import long_after
 from tests.support.sim.cluster import BOOKIES, SEEDS
 
 NAMES = ("a", "a/b", "c/d/e")
@@ -80,7 +81,7 @@ async def scenario(world: World, chance: random.Random) -> None:
         await bookie.stop()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", long_after(2, range(SEEDS)))
 def test_objects_are_complete_in_whole_runs(seed: int) -> None:
     world = World.make(seed)
     world.loop.run(scenario(world, world.loop.derive("scenario")))

@@ -23,6 +23,7 @@ from quire_simulator.exploration.search import Search
 from quire_simulator.exploration.symmetry import Renaming, Symmetry
 from quire_simulator.exploration.text import sentence
 from tests.sim.mutants.mutant import edit
+from tests.support.long import long_after
 
 STATES_MAX = 400_000
 """The number of states within which each defect is found."""
@@ -30,7 +31,7 @@ STATES_MAX = 400_000
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", long_after(3, QUICK))
 def test_every_state_has_all_properties(name: str) -> None:
     result = Search(QUICK[name]).run()
     assert result.violation is None, "\n".join(map(sentence, result.trace))
@@ -205,7 +206,7 @@ STEPS_OF_PAGE = {
 of these tests have traces of the same length."""
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+@pytest.mark.parametrize("name", long_after(2, DEFECTS))
 def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     defect = DEFECTS[name]
     defect.plant(monkeypatch)

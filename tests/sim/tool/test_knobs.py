@@ -36,6 +36,7 @@ from quire_simulator.knobs.drawing import DrawnKnob, draw_knobs
 from quire_simulator.knobs.knob import Knob, RareBranch, function_of
 from quire_simulator.knobs.table import knobs
 from quire_simulator.report.result import RunFailure, RunResult
+from tests.support.long import long_after
 
 REPOSITORY = Path(__file__).parents[3]
 ROOMS = (
@@ -287,10 +288,13 @@ def test_a_derived_constant_follows_its_knob() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "client.read.engine.FIRST_WINDOW_ENTRIES", "ClientConfig.max_turn_bytes",
-        "StorageConfig.max_group_bytes", "bookie.protocol.answer_budget.TURN_BYTES",
-    ],
+    long_after(
+        2,
+        (
+            "client.read.engine.FIRST_WINDOW_ENTRIES", "StorageConfig.max_group_bytes",
+            "ClientConfig.max_turn_bytes", "bookie.protocol.answer_budget.TURN_BYTES",
+        ),
+    ),
 )  # fmt: skip
 def test_a_knob_changes_a_run_and_is_restored(name: str) -> None:
     """Some run goes another way, and the next run of the same process has the default again."""

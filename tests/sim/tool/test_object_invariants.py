@@ -283,6 +283,7 @@ def test_a_sweep_that_left_its_ledger_is_found(bench: Bench) -> None:
     assert bench.broken == "no_ledger_is_left_of_an_object"
 
 
+@pytest.mark.long
 def test_the_workload_uses_objects() -> None:
     plan = RunPlan.make(0, "objects")
     assert len(plan.objects) >= 3

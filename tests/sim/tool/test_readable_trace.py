@@ -46,13 +46,13 @@ FULL_SEEDS = 20
 STORIES = max(1, SEEDS // FULL_SEEDS)
 """The seeds of each workload whose traces are tested."""
 TRACED = [
-    pytest.param(workload, marks=pytest.mark.long if place % 8 else ())
+    pytest.param(workload, marks=pytest.mark.long if place % 32 else ())
     for place, workload in enumerate(WORKLOADS)
     if SEEDS >= FULL_SEEDS or place % 2 == 0
 ]
 """The workloads whose traces are tested.
 
-`make test` tries every eighth, `make test-long` the others of every second, and `make sim` all.
+`make test` tries two, `make test-long` the others of every second, and `make sim` all.
 """
 LINE = re.compile(r" *(\d+\.\d{4})  ([\w.-]+) +(\S.*)")
 

@@ -61,6 +61,7 @@ def test_several_workloads_are_run() -> None:
     assert (found["workloads"], found["seeds"], found["runs"]) == (["calm", "tail"], 2, 4)
 
 
+@pytest.mark.long
 def test_fresh_seeds_are_printed_and_differ_each_time() -> None:
     firsts = set()
     for _ in range(2):
@@ -172,6 +173,7 @@ def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return ended.value.code, found.out, found.err
 
 
+@pytest.mark.long
 def test_a_failure_is_shrunk_and_saved(
     defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_filter_on_the_date_reads_the_files_of_the_date(
         read().count()
 
 
+@pytest.mark.long
 def test_a_filter_on_the_stream_omits_other_streams(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_filter_on_the_stream_omits_other_streams(
         history(spark, options, NAMESPACE, [], str(target))
 
 
+@pytest.mark.long
 def test_an_archive_can_get_date_directories_later(
     streams: Namespace, name: str, run: Run, read: Read
 ) -> None:

@@ -31,6 +31,7 @@ from quire.spark.jobs.archive.merge import FILES_MIN, KEEP_MERGED_MS, merges, wi
 from quire.spark.jobs.history import check_history
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.spark.offloads import (
     NAMESPACE,
     Run,
@@ -172,7 +173,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("step", ["merged", "committed", "swept"])
+@pytest.mark.parametrize("step", long_after(1, ["merged", "committed", "swept"]))
 def test_a_merge_can_be_interrupted_at_any_step(
     streams: Namespace, name: str, target: Path, run: Run, few: None,
     monkeypatch: pytest.MonkeyPatch, step: str,
@@ -284,7 +285,7 @@ def test_files_of_an_iceberg_table_are_not_merged(
 
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
-@pytest.mark.parametrize("missed", [False, True])
+@pytest.mark.parametrize("missed", long_after(1, [False, True]))
 def test_an_iceberg_table_is_rewritten_and_its_snapshots_expire(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path,
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, missed: bool,

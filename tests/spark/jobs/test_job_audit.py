@@ -60,6 +60,7 @@ def check(
     return result.findings
 
 
+@pytest.mark.long
 def test_an_audit_reports_exactly_the_damage(
     spark: SparkSession,
     cluster: LocalCluster,

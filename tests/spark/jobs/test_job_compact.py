@@ -95,6 +95,7 @@ def test_a_compacted_table_follows_its_stream(
     assert len(list((tmp_path / "data").iterdir())) == 2  # the newest, and the one before
 
 
+@pytest.mark.long
 def test_records_written_during_a_compaction_are_compacted_later(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_records_written_during_a_compaction_are_compacted_later(
     assert table(spark, tmp_path) == {"a": 2, "b": 1, "c": 3}
 
 
+@pytest.mark.long
 def test_a_directory_name_with_pattern_characters_is_taken_literally(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_directory_name_with_pattern_characters_is_taken_literally(
     assert table(spark, directory) == {"a": 2, "b": 1}
 
 
+@pytest.mark.long
 def test_a_truncation_after_the_read_is_not_a_loss(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:
@@ -203,6 +206,7 @@ def test_a_run_that_died_keeps_the_former_version(
         append(streams, "dies", changes(("a", 2)))
 
 
+@pytest.mark.long
 def test_only_one_of_two_concurrent_runs_is_committed(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
 ) -> None:

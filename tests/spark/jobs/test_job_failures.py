@@ -40,6 +40,7 @@ def compact(
     return done.returncode, done.stderr
 
 
+@pytest.mark.long
 def test_an_error_of_a_task_names_the_record(
     cluster: LocalCluster, streams: Namespace, stream: str, tmp_path: Path
 ) -> None:

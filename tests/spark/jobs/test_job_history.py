@@ -39,6 +39,7 @@ from quire.streams.read.arrow import COLUMNS
 from quire.streams.read.positions import parse_start
 from quire.streams.write.pending_entry import PendingEntry
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.spark.offloads import NAMESPACE, Fact, counted_files, facts, facts_of_rows
 from tests.support.spark.streams import append, numbered
 
@@ -79,7 +80,7 @@ def ordered(found: Any) -> list[Fact]:
 # -- bounds -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("txids", ["time", "given"])
+@pytest.mark.parametrize("txids", long_after(1, ["time", "given"]))
 def test_bounds_apply_across_files_and_tail(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
     move: Callable[..., Any], frame: Read, txids: str,
@@ -208,6 +209,7 @@ def planned(
     return facts
 
 
+@pytest.mark.long
 def test_history_has_the_requested_columns(
     spark: SparkSession, streams: Namespace, cluster: LocalCluster, name: str,
     move: Callable[..., Any], frame: Read,

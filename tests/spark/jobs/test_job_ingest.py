@@ -36,6 +36,7 @@ from quire.spark.jobs.ingest import (
     shaped,
 )
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.spark.streams import values as values_of
 
 pytestmark = pytest.mark.spark
@@ -266,6 +267,7 @@ def test_the_identity_of_files_does_not_depend_on_the_time_zone(
         spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
 
 
+@pytest.mark.long
 def test_options_that_select_files_apply_to_their_identity(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -283,6 +285,7 @@ def test_options_that_select_files_apply_to_their_identity(
     assert names(RecursiveFileLookup="true") == ["a.csv", "b.csv", "c.csv"]
 
 
+@pytest.mark.long
 def test_a_file_that_arrives_after_the_listing_belongs_to_the_batch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,7 +312,7 @@ def test_a_file_that_arrives_after_the_listing_belongs_to_the_batch(
         read_listed(spark, files)
 
 
-@pytest.mark.parametrize("header", ["b,a", "a,b,c", "a,other"])
+@pytest.mark.parametrize("header", long_after(1, ["b,a", "a,b,c", "a,other"]))
 def test_csv_files_with_other_column_names_are_refused(
     header: str, spark: SparkSession, options: ClusterOptions, tmp_path: Path
 ) -> None:
@@ -326,7 +329,7 @@ def test_csv_files_with_other_column_names_are_refused(
     assert frame.count() == 40
 
 
-@pytest.mark.parametrize("form", ["parquet", "orc"])
+@pytest.mark.parametrize("form", long_after(1, ["parquet", "orc"]))
 def test_columns_that_only_some_files_have_are_in_the_records(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
@@ -348,7 +351,7 @@ def test_columns_that_only_some_files_have_are_in_the_records(
     assert _options(files, listing) == {}
 
 
-@pytest.mark.parametrize("header", ["a,b", "A,b", ",b", "a,a"])
+@pytest.mark.parametrize("header", long_after(1, ["a,b", "A,b", ",b", "a,a"]))
 def test_generated_csv_column_names_are_not_compared(
     header: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -360,11 +363,14 @@ def test_generated_csv_column_names_are_not_compared(
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("a.json", '{"id": 1, "v": "x"}\n{"id": "one", "v": "y"}\n'),
-        ("a.json", '{"id": 1, "v": "x"}\n{"id": 2, "v": \n'),
-        ("a.csv", "id,v\n1,x\none,y\n"),
-    ],
+    long_after(
+        1,
+        [
+            ("a.json", '{"id": 1, "v": "x"}\n{"id": "one", "v": "y"}\n'),
+            ("a.json", '{"id": 1, "v": "x"}\n{"id": 2, "v": \n'),
+            ("a.csv", "id,v\n1,x\none,y\n"),
+        ],
+    ),
 )
 def test_a_row_that_does_not_fit_the_schema_is_refused(
     name: str, text: str, spark: SparkSession, cluster: LocalCluster, options: ClusterOptions,
@@ -493,6 +499,7 @@ def test_a_directory_is_followed_until_it_is_interrupted(
     assert records(cluster, "followed") == [{"id": n, "name": f"n{n}"} for n in range(30)]
 
 
+@pytest.mark.long
 def test_the_names_of_later_files_determine_the_separator(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ from quire.spark.jobs.offload import OffloadResult, StreamPreview
 from quire.streams import DLSN, StreamSegment
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.spark.offloads import (
     NAMESPACE,
     Run,
@@ -79,7 +80,7 @@ def manifest_of(target: Path, name: str) -> Manifest:
 # -- what is copied ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("txids", ["time", "given"])
+@pytest.mark.parametrize("txids", long_after(1, ["time", "given"]))
 def test_offloaded_files_have_all_records_of_the_stream(
     streams: Namespace, name: str, target: Path, run: Run, txids: str
 ) -> None:
@@ -288,7 +289,7 @@ def test_records_lost_before_the_offload_are_reported(
     assert history(*read, start="seq:400").count() == 100
 
 
-@pytest.mark.parametrize("when", ["completed", "in-progress"])
+@pytest.mark.parametrize("when", long_after(1, ["completed", "in-progress"]))
 def test_a_segment_without_its_ledger_is_skipped_only_on_request(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, streams: Namespace,
     name: str, target: Path, run: Run, when: str,
@@ -434,7 +435,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", long_after(2, STEPS))
 def test_an_offload_can_be_interrupted_at_any_step(
     streams: Namespace, client: blocking.Client, name: str, target: Path, run: Run,
     monkeypatch: pytest.MonkeyPatch, step: str,

@@ -113,6 +113,7 @@ def test_a_lost_bookie_is_recovered_with_spark(
         check_entries(client, ledger, count)
 
 
+@pytest.mark.long
 def test_a_ledger_with_an_active_writer_is_not_recovered(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
 ) -> None:

@@ -136,6 +136,7 @@ def test_an_archive_in_an_object_store_is_read_back(
     assert len(manifest.files) <= 3  # Midnight may have passed.
 
 
+@pytest.mark.long
 def test_a_killed_upload_is_not_visible(
     spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, store: Store
 ) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrameReader, Row, SparkSession
 from quire import blocking
 from quire.errors import QuireError
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.spark.streams import data_source, message_of
 
 pytestmark = pytest.mark.spark
@@ -50,7 +51,7 @@ def test_a_ledger_is_read_as_rows(client: blocking.Client, read: Read) -> None:
     ]
 
 
-@pytest.mark.parametrize("digest", ["hmac", "crc32", "crc32c", "dummy"])
+@pytest.mark.parametrize("digest", long_after(2, ["hmac", "crc32", "crc32c", "dummy"]))
 @pytest.mark.parametrize(("ensemble", "quorum"), [(3, 3), (3, 2), (1, 1)])
 def test_every_kind_of_ledger_is_read(
     client: blocking.Client, read: Read, digest: str, ensemble: int, quorum: int
@@ -197,6 +198,7 @@ def test_filters_select_the_entries_that_are_read(client: blocking.Client, read:
             assert filtered.rdd.getNumPartitions() == tasks, condition
 
 
+@pytest.mark.long
 def test_spark_applies_filters_without_pushdown(client: blocking.Client, read: Read) -> None:
     """A DataFrame serves many queries: Spark would give the filters of one to the next."""
     ledger_id = new_ledger(client)
@@ -245,10 +247,13 @@ def test_one_clear_message(cluster: LocalCluster, options: dict[str, Any], messa
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"ledger": 999_999}, "ledger 999999 does not exist"),
-        ({"legder": 1}, "unknown option 'legder' for reading. Did you mean 'ledger'?"),
-    ],
+    long_after(
+        1,
+        [
+            ({"ledger": 999_999}, "ledger 999999 does not exist"),
+            ({"legder": 1}, "unknown option 'legder' for reading. Did you mean 'ledger'?"),
+        ],
+    ),
 )
 def test_spark_shows_the_message(read: Read, options: dict[str, Any], message: str) -> None:
     with pytest.raises(PySparkException) as caught:
@@ -280,6 +285,7 @@ def test_passwords_are_in_no_plan(
 # -- failures ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_read_survives_the_death_of_a_bookie(
     tmp_path: Path, read: Read, flag: Callable[[str], Path]
 ) -> None:

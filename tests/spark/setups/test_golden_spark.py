@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.long import long_after
 from tests.support.processes.golden import SETS, GoldenCluster, sets_with
 
 pytestmark = pytest.mark.spark
@@ -24,7 +25,11 @@ EVENTS = [f"events {number}".encode() for number in range(100)]
 Pipeline = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(scope="module", params=SETS, ids=lambda path: path.name)
+NEWEST_FIRST = long_after(1, SETS[::-1])
+"""`make test` tries the data of the newest version, and `make test-long` the older ones."""
+
+
+@pytest.fixture(scope="module", params=NEWEST_FIRST, ids=lambda path: path.name)
 def running(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -36,12 +41,7 @@ def running(
         close_clients()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(path, marks=() if path == SETS[-1] else pytest.mark.long) for path in SETS
-    ],
-    ids=lambda path: path.name,
-)
+@pytest.fixture(params=NEWEST_FIRST, ids=lambda path: path.name)
 def fresh(
     request: pytest.FixtureRequest, tmp_path: Path, close_clients: Callable[[], None]
 ) -> Iterator[GoldenCluster]:
@@ -97,6 +97,7 @@ def test_a_query_continues_after_a_driver_died_after_its_commit(
     assert values(spark, fresh, "copies") == EVENTS
 
 
+@pytest.mark.long
 def test_a_query_without_its_checkpoint_does_not_publish_again(
     spark: SparkSession, fresh: GoldenCluster
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_query_without_its_checkpoint_does_not_publish_again(
     assert values(spark, fresh, "copies") == EVENTS[:60]
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_a_later_version_is_refused(
     spark: SparkSession, fresh: GoldenCluster
 ) -> None:
@@ -124,7 +126,7 @@ def test_a_checkpoint_of_a_later_version_is_refused(
 
 @pytest.mark.parametrize(
     "running",
-    sets_with(lambda one: "once" in one["streams"][NAMESPACE]),
+    long_after(1, sets_with(lambda one: "once" in one["streams"][NAMESPACE])[::-1]),
     ids=lambda path: path.name,
     indirect=True,
 )
@@ -139,6 +141,7 @@ def test_a_published_job_does_not_publish_again(
         assert len(values(spark, running, "once")) == count
 
 
+@pytest.mark.long
 def test_a_recreated_stream_is_noticed(spark: SparkSession, fresh: GoldenCluster) -> None:
     """The checkpoint knows which stream it belongs to, though the present one has as many
     records before the same position."""

@@ -25,10 +25,10 @@ from quire.spark import lag_listener
 from quire.spark.streams.lag import LagListener, StreamLag
 from quire.testing.cluster import LocalCluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-FOLLOW_S, RATE_PER_S = 4.0, 2_000
-LONG_FOLLOW_S, LONG_RATE_PER_S = float(os.environ.get("QUIRE_FOLLOW_S", "12")), 5_000
+FOLLOW_S = float(os.environ.get("QUIRE_FOLLOW_S", "12"))
+RATE_PER_S = 5_000
 APPENDS_PER_S = 50
 RECORD_BYTES = 100
 SEGMENT_S = 2
@@ -95,14 +95,9 @@ class Lags:
 
 
 @pytest.fixture
-def rate_per_s(request: pytest.FixtureRequest) -> int:
-    return LONG_RATE_PER_S if request.node.get_closest_marker("long") else RATE_PER_S
-
-
-@pytest.fixture
-def streams(client: blocking.Client, name: str, rate_per_s: int) -> Iterator[Namespace]:
+def streams(client: blocking.Client, name: str) -> Iterator[Namespace]:
     with client.namespace(NAMESPACE, create=True) as opened:
-        roll_bytes = SEGMENT_S * rate_per_s * RECORD_BYTES
+        roll_bytes = SEGMENT_S * RATE_PER_S * RECORD_BYTES
         opened.create_stream(name, settings={"roll_bytes": roll_bytes})
         yield opened
 
@@ -118,9 +113,7 @@ Start = Callable[..., StreamingQuery]
 
 
 @pytest.fixture
-def start(
-    spark: SparkSession, cluster: LocalCluster, name: str, tmp_path: Path, rate_per_s: int
-) -> Iterator[Start]:
+def start(spark: SparkSession, cluster: LocalCluster, name: str, tmp_path: Path) -> Iterator[Start]:
     """The query, begun or gone on with."""
     begun: list[StreamingQuery] = []
 
@@ -131,7 +124,7 @@ def start(
             .option("namespace", NAMESPACE)
             .option("stream", name)
             .option("subscription", SUBSCRIPTION)
-            .option("maxRecordsPerTrigger", str(TRIGGER_S * rate_per_s))
+            .option("maxRecordsPerTrigger", str(TRIGGER_S * RATE_PER_S))
             .load()
             .selectExpr("CAST(split(decode(value, 'US-ASCII'), ' ')[0] AS BIGINT) AS number")
         )
@@ -196,10 +189,9 @@ def follow(
     start: Start,
     lags: Lags,
     tmp_path: Path,
-    rate_per_s: int,
 ) -> Callable[[float], None]:
     def run(seconds: float) -> None:
-        writer = Writer(streams, name, rate_per_s)
+        writer = Writer(streams, name, RATE_PER_S)
         follow_for(seconds, writer, spark, streams, name, start, lags, tmp_path)
 
     return run
@@ -207,11 +199,6 @@ def follow(
 
 def test_a_query_follows_a_writer(follow: Callable[[float], None]) -> None:
     follow(FOLLOW_S)
-
-
-@pytest.mark.long
-def test_a_query_follows_a_writer_for_a_long_time(follow: Callable[[float], None]) -> None:
-    follow(LONG_FOLLOW_S)
 
 
 def follow_for(

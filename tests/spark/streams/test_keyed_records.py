@@ -21,6 +21,7 @@ from quire.spark.jobs.compact import RecordKey, compacted
 from quire.streams import Record
 from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.spark.streams import append, numbered
 
 pytestmark = pytest.mark.spark
@@ -213,7 +214,7 @@ def test_a_compaction_keeps_the_latest_record_of_each_key(
 
 
 @pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", long_after(1, ["delta", "iceberg"]))
 def test_offloaded_records_keep_keys_headers_and_times(
     spark: SparkSession, options: ClusterOptions, streams: Namespace, stream: str, tmp_path: Path,
     kind: str,

@@ -17,6 +17,7 @@ from quire.blocking import Namespace
 from quire.errors import QuireError
 from quire.spark import sweep_orphans
 from quire.testing.cluster import LocalCluster
+from tests.support.long import long_after
 from tests.support.spark.faults import Faults
 from tests.support.spark.streams import data_source, message_of
 
@@ -189,11 +190,14 @@ def test_a_sink_error_is_one_clear_message(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
-        ({"mode": "complete"}, "a stream cannot be overwritten"),
-        ({"token": "t"}, "does not have the fencing token 't'"),  # found by the tasks
-    ],
+    long_after(
+        1,
+        [
+            ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
+            ({"mode": "complete"}, "a stream cannot be overwritten"),
+            ({"token": "t"}, "does not have the fencing token 't'"),  # found by the tasks
+        ],
+    ),
 )
 def test_spark_shows_the_message(
     run: Run, numbers: Callable[..., DataFrame], options: dict[str, object], message: str
@@ -222,7 +226,9 @@ def test_a_retried_task_publishes_its_rows_once(
     only_its_ledgers(client, streams, stream)
 
 
-@pytest.mark.parametrize("step", ["before-merge", "after-merge", "after-transaction"])
+@pytest.mark.parametrize(
+    "step", long_after(1, ["after-merge", "before-merge", "after-transaction"])
+)
 def test_a_failed_commit_keeps_the_published_rows(
     client: blocking.Client, streams: Namespace, stream: str, run: Run,
     numbers: Callable[..., DataFrame], tmp_path: Path, step: str,
@@ -241,7 +247,7 @@ def test_a_failed_commit_keeps_the_published_rows(
     only_its_ledgers(client, streams, stream)
 
 
-@pytest.mark.parametrize("fence", [False, True])
+@pytest.mark.parametrize("fence", long_after(1, [False, True]))
 def test_a_writer_that_opens_the_stream_during_a_batch_keeps_it(
     client: blocking.Client, streams: Namespace, stream: str, run: Run, cluster: LocalCluster,
     numbers: Callable[..., DataFrame], tmp_path: Path, fence: bool,

@@ -649,6 +649,7 @@ def test_a_query_continues_after_a_restart(
         spark.streams.removeListener(listener)
 
 
+@pytest.mark.long
 def test_available_now_respects_a_limit(
     streams: Namespace, name: str, read_stream: Frames, tmp_path: Path
 ) -> None:

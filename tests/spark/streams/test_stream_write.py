@@ -301,6 +301,7 @@ def test_a_null_is_refused(
 # -- failures ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_job_whose_input_fails_once_publishes_its_rows_once(
     spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
 ) -> None:

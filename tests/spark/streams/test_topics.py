@@ -132,6 +132,7 @@ def test_the_plan_shows_which_partitions_are_read(
         assert sorted(row.partition for row in frame.collect()) == expected, condition
 
 
+@pytest.mark.long
 def test_a_query_that_dies_between_two_partitions_writes_each_record_once(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, streams: Namespace,
     topic: Topic, tmp_path: Path,

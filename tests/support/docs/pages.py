@@ -80,7 +80,7 @@ def section(text: str, heading: str) -> str:
 
 
 def needs(page: Path) -> set[str]:
-    """Return what the blocks of a page need: "spark", and "long" if they take minutes."""
+    """Return what the blocks of a page need: "spark", and "long" if they take long."""
     found = PAGE_NEEDS.search(page.read_text(encoding="utf-8"))
     return set(found[1].split(", ")) if found else set()
 

@@ -121,6 +121,7 @@ async def until_writable(client: quire.Client, writable: bool) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_full_disk_loses_no_entry_and_becomes_writable_again(
     tmp_path: Path, disk: SmallDisk
 ) -> None:
