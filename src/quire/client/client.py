@@ -213,11 +213,15 @@ class LedgerClient:
             The writer. Close it to close the ledger.
 
         Raises:
-            UsageError: An argument is not valid. Nothing was created.
-            NotEnoughBookiesError: Too few bookies are writable. Nothing was created.
+            UsageError: An argument is not valid, or the placement policy can never be satisfied
+                with these quorums. Nothing was created.
+            NotEnoughBookiesError: Too few bookies are writable, or too few satisfy the placement
+                policy. Nothing was created.
             LedgerExistsError: There is already a ledger with the id `ledger_id`.
             MetadataUnavailableError: The metadata store does not answer. An empty ledger may have
                 been created.
+            MetadataDeniedError: The metadata store refuses this client. Nothing was created.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         kind = self._digest(digest)
@@ -307,11 +311,13 @@ class LedgerClient:
             UnauthorizedError: The password is wrong or cannot be checked.
             RecoveryError: Too few bookies answer to recover the ledger. Nothing is lost; open it
                 again.
-            ReadError: Too few bookies answer to find the last acknowledged entry. Open it again.
+            ReadError: Without `recover`, too few bookies answer to find the last acknowledged
+                entry. Open it again.
             LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
-            MetadataError: The metadata store does not answer, or the metadata of the ledger cannot
-                be decoded. Open it again.
-            UsageError: The ack quorum is too small for `assume_liars`.
+            MetadataError: The metadata store does not answer or refuses this client, or the
+                metadata of the ledger cannot be decoded.
+            UsageError: An argument is not valid, or the ack quorum is too small for `assume_liars`.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_ledger_id(ledger_id)
@@ -404,6 +410,9 @@ class LedgerClient:
         Raises:
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown;
                 call it again.
+            MetadataDeniedError: The metadata store refuses this client. Nothing was deleted.
+            UsageError: The id is not valid.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_ledger_id(ledger_id)
@@ -416,7 +425,7 @@ class LedgerClient:
         Cancelling this call is safe.
 
         Args:
-            first: The smallest id to list.
+            first: The smallest id to list, from 0 on.
 
         Yields:
             The id of each ledger.
@@ -424,6 +433,8 @@ class LedgerClient:
         Raises:
             MetadataError: The list could not be read completely. A failure never ends the list
                 early without an error.
+            UsageError: `first` is not a ledger id.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_type("a ledger id", first, int)
@@ -445,6 +456,9 @@ class LedgerClient:
         Raises:
             NoSuchLedgerError: The ledger does not exist.
             UnreadableMetadataError: The metadata of the ledger cannot be decoded.
+            MetadataUnavailableError: The metadata store does not answer.
+            UsageError: The id is not valid.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_ledger_id(ledger_id)
@@ -460,6 +474,7 @@ class LedgerClient:
 
         Raises:
             MetadataUnavailableError: The metadata store does not answer.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         return await self.metadata.bookies()
@@ -476,9 +491,13 @@ class LedgerClient:
             The sizes that the bookie reports.
 
         Raises:
-            BookieUnavailableError: The bookie cannot be reached.
+            BookieUnavailableError: The bookie is not registered, or cannot be reached.
             BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
-            BookieIOError: The bookie could not read its disk.
+            BookieError: The bookie answered with an error.
+            UnauthorizedError: The bookie does not accept this client.
+            MetadataError: The metadata store did not return the address of the bookie.
+            UsageError: The id is not text.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_type("a bookie id", bookie_id, str)
@@ -498,10 +517,14 @@ class LedgerClient:
 
         Raises:
             NoSuchEntryError: The bookie has no entry of the ledger.
-            BookieUnavailableError: The bookie cannot be reached.
+            BookieUnavailableError: The bookie is not registered, or cannot be reached.
             BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
                 Apache's bookie never answers this request if it uses DbLedgerStorage.
-            BookieIOError: The bookie could not read its disk.
+            BookieError: The bookie answered with another error.
+            UnauthorizedError: The bookie does not accept this client.
+            MetadataError: The metadata store did not return the address of the bookie.
+            UsageError: An id is not valid.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_type("a bookie id", bookie_id, str)
@@ -552,7 +575,8 @@ class LedgerClient:
         """A coroutine function that is called when a replica needs repair, or None.
 
         It is called in the background with the ledger id and a list that contains the bookie's id,
-        once for each pair of a ledger and a bookie. Set it to `ReplicationLocks.mark` to have
+        once for each pair of a ledger and a bookie. If a call fails, it is repeated when the client
+        next finds that replica damaged or missing. Set it to `ReplicationLocks.mark` to have
         autorecovery repair these replicas.
         """
         return self._pool.health.on_damage
