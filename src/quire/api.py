@@ -30,6 +30,7 @@ class Client(LedgerClient):
     """A connection to one cluster. `quire.connect` returns it.
 
     One client per process is enough. It can be used only in the event loop in which it was made.
+    Once it is closed, its calls raise ClientClosedError.
 
     A factory opens what exists. It creates what is missing only with `create=True`. Await a factory
     for the handle, or enter it with `async with` to close the handle at the end of the block.
@@ -290,7 +291,9 @@ async def connect(
         MetadataUnavailableError: The metadata store does not answer.
         MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
-        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        MetadataError: The metadata store holds something that cannot be used.
+        UsageError: An argument is not valid, the placement policy cannot be used, or the identity
+            for ZooKeeper cannot be read.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return await connected(

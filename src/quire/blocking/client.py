@@ -373,6 +373,9 @@ class Client(ContextHandle[AsyncClient]):
         Returns:
             The text. It counts from the moment at which the client was made.
             docs/reference/metrics.md lists the metrics.
+
+        Raises:
+            ClientClosedError: The client is closed.
         """
         return run(self.aio.metrics)
 
@@ -642,7 +645,9 @@ def connect(
         MetadataUnavailableError: The metadata store does not answer.
         MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
-        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        MetadataError: The metadata store holds something that cannot be used.
+        UsageError: An argument is not valid, the placement policy cannot be used, or the identity
+            for ZooKeeper cannot be read.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return Client(

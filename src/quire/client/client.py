@@ -36,6 +36,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.config import ClientConfig
 from quire.core.recovery import TrustModel
 from quire.errors import (
+    ArgumentTypeError,
     BookieTimeoutError,
     ClientClosedError,
     NoSuchEntryError,
@@ -567,6 +568,9 @@ class LedgerClient:
         Returns:
             The text. It counts from the moment at which the client was made.
             docs/reference/metrics.md lists the metrics.
+
+        Raises:
+            ClientClosedError: The client is closed.
         """
         return exposition(metrics_of(self))
 
@@ -587,7 +591,11 @@ class LedgerClient:
 
     @property
     def placement(self) -> Placement:
-        """The placement of this client: its policy, and the locations of the bookies."""
+        """The placement of this client: its policy, and the locations of the bookies.
+
+        Raises:
+            ClientClosedError: The client is closed.
+        """
         self._check_open()
         return self._pool.placement
 
@@ -757,7 +765,9 @@ async def connect(
         MetadataUnavailableError: The metadata store does not answer.
         MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
-        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        MetadataError: The metadata store holds something that cannot be used.
+        UsageError: An argument is not valid, the placement policy cannot be used, or the identity
+            for ZooKeeper cannot be read.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return await connected(
@@ -796,6 +806,10 @@ async def connected(
     """
     config = ClientConfig() if config is None else config
     check_config(config)
+    if zookeeper is not None and not isinstance(zookeeper, ZooKeeperOptions):
+        raise ArgumentTypeError(
+            f"zookeeper must be a quire.ZooKeeperOptions, not {type(zookeeper).__name__}"
+        )
     metadata = await open_metadata(uri, zookeeper=zookeeper)
     try:
         await metadata.instance_id()

@@ -95,10 +95,13 @@ class Truncation(enum.IntEnum):
     """How much of a segment was truncated."""
 
     ACTIVE = 0
+    """No record was truncated."""
     PARTIAL = 1
     """The records before `min_active_dlsn` are gone."""
     TRUNCATED = 2
+    """All records are gone."""
     UNKNOWN = 3
+    """A value that DistributedLog reserves. Nothing writes it."""
 
 
 def _fields(layout: int, in_progress: bool) -> list[str]:
@@ -114,11 +117,15 @@ class StreamSegment:
     """
 
     lssn: int
+    """The number of the segment, which ascends along the stream."""
     ledger_id: int
+    """The id of the ledger that holds the records."""
     first_txid: int
     """The txid with which the segment was opened. It may differ from that of the first record."""
     layout: int = CURRENT_LAYOUT
+    """The version of the stored form."""
     in_progress: bool = True
+    """Whether the segment can still get records. Otherwise it is completed."""
     last_txid: int = INVALID_TXID
     """The txid of the last user record, which may not be the highest one."""
     completion_time_ms: int = 0
@@ -130,11 +137,15 @@ class StreamSegment:
     """The entry of the last record, whose slot is `last_slot_id`. Entries of control records may
     follow it."""
     last_slot_id: int = -1
+    """The slot of the last record."""
     min_active_entry_id: int = 0
+    """The entry of `min_active_dlsn`."""
     min_active_slot_id: int = 0
+    """The slot of `min_active_dlsn`."""
     start_sequence_id: int = UNASSIGNED_SEQUENCE_ID
     """The stored sequence id of the first record. See `first_sequence_id`."""
     region_id: int = 0
+    """A number that Java's DistributedLog may store. Quire keeps it and does not use it."""
     status: int = 0
     """The eight bits of the status. See `truncation` and `lost`."""
 
