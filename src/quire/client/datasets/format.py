@@ -121,7 +121,7 @@ class DatasetLedger:
         if self.rows < 0 or self.bytes < 0:
             raise UsageError(
                 f"the numbers of rows and bytes of ledger {self.ledger_id} in a dataset must not "
-                "be negative"
+                f"be negative, but they are {self.rows} and {self.bytes}"
             )
 
 

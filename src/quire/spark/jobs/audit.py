@@ -126,8 +126,8 @@ def audit(
         ledgers: The ids of the ledgers to audit. By default all ledgers of the cluster are audited.
         streams: A pattern. The ledgers of the streams whose names match it are audited.
         namespace: The namespace of these streams.
-        bytes_per_second_per_bookie: A limit on what is read from a bookie. With `repair` it also
-            limits what each task writes.
+        bytes_per_second_per_bookie: A limit on what is read from a bookie, in bytes per second.
+            With `repair` it also limits what each task writes. The default is no limit.
         repair: Whether to restore damaged and missing replicas from correct ones (see
             `repair_findings`).
         progress: A function that receives the progress.
@@ -138,9 +138,11 @@ def audit(
     Raises:
         UsageError: An argument is not valid.
         NoSuchLedgerError: One of `ledgers` does not exist.
+        NoSuchNamespaceError: The namespace does not exist, and `streams` is given.
         NoSuchStreamError: No stream matches `streams`.
-        JobError: Spark failed.
+        JobError: There are more than 1,000,000 findings.
         MetadataUnavailableError: The metadata store does not answer.
+        Exception: An error of Spark, which contains the error of a task.
     """
     if ledgers is not None and streams is not None:
         raise UsageError(
