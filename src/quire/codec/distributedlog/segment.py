@@ -167,7 +167,14 @@ class StreamSegment:
 
     @classmethod
     def from_bytes(cls, data: bytes, oldest: int = OLDEST_LAYOUT) -> StreamSegment:
-        """Decode the data of a node. Layouts older than `oldest` are refused.
+        """Decode the data of a node.
+
+        Args:
+            data: The data of the node.
+            oldest: The oldest layout to accept.
+
+        Returns:
+            The segment.
 
         Raises:
             LaterMetadataError: A later version of Quire or of DistributedLog wrote the data.
@@ -312,6 +319,7 @@ class StreamSegment:
     # -- changes ----------------------------------------------------------------------------
 
     def with_start_sequence_id(self, start_sequence_id: int) -> StreamSegment:
+        """Return the same segment with another stored sequence id of its first record."""
         return replace(self, start_sequence_id=start_sequence_id)
 
     def completed(
@@ -325,6 +333,17 @@ class StreamSegment:
         start_sequence_id: int,
     ) -> StreamSegment:
         """Return the completed segment, to which nothing more is written.
+
+        Args:
+            last_txid: The txid of the last record.
+            record_count: The number of records.
+            last_entry_id: The entry of the last record.
+            last_slot_id: The slot of the last record.
+            completion_time_ms: The time of completion, in milliseconds since 1970.
+            start_sequence_id: The sequence id of the first record.
+
+        Returns:
+            The changed segment.
 
         Raises:
             UsageError: The segment is already completed, or cannot have as many records.
@@ -364,6 +383,15 @@ class StreamSegment:
         Its number, and the sequence ids of the most records that it can have, are never assigned
         again.
 
+        Args:
+            last_txid: A txid that is not less than that of any record.
+            record_count: The largest number of records that the segment can have.
+            completion_time_ms: The time of completion, in milliseconds since 1970.
+            start_sequence_id: The sequence id of the first record.
+
+        Returns:
+            The changed segment.
+
         Raises:
             UsageError: The segment is already completed, or cannot have as many records.
         """
@@ -382,6 +410,9 @@ class StreamSegment:
 
         As in Java, the position of an earlier partial truncation is kept.
 
+        Returns:
+            The changed segment.
+
         Raises:
             UsageError: The segment is in progress, or its layout is too old.
         """
@@ -393,6 +424,12 @@ class StreamSegment:
 
         Records that are truncated already remain so: an earlier position than the present one
         changes nothing.
+
+        Args:
+            at: The position of the first record that remains.
+
+        Returns:
+            The changed segment.
 
         Raises:
             UsageError: The segment is in progress, the position is in another segment or after the

@@ -75,7 +75,9 @@ class OpenLedgerState:
     """The state of an open ledger. If it is the same a while later, nobody is writing it."""
 
     version: int
+    """The version of the ledger's metadata."""
     last_add_confirmed: int
+    """The last entry that bookies know to be acknowledged."""
     created: int = UNKNOWN_CREATION
     """The number by which the store identifies the creation of the ledger. It differs for a ledger
     that was deleted and created again, which therefore counts as still being written."""
