@@ -765,6 +765,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             The data frame, with one row for each entry.
 
         Raises:
+            UsageError: pandas is not installed.
             QuireError: The errors of `to_arrow`.
         """
         return call(self.aio.to_pandas(first, last))

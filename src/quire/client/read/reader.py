@@ -437,9 +437,10 @@ class LedgerReader:
             The data frame, with one row for each entry.
 
         Raises:
+            UsageError: pandas is not installed.
             QuireError: The errors of `to_arrow`.
         """
-        return (await self.to_arrow(first, last)).to_pandas()
+        return arrow.to_pandas(await self.to_arrow(first, last))
 
     async def to_polars(self, first: int = 0, last: int | None = None) -> polars.DataFrame:
         """Read a range of entries into a Polars data frame, with the columns of `to_arrow`.
