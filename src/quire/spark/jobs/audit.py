@@ -150,7 +150,8 @@ def audit(
         )
     if bytes_per_second_per_bookie is not None and bytes_per_second_per_bookie <= 0:
         raise UsageError(
-            "bytes_per_second_per_bookie must be more than 0, or the audit would wait forever"
+            "bytes_per_second_per_bookie must be more than 0, or the audit would wait forever, but "
+            f"it is {bytes_per_second_per_bookie:g}"
         )
     rate = bytes_per_second_per_bookie
     wanted, unread_streams = _wanted(cluster, ledgers, streams, namespace)
@@ -160,7 +161,8 @@ def audit(
     missing = set(wanted) - record.ledgers.keys() - unread.keys()
     if ledgers is not None and missing:
         raise NoSuchLedgerError(
-            f"ledger {min(missing)} does not exist, so nothing was repaired",
+            f"ledger {min(missing)} does not exist: it was never created, or it was deleted. "
+            "Nothing was repaired",
             remedy="Correct the list of ledgers",
         )
     unreadable = [*unread_streams, *(f"ledger {one}: {why}" for one, why in sorted(unread.items()))]

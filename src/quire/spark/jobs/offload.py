@@ -167,7 +167,8 @@ class OffloadOptions:
         if min(sizes) < 1 or (self.larger_than or 0) < 0:
             raise UsageError(
                 "the offload options file_bytes, turn_bytes and merge_below must be at least 1, "
-                "and larger_than must not be negative"
+                "and larger_than must not be negative, but they are "
+                f"{self.file_bytes}, {self.turn_bytes}, {self.merge_below} and {self.larger_than}"
             )
         if self.merge_below is not None and self.format != "parquet":
             raise UsageError(
@@ -175,7 +176,10 @@ class OffloadOptions:
                 remedy="Compact the table by its own means, such as OPTIMIZE or rewrite_data_files",
             )
         if min(self.older_than_s, self.wait_s) < 0:
-            raise UsageError("the offload options older_than_s and wait_s must not be negative")
+            raise UsageError(
+                "the offload options older_than_s and wait_s must not be negative, but they are "
+                f"{self.older_than_s:g} and {self.wait_s:g}"
+            )
         if self.format != "iceberg" and (self.table or self.catalog):
             raise UsageError(
                 f"the offload options table and catalog are those of an Iceberg table, but the "

@@ -121,7 +121,8 @@ async def find(
 
     A position that no longer exists, or does not exist yet, is returned unchanged: reading reports
     it. If the record may have been in a segment whose ledger is gone, the beginning of that segment
-    is returned, so that reading reports the gap. The same holds for the end of a ledger.
+    is returned, so that reading reports the gap. If it may have been in the lost end of a ledger,
+    the position after the last entry that is left is returned, for the same reason.
 
     Args:
         client: The client of the cluster.
