@@ -39,11 +39,15 @@ if TYPE_CHECKING:
 class Client(ContextHandle[AsyncClient]):
     """A connection to one cluster, made by `quire.blocking.connect`.
 
-    One per process is enough: threads may share it, and it works inside a running event loop. In
-    a child after a fork it connects again. Readers of ledgers, namespaces and what is opened by
-    name go on there as well, while writers belong to the process that opened them.
+    One client per process is enough: threads may share it, and it works inside a running event
+    loop. Once it is closed, its calls raise ClientClosedError.
 
-    Factories open what exists, and make what is missing only with `create=True`.
+    In a child process after `os.fork` the client connects again. Readers of ledgers, namespaces,
+    topics, subscriptions, objects and datasets continue to work there. Writers, readers of streams
+    and topics, object readers and state machines belong to the process that opened them: in a child
+    they raise UsageError.
+
+    A factory opens what exists. It creates what is missing only with `create=True`.
     """
 
     _what = "the client"
