@@ -30,6 +30,7 @@ class Client(LedgerClient):
     """A connection to one cluster. `quire.connect` returns it.
 
     One client per process is enough. It can be used only in the event loop in which it was made.
+    Once it is closed, its calls raise ClientClosedError.
 
     A factory opens what exists. It creates what is missing only with `create=True`. Await a factory
     for the handle, or enter it with `async with` to close the handle at the end of the block.
@@ -64,10 +65,13 @@ class Client(LedgerClient):
 
         Raises:
             NoSuchNamespaceError: The namespace does not exist.
-            UsageError: The path or a setting is not valid, or the namespace is federated or bound
-                to another cluster.
+            UsageError: The path or a setting is not valid, settings were passed without `create`,
+                or the namespace is federated or bound to another cluster.
             MetadataUnavailableError: The metadata store does not answer. With `create` the
                 namespace may have been created.
+            MetadataError: The settings that the namespace has cannot be decoded, or the metadata
+                store refuses this client.
+            ClientClosedError: The client is closed.
         """
         from quire.streams.namespace.namespace import open_namespace
 
@@ -88,6 +92,7 @@ class Client(LedgerClient):
 
         Raises:
             UsageError: The name of the bucket is not valid.
+            ClientClosedError: The client is closed.
         """
         from quire.streams.objects.objects import Objects
 
@@ -149,7 +154,8 @@ class Client(LedgerClient):
 
         A leader fences the previous leader, brings the machine to the state that its predecessor
         had reached, and executes commands. A follower applies the commands that leaders execute. If
-        this call fails, nothing is lost: call it again.
+        this call fails or is cancelled, no command is lost, and the previous leader may or may not
+        be fenced.
 
         Args:
             namespace: The path of the namespace that holds the machine's stream.
@@ -158,20 +164,26 @@ class Client(LedgerClient):
             follow: Whether to follow the machine instead of leading it.
             create: Whether to create the namespace and the stream if they do not exist.
             snapshot_every: The number of commands after which a leader takes a snapshot. 0 means
-                never.
+                never. A follower takes none.
             password: The password of the ledgers of the stream.
 
         Returns:
             The leader, or with `follow` the follower. A leader has applied every command that was
-            acknowledged before.
+            acknowledged before. A follower has restored the newest snapshot, and applies the
+            commands after it in the background.
 
         Raises:
             NoSuchNamespaceError: The namespace does not exist.
             NoSuchStreamError: The stream does not exist.
-            RecoveryError: Too few bookies answer.
+            RecoveryError: Too few bookies answer. Call this again.
             StreamFencedError: Another leader took over meanwhile.
+            StreamEndedError: The stream was ended, so that no leader can open it.
             StreamDamagedError: Commands or the snapshot are lost or cannot be decoded.
-            ArgumentTypeError: `machine` does not have the methods of a state machine.
+            UsageError: An argument is not valid, or `machine` does not have the methods of a state
+                machine.
+            QuireError: The namespace, the stream or the snapshot could not be opened for another
+                reason. See `namespace`, `Namespace.open_writer` and `Objects.get`.
+            Exception: The error that the machine's `restore` raised.
         """
         from quire.streams.statemachine import state_machine
 
@@ -206,7 +218,8 @@ class Client(LedgerClient):
         """Open a dictionary whose changes are durable and replicated.
 
         It is a small state machine, and this call makes the caller its leader. A process that had
-        the dictionary open before can no longer change it.
+        the dictionary open before can no longer change it. If this call fails or is cancelled, no
+        change is lost, and that process may or may not be able to make further changes.
 
         Args:
             namespace: The path of the namespace that holds the dictionary's stream.
@@ -221,10 +234,14 @@ class Client(LedgerClient):
         Raises:
             NoSuchNamespaceError: The namespace does not exist.
             NoSuchStreamError: The stream does not exist.
-            RecoveryError: Too few bookies answer.
+            RecoveryError: Too few bookies answer. Call this again.
             StreamFencedError: Another process opened the dictionary meanwhile.
+            StreamEndedError: The stream was ended, so that nobody can open it for writing.
             StreamDamagedError: Changes or the snapshot are lost or cannot be decoded.
-            UsageError: The stream holds records that are not changes of a dictionary.
+            UsageError: An argument is not valid, or the stream holds records that are not changes
+                of a dictionary.
+            QuireError: The namespace, the stream or the snapshot could not be opened for another
+                reason. See `namespace`, `Namespace.open_writer` and `Objects.get`.
         """
         from quire.streams.statemachine.durable_dict import open_dict
 
@@ -274,7 +291,9 @@ async def connect(
         MetadataUnavailableError: The metadata store does not answer.
         MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
-        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        MetadataError: The metadata store holds something that cannot be used.
+        UsageError: An argument is not valid, the placement policy cannot be used, or the identity
+            for ZooKeeper cannot be read.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return await connected(

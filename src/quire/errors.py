@@ -13,6 +13,7 @@ therefore catch QuireError first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -108,6 +109,23 @@ def check_type(what: str, value: object, kind: type) -> None:
     raise ArgumentTypeError(
         f"{what} must be {_TYPES[kind]}, not {type(value).__name__}", remedy=remedy
     )
+
+
+def check_seconds(what: str, value: object) -> None:
+    """Check that an argument of a public call is a number of seconds.
+
+    Args:
+        what: The name of the argument for the message, such as "older_than_s".
+        value: The argument.
+
+    Raises:
+        ArgumentTypeError: The argument is not a number.
+        UsageError: The argument is not finite.
+    """
+    if not isinstance(value, int | float):
+        raise ArgumentTypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
+    if not math.isfinite(value):
+        raise UsageError(f"{what} must be a finite number of seconds, not {value}")
 
 
 class ClientClosedError(QuireError):

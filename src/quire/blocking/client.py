@@ -39,11 +39,15 @@ if TYPE_CHECKING:
 class Client(ContextHandle[AsyncClient]):
     """A connection to one cluster, made by `quire.blocking.connect`.
 
-    One per process is enough: threads may share it, and it works inside a running event loop. In
-    a child after a fork it connects again. Readers of ledgers, namespaces and what is opened by
-    name go on there as well, while writers belong to the process that opened them.
+    One client per process is enough: threads may share it, and it works inside a running event
+    loop. Once it is closed, its calls raise ClientClosedError.
 
-    Factories open what exists, and make what is missing only with `create=True`.
+    In a child process after `os.fork` the client connects again. Readers of ledgers, namespaces,
+    topics, subscriptions, objects and datasets continue to work there. Writers, readers of streams
+    and topics, object readers and state machines belong to the process that opened them: in a child
+    they raise UsageError.
+
+    A factory opens what exists. It creates what is missing only with `create=True`.
     """
 
     _what = "the client"
@@ -132,11 +136,15 @@ class Client(ContextHandle[AsyncClient]):
             The writer. Close it to close the ledger.
 
         Raises:
-            UsageError: An argument is not valid. Nothing was created.
-            NotEnoughBookiesError: Too few bookies are writable. Nothing was created.
+            UsageError: An argument is not valid, or the placement policy can never be satisfied
+                with these quorums. Nothing was created.
+            NotEnoughBookiesError: Too few bookies are writable, or too few satisfy the placement
+                policy. Nothing was created.
             LedgerExistsError: There is already a ledger with the id `ledger_id`.
             MetadataUnavailableError: The metadata store does not answer. An empty ledger may have
                 been created.
+            MetadataDeniedError: The metadata store refuses this client. Nothing was created.
+            ClientClosedError: The client is closed.
         """
         made = call(
             self.aio.create_ledger(
@@ -196,11 +204,13 @@ class Client(ContextHandle[AsyncClient]):
             UnauthorizedError: The password is wrong or cannot be checked.
             RecoveryError: Too few bookies answer to recover the ledger. Nothing is lost; open it
                 again.
-            ReadError: Too few bookies answer to find the last acknowledged entry. Open it again.
+            ReadError: Without `recover`, too few bookies answer to find the last acknowledged
+                entry. Open it again.
             LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
-            MetadataError: The metadata store does not answer, or the metadata of the ledger cannot
-                be decoded. Open it again.
-            UsageError: The ack quorum is too small for `assume_liars`.
+            MetadataError: The metadata store does not answer or refuses this client, or the
+                metadata of the ledger cannot be decoded.
+            UsageError: An argument is not valid, or the ack quorum is too small for `assume_liars`.
+            ClientClosedError: The client is closed.
         """
         return LedgerReader(
             call(
@@ -244,6 +254,9 @@ class Client(ContextHandle[AsyncClient]):
         Raises:
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown;
                 call it again.
+            MetadataDeniedError: The metadata store refuses this client. Nothing was deleted.
+            UsageError: The id is not valid.
+            ClientClosedError: The client is closed.
         """
         call(self.aio.delete_ledger(ledger_id))
 
@@ -253,7 +266,7 @@ class Client(ContextHandle[AsyncClient]):
         Interrupting this call is safe.
 
         Args:
-            first: The smallest id to list.
+            first: The smallest id to list, from 0 on.
 
         Returns:
             The ids of the ledgers.
@@ -261,6 +274,8 @@ class Client(ContextHandle[AsyncClient]):
         Raises:
             MetadataError: The list could not be read completely. A failure never ends the list
                 early without an error.
+            UsageError: `first` is not a ledger id.
+            ClientClosedError: The client is closed.
         """
         return call(collected(self.aio.list_ledgers(first)))
 
@@ -278,6 +293,9 @@ class Client(ContextHandle[AsyncClient]):
         Raises:
             NoSuchLedgerError: The ledger does not exist.
             UnreadableMetadataError: The metadata of the ledger cannot be decoded.
+            MetadataUnavailableError: The metadata store does not answer.
+            UsageError: The id is not valid.
+            ClientClosedError: The client is closed.
         """
         return call(self.aio.ledger_metadata(ledger_id))
 
@@ -291,6 +309,7 @@ class Client(ContextHandle[AsyncClient]):
 
         Raises:
             MetadataUnavailableError: The metadata store does not answer.
+            ClientClosedError: The client is closed.
         """
         return call(self.aio.bookies())
 
@@ -306,9 +325,13 @@ class Client(ContextHandle[AsyncClient]):
             The sizes that the bookie reports.
 
         Raises:
-            BookieUnavailableError: The bookie cannot be reached.
+            BookieUnavailableError: The bookie is not registered, or cannot be reached.
             BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
-            BookieIOError: The bookie could not read its disk.
+            BookieError: The bookie answered with an error.
+            UnauthorizedError: The bookie does not accept this client.
+            MetadataError: The metadata store did not return the address of the bookie.
+            UsageError: The id is not text.
+            ClientClosedError: The client is closed.
         """
         return call(self.aio.bookie_info(bookie_id))
 
@@ -327,10 +350,14 @@ class Client(ContextHandle[AsyncClient]):
 
         Raises:
             NoSuchEntryError: The bookie has no entry of the ledger.
-            BookieUnavailableError: The bookie cannot be reached.
+            BookieUnavailableError: The bookie is not registered, or cannot be reached.
             BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
                 Apache's bookie never answers this request if it uses DbLedgerStorage.
-            BookieIOError: The bookie could not read its disk.
+            BookieError: The bookie answered with another error.
+            UnauthorizedError: The bookie does not accept this client.
+            MetadataError: The metadata store did not return the address of the bookie.
+            UsageError: An id is not valid.
+            ClientClosedError: The client is closed.
         """
         return call(self.aio.list_entries(bookie_id, ledger_id))
 
@@ -351,6 +378,9 @@ class Client(ContextHandle[AsyncClient]):
         Returns:
             The text. It counts from the moment at which the client was made.
             docs/reference/metrics.md lists the metrics.
+
+        Raises:
+            ClientClosedError: The client is closed.
         """
         return run(self.aio.metrics)
 
@@ -401,10 +431,13 @@ class Client(ContextHandle[AsyncClient]):
 
         Raises:
             NoSuchNamespaceError: The namespace does not exist.
-            UsageError: The path or a setting is not valid, or the namespace is federated or bound
-                to another cluster.
+            UsageError: The path or a setting is not valid, settings were passed without `create`,
+                or the namespace is federated or bound to another cluster.
             MetadataUnavailableError: The metadata store does not answer. With `create` the
                 namespace may have been created.
+            MetadataError: The settings that the namespace has cannot be decoded, or the metadata
+                store refuses this client.
+            ClientClosedError: The client is closed.
         """
         from quire.blocking.streams import Namespace
 
@@ -427,6 +460,7 @@ class Client(ContextHandle[AsyncClient]):
 
         Raises:
             UsageError: The name of the bucket is not valid.
+            ClientClosedError: The client is closed.
         """
         from quire.blocking.objects import Objects
 
@@ -486,7 +520,8 @@ class Client(ContextHandle[AsyncClient]):
 
         A leader fences the previous leader, brings the machine to the state that its predecessor
         had reached, and executes commands. A follower applies the commands that leaders execute. If
-        this call fails, nothing is lost: call it again.
+        this call fails or is interrupted, no command is lost, and the previous leader may or may
+        not be fenced.
 
         Args:
             namespace: The path of the namespace that holds the machine's stream.
@@ -495,20 +530,26 @@ class Client(ContextHandle[AsyncClient]):
             follow: Whether to follow the machine instead of leading it.
             create: Whether to create the namespace and the stream if they do not exist.
             snapshot_every: The number of commands after which a leader takes a snapshot. 0 means
-                never.
+                never. A follower takes none.
             password: The password of the ledgers of the stream.
 
         Returns:
             The leader, or with `follow` the follower. A leader has applied every command that was
-            acknowledged before.
+            acknowledged before. A follower has restored the newest snapshot, and applies the
+            commands after it in the background.
 
         Raises:
             NoSuchNamespaceError: The namespace does not exist.
             NoSuchStreamError: The stream does not exist.
-            RecoveryError: Too few bookies answer.
+            RecoveryError: Too few bookies answer. Call this again.
             StreamFencedError: Another leader took over meanwhile.
+            StreamEndedError: The stream was ended, so that no leader can open it.
             StreamDamagedError: Commands or the snapshot are lost or cannot be decoded.
-            ArgumentTypeError: `machine` does not have the methods of a state machine.
+            UsageError: An argument is not valid, or `machine` does not have the methods of a state
+                machine.
+            QuireError: The namespace, the stream or the snapshot could not be opened for another
+                reason. See `namespace`, `Namespace.open_writer` and `Objects.get`.
+            Exception: The error that the machine's `restore` raised.
         """
         from quire.blocking.statemachine import Follower, Leader
         from quire.streams.statemachine.state_machine import Follower as AsyncFollower
@@ -538,7 +579,8 @@ class Client(ContextHandle[AsyncClient]):
         """Open a dictionary whose changes are durable and replicated.
 
         It is a small state machine, and this call makes the caller its leader. A process that had
-        the dictionary open before can no longer change it.
+        the dictionary open before can no longer change it. If this call fails or is interrupted, no
+        change is lost, and that process may or may not be able to make further changes.
 
         Args:
             namespace: The path of the namespace that holds the dictionary's stream.
@@ -553,10 +595,14 @@ class Client(ContextHandle[AsyncClient]):
         Raises:
             NoSuchNamespaceError: The namespace does not exist.
             NoSuchStreamError: The stream does not exist.
-            RecoveryError: Too few bookies answer.
+            RecoveryError: Too few bookies answer. Call this again.
             StreamFencedError: Another process opened the dictionary meanwhile.
+            StreamEndedError: The stream was ended, so that nobody can open it for writing.
             StreamDamagedError: Changes or the snapshot are lost or cannot be decoded.
-            UsageError: The stream holds records that are not changes of a dictionary.
+            UsageError: An argument is not valid, or the stream holds records that are not changes
+                of a dictionary.
+            QuireError: The namespace, the stream or the snapshot could not be opened for another
+                reason. See `namespace`, `Namespace.open_writer` and `Objects.get`.
         """
         from quire.blocking.statemachine import DurableDict
 
@@ -604,7 +650,9 @@ def connect(
         MetadataUnavailableError: The metadata store does not answer.
         MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
-        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        MetadataError: The metadata store holds something that cannot be used.
+        UsageError: An argument is not valid, the placement policy cannot be used, or the identity
+            for ZooKeeper cannot be read.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return Client(

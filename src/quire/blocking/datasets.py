@@ -26,7 +26,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
     """The datasets of one cluster. `client.datasets` returns it.
 
     Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown, unless the call says otherwise.
+    a change is then unknown, unless the call says otherwise. If the client is closed, every call
+    raises ClientClosedError.
     """
 
     _what = "the datasets"
@@ -44,7 +45,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         Raises:
             NoSuchKeyError: The dataset does not exist.
-            MetadataError: The dataset is damaged or has an unknown format.
+            MetadataError: The dataset is damaged or has an unknown format, or other clients changed
+                it during each of 100 attempts.
+            UsageError: The name is not valid.
         """
         return call(self.aio.read(name))
 
@@ -62,6 +65,7 @@ class Datasets(ContextHandle[AsyncDatasets]):
         Raises:
             NoSuchKeyError: The dataset does not exist.
             MetadataError: The head of the dataset is damaged or has an unknown format.
+            UsageError: The name is not valid.
         """
         return call(self.aio.read_schema(name))
 
@@ -75,8 +79,12 @@ class Datasets(ContextHandle[AsyncDatasets]):
             txn: The transaction key.
 
         Returns:
-            The sequence number of the publication, or None if the key was never published or has
-            been forgotten (see `publish`).
+            The sequence number of the publication, or None if the dataset does not exist, or if the
+            key was never published to it or has been forgotten (see `publish`).
+
+        Raises:
+            MetadataError: The head of the dataset is damaged or has an unknown format.
+            UsageError: The name is not valid.
         """
         return call(self.aio.find_transaction(name, txn))
 
@@ -127,8 +135,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, two ranges overlap, a ledger was written
-                for another dataset, the dataset has another schema, or it would become too large.
+            UsageError: An argument is not valid, two ranges overlap, a ledger was written for
+                another dataset, the dataset has another schema, or it would become too large.
                 Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
@@ -142,7 +150,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
         """Remove a dataset.
 
         On return the removal is as durable as the metadata store. The transaction keys are
-        forgotten. A value of about 100 bytes stays in the metadata store.
+        forgotten. A value of about 100 bytes stays in the metadata store. If the call is
+        interrupted, the dataset may or may not have been removed.
 
         Args:
             name: The name of the dataset.
@@ -155,7 +164,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
             missing or damaged, the ledgers in them are not included. A warning in the log says so.
 
         Raises:
-            MetadataError: The head of the dataset is damaged, so the dataset cannot be dropped.
+            MetadataError: The head of the dataset is damaged, so the dataset cannot be dropped, or
+                other clients changed the dataset during each of 100 attempts.
+            UsageError: The name is not valid.
         """
         return call(self.aio.drop(name, delete_ledgers=delete_ledgers))
 
@@ -173,6 +184,12 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         Returns:
             The ids of the deleted ledgers.
+
+        Raises:
+            MetadataError: The dataset is damaged, so it is not known which ledgers it contains, or
+                other clients changed the dataset during each of 100 attempts. Ledgers may have been
+                deleted: call this again.
+            UsageError: The name or an id is not valid.
         """
         return call(self.aio.discard(name, ledger_ids))
 
@@ -198,6 +215,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         Returns:
             The ids of the deleted ledgers, ascending.
+
+        Raises:
+            QuireError: The errors of `sweep`.
         """
         return call(
             self.aio.sweep_orphans(
@@ -226,6 +246,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
         longer than the longest job. If ledgers of a running job were swept, its `publish` raises
         NoSuchLedgerError, so a dataset never has gaps.
 
+        The call is safe to repeat, and safe while others publish. If it is interrupted, the next
+        sweep continues.
+
         Args:
             older_than_s: The age limit, in seconds. Younger ledgers are kept.
             name: Sweep only the ledgers of this dataset.
@@ -243,6 +266,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
                 one `job`, which runs after the job, then returns an empty result instead.
             MetadataWentBackError: The metadata store is in an older state than before. Nothing was
                 deleted. A sweep of one `job` then returns an empty result instead.
+            MetadataError: The list of ledgers could not be read completely. Nothing was deleted.
+            UsageError: An argument is not valid.
         """
         return call(
             self.aio.sweep(
@@ -270,6 +295,10 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         Returns:
             The orphans, and the ledgers and datasets that could not be read.
+
+        Raises:
+            MetadataError: The list of ledgers could not be read completely.
+            UsageError: An argument is not valid.
         """
         return call(self.aio.look_for_orphans(older_than_s, name=name, job=job, first=first))
 

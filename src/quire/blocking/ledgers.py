@@ -90,11 +90,13 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         return self._opened.closed
 
     def room(self) -> None:
-        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
+        """Wait until the writer may take further entries without using too much memory.
 
-        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
-        With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
-        writer forces them meanwhile. Interrupting this call is safe.
+        The call waits while the slowest bookie of the ensemble has not acknowledged
+        `ClientConfig.max_unacked_bytes`. While too few bookies can be reached, the bytes that have
+        no ack quorum count instead. With deferred sync, the call also waits while
+        `ClientConfig.max_unforced_bytes` are not durable; the writer forces them meanwhile.
+        Interrupting this call is safe.
 
         Raises:
             QuireError: The writer has failed. See `LedgerWriter.append`.
@@ -114,7 +116,7 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             The same entry id.
 
         Raises:
-            UsageError: The entry has not been handed over yet.
+            UsageError: The entry has not been handed over yet, or the id is not a whole number.
             QuireError: The writer failed before the entry was acknowledged. See
                 `LedgerWriter.append`.
         """
@@ -170,11 +172,12 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             LedgerRecreatedError: The ledger was deleted, and another ledger has its id. That other
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
+            NoSuchLedgerError: The ledger was deleted, and its entries with it.
             LedgerClosedError: Another client closed the ledger at another entry.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed, and all entries are durable.
-            QuireError: An outstanding append failed. The ledger then stays open until it is
-                recovered.
+            QuireError: The writer has failed (see `LedgerWriter.append`). The ledger then stays
+                open until it is recovered.
         """
         return call(self.aio.close())
 
@@ -210,9 +213,11 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             LedgerRecreatedError: The ledger was deleted, and its id was used again. Its entries are
                 gone.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            UnauthorizedError: A bookie does not accept this client. Outcome unknown.
             ClientClosedError: The client was closed. Outcome unknown.
             MetadataError: The metadata store failed during an ensemble change. Outcome unknown.
-            WriteError: The writer failed for another reason. Outcome unknown.
+            WriteError: The writer failed for another reason, for example AddQuorumTimeoutError.
+                Outcome unknown.
         """
         return call(self.aio.append(payload))
 
@@ -238,8 +243,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
     def append_many(self, payloads: Sequence[Buffer]) -> int:
         """Append consecutive entries and wait until all are acknowledged.
 
-        On return they are durable on an ack quorum, unless the ledger has deferred sync.
-        Interrupting the call does not take entries back.
+        On return they are durable on an ack quorum, unless the ledger has deferred sync. If the
+        call is interrupted, any number of the entries, from the first on, may be in the ledger.
 
         Args:
             payloads: The bytes of each entry.
@@ -249,8 +254,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
 
         Raises:
             QuireError: The errors of `append`. After EntryTooLargeError or UsageError no entry was
-                sent. After any other error all, none or only the first of the entries may be in the
-                ledger, without a gap.
+                sent. After any other error, any number of the entries, from the first on, may be in
+                the ledger.
         """
         return call(self.aio.append_many(payloads))
 
@@ -334,11 +339,13 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         return self._opened.closed
 
     def room(self) -> None:
-        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
+        """Wait until the writer may take further entries without using too much memory.
 
-        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
-        With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
-        writer forces them meanwhile. Interrupting this call is safe.
+        The call waits while the slowest bookie of the ensemble has not acknowledged
+        `ClientConfig.max_unacked_bytes`. While too few bookies can be reached, the bytes that have
+        no ack quorum count instead. With deferred sync, the call also waits while
+        `ClientConfig.max_unforced_bytes` are not durable; the writer forces them meanwhile.
+        Interrupting this call is safe.
 
         Raises:
             QuireError: The writer has failed. See `LedgerWriter.append`.
@@ -358,7 +365,7 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
             The same entry id.
 
         Raises:
-            UsageError: The entry has not been handed over yet.
+            UsageError: The entry has not been handed over yet, or the id is not a whole number.
             QuireError: The writer failed before the entry was acknowledged. See
                 `LedgerWriter.append`.
         """
@@ -414,11 +421,12 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
             LedgerRecreatedError: The ledger was deleted, and another ledger has its id. That other
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
+            NoSuchLedgerError: The ledger was deleted, and its entries with it.
             LedgerClosedError: Another client closed the ledger at another entry.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed, and all entries are durable.
-            QuireError: An outstanding append failed. The ledger then stays open until it is
-                recovered.
+            QuireError: The writer has failed (see `LedgerWriter.append`). The ledger then stays
+                open until it is recovered.
         """
         return call(self.aio.close())
 
@@ -446,11 +454,11 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
             The id of the entry.
 
         Raises:
-            EntryExistsError: The id is used already.
-            UsageError: The id is negative or too large, or too many bytes wait for a missing id
-                (`ClientConfig.max_held_bytes`). Nothing was sent, and the id can be used.
+            EntryExistsError: The id is used already. Nothing was sent.
+            UsageError: The id or the payload is not valid, or too many bytes wait for a missing id
+                (`ClientConfig.max_held_bytes`). Nothing was sent, and the id stays free.
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent, and the
-                id can be used.
+                id stays free.
             QuireError: The writer has failed. See `LedgerWriter.append`.
         """
         return call(self.aio.append_at(entry_id, payload))
@@ -458,14 +466,15 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
     def submit_at(self, entry_id: int, payload: Buffer) -> None:
         """Hand over one entry under an id, without waiting until it is acknowledged.
 
-        Nothing is durable on return: `wait` reports when it is.
+        Nothing is durable on return: `wait` reports when it is. This call does not limit the
+        unacknowledged bytes. Call `room()` from time to time to do so.
 
         Args:
             entry_id: The id of the entry, which no other entry of the ledger may have.
             payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
 
         Raises:
-            UsageError: As for `append_at`. Nothing was sent.
+            UsageError: As for `append_at`, EntryExistsError included. Nothing was sent.
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
             QuireError: The writer has failed or is closed. Nothing was sent.
         """
@@ -543,10 +552,13 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
         Raises:
             ReadError: Too few bookies answer.
+            UnauthorizedError: A bookie does not accept the password or this client.
             NoSuchLedgerError: The ledger was deleted.
             LedgerRecreatedError: The ledger was deleted, and its id was used again.
-            MetadataUnavailableError: The metadata store does not answer.
+            MetadataError: The metadata store does not answer or refuses this client, or the
+                metadata of the ledger cannot be decoded.
             UsageError: This handle is closed.
+            ClientClosedError: The client is closed.
         """
         return call(self.aio.refresh())
 
@@ -572,6 +584,9 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
                 first.
             DigestError: At least one replica of an entry is damaged, and the others are damaged or
                 deny the entry.
+            NoSuchLedgerError: The ledger was deleted, and an entry could not be read.
+            LedgerRecreatedError: As NoSuchLedgerError, and another ledger has the id.
+            ClientClosedError: The client is closed.
         """
         return entries_of(self._opened.ledger_id, self.read_runs(first, last))
 
@@ -614,6 +629,9 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             DigestError: At least one replica of an entry is damaged, and the others are damaged or
                 deny the entry.
             NoSuchLedgerError: The ledger was deleted.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again.
+            MetadataError: The metadata store does not answer or refuses this client.
+            ClientClosedError: The client is closed.
         """
         return iterate(self.aio.read_unconfirmed(first, last))
 
@@ -691,7 +709,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         return call(self.aio.wait_confirmed(entry_id))
 
     def read_entry(self, entry_id: int) -> Entry:
-        """Read one entry.
+        """Read one entry. Interrupting this call is safe.
 
         Args:
             entry_id: The id of the entry.
@@ -705,7 +723,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         return call(self.aio.read_entry(entry_id))
 
     def read_last(self) -> Entry:
-        """Read the entry at `last_add_confirmed`.
+        """Read the entry at `last_add_confirmed`. Interrupting this call is safe.
 
         Returns:
             The entry.
@@ -747,6 +765,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             The data frame, with one row for each entry.
 
         Raises:
+            UsageError: pandas is not installed.
             QuireError: The errors of `to_arrow`.
         """
         return call(self.aio.to_pandas(first, last))

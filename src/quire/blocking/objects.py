@@ -24,7 +24,8 @@ class Objects(ContextHandle[AsyncObjects]):
     """The objects of one bucket of a cluster. `Client.objects` returns it.
 
     All calls raise MetadataUnavailableError if the metadata store does not answer. Unless a call
-    says otherwise, the outcome of a change is then unknown.
+    says otherwise, the outcome of a change is then unknown. If the client is closed, all calls
+    raise ClientClosedError.
     """
 
     _what = "bucket {0.bucket}"
@@ -65,7 +66,8 @@ class Objects(ContextHandle[AsyncObjects]):
                 object that would be replaced, and returns whether to replace it. Readers of the old
                 version may continue for a while (see `ObjectReader`).
             metadata: Text that is stored with the object, by key.
-            chunk_bytes: The size of the chunks in which the object is stored, in bytes.
+            chunk_bytes: The size of the chunks in which the object is stored, in bytes. Each chunk
+                is an entry of the ledger.
             ensemble_size: The number of bookies over which the chunks are spread.
             write_quorum: The number of bookies that store each chunk.
             ack_quorum: The number of bookies that must have fsynced a chunk.
@@ -77,11 +79,15 @@ class Objects(ContextHandle[AsyncObjects]):
         Raises:
             ObjectExistsError: An object has this name, and it was not to be replaced. Nothing was
                 changed. If the object exists when the call begins, nothing is written.
-            UsageError: A name, size or metadata value is not valid.
+            UsageError: An argument is not valid.
             NoSuchLedgerError: A sweep deleted the ledger, because its age limit was shorter than
                 this put. The object was not stored.
+            MetadataError: The head of the object with this name cannot be decoded, and `replace` is
+                not True. Or other clients changed the object during each of 100 attempts. Nothing
+                was changed.
             QuireError: The ledger could not be created or written. See `Client.create_ledger` and
                 `LedgerWriter.append`.
+            Exception: The error that the source, or the function `replace`, raised.
         """
         return call(
             self.aio.put(
@@ -109,6 +115,7 @@ class Objects(ContextHandle[AsyncObjects]):
         Raises:
             NoSuchObjectError: There is no object with this name.
             MetadataError: The head of the object cannot be decoded.
+            UsageError: The name is not valid.
         """
         return call(self.aio.info(name))
 
@@ -124,7 +131,8 @@ class Objects(ContextHandle[AsyncObjects]):
         Raises:
             NoSuchObjectError: There is no object with this name.
             ObjectDamagedError: The ledger of the object is gone or does not match the object.
-            MetadataError: The head of the object cannot be decoded.
+            MetadataError: The head of the object, or the metadata of its ledger, cannot be decoded.
+            UsageError: The name is not valid.
         """
         return ObjectReader(call(self.aio.get(name)))
 
@@ -144,6 +152,7 @@ class Objects(ContextHandle[AsyncObjects]):
         Raises:
             MetadataError: Some objects cannot be decoded. The error names them, and is raised after
                 all other objects were yielded.
+            UsageError: `prefix` or `after` is not text.
         """
         return chain.from_iterable(self.pages(prefix, after=after))
 
@@ -159,6 +168,7 @@ class Objects(ContextHandle[AsyncObjects]):
 
         Raises:
             MetadataError: As for `list`.
+            UsageError: As for `list`.
         """
         return iterate(self.aio.pages(prefix, after=after))
 
@@ -174,6 +184,12 @@ class Objects(ContextHandle[AsyncObjects]):
 
         Returns:
             Whether the object existed.
+
+        Raises:
+            MetadataError: The head of the object cannot be decoded, or other clients changed the
+                object during each of 100 attempts. The object was not deleted. `put` with
+                `replace=True` replaces a damaged head.
+            UsageError: The name is not valid.
         """
         return call(self.aio.delete(name))
 
@@ -192,6 +208,10 @@ class Objects(ContextHandle[AsyncObjects]):
 
         Yields:
             The orphans.
+
+        Raises:
+            MetadataError: The list of ledgers could not be read completely.
+            UsageError: An argument is not valid.
         """
         return iterate(self.aio.orphans(older_than_s, first=first))
 
@@ -210,9 +230,12 @@ class Objects(ContextHandle[AsyncObjects]):
             The ids of the ledgers that were deleted.
 
         Raises:
-            CollectionOffError: The metadata store forbids deletions.
-            MetadataWentBackError: The metadata store holds an older state than before, so nothing
-                may be deleted.
+            CollectionOffError: Garbage collection is switched off. Nothing was deleted.
+            MetadataWentBackError: The metadata store is in an older state than before. Nothing was
+                deleted.
+            MetadataError: The list of ledgers could not be read completely. Orphans that were found
+                before are deleted.
+            UsageError: An argument is not valid.
         """
         return call(self.aio.sweep(older_than_s, first=first))
 
@@ -254,13 +277,17 @@ class ObjectReader(ContextHandle[AsyncObjectReader]):
             UsageError: The range is not valid, or the reader is closed.
             ObjectDamagedError: The SHA-256 differs, or a chunk has the wrong size.
             NoSuchObjectError: This version was deleted or replaced.
-            ReadError: No replica of a chunk could be read. It is unknown whether the chunk exists.
-            DigestError: All replicas of a chunk are damaged.
+            ReadError: A chunk could not be read from any replica.
+            DigestError: At least one replica of a chunk is damaged, and the others are damaged or
+                deny the chunk.
+            ClientClosedError: The client is closed.
         """
         return iterate(self.aio.read(first_byte, size))
 
     def read_all(self, first_byte: int = 0, size: int | None = None) -> bytes:
         """Return a range of the object's bytes. The whole range is held in memory.
+
+        Interrupting this call is safe.
 
         Args:
             first_byte: The offset of the first byte.

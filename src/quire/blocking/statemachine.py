@@ -58,11 +58,11 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
             The value that the machine's `apply` returned.
 
         Raises:
-            UsageError: The command is empty. Nothing was done.
+            UsageError: The command is empty or not a buffer. Nothing was done.
             StreamFencedError: Another leader took over. The outcome is unknown: the next leader may
                 or may not apply the command.
             QuireError: The command could not be appended. See `StreamWriter.append`.
-            Exception: The error that the machine's `apply` raised.
+            Exception: The error that the machine's `apply` raised. The command stays in the log.
         """
         return call(self.aio.execute(command))
 
@@ -85,15 +85,20 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
 
         Raises:
             StreamFencedError: Another leader took over, or has taken a newer snapshot.
-            QuireError: The snapshot could not be stored (see `Objects.put`), or it was stored and
-                the commands before it could not be truncated.
+            UsageError: The machine's `snapshot` did not return a buffer.
+            QuireError: This leader has ended (see `execute`), or the snapshot could not be stored
+                (see `Objects.put`), or it was stored and the commands before it could not be
+                truncated.
+            Exception: The error that the machine's `snapshot` raised.
         """
         call(self.aio.snapshot())
 
     def close(self) -> None:
         """Wait for the commands in progress, and complete the stream's segment.
 
-        Calling this again is safe.
+        Calling this again is safe. If the call is interrupted, the leader is closed all the same.
+        Calls of `execute` that still wait then raise StreamClosedError, and their outcome is
+        unknown.
 
         Raises:
             QuireError: The error that ended the leader, if there was one.
@@ -146,7 +151,7 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
         call(self.aio.wait_applied(count))
 
     def close(self) -> None:
-        """Stop following. Calls that wait raise StreamClosedError."""
+        """Stop following. Calls that wait raise StreamClosedError. Calling this again is safe."""
         call(self.aio.close())
 
 
@@ -174,7 +179,8 @@ class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
 
         Args:
             key: The key.
-            value: A value that JSON can represent.
+            value: A value that JSON can represent. It is read back as JSON: a tuple becomes a list,
+                and the keys of a dictionary become text.
 
         Raises:
             ArgumentTypeError: The key is not text, or JSON cannot represent the value. Nothing was
@@ -227,7 +233,8 @@ class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
     def close(self) -> None:
         """Wait for the changes in progress, and close the dictionary.
 
-        Calling this again is safe.
+        Calling this again is safe. If the call is interrupted, the dictionary is closed all the
+        same.
 
         Raises:
             QuireError: The leader has failed. See `Leader.close`.

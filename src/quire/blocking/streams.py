@@ -40,7 +40,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
     and that are still open.
 
     Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown.
+    a change is then unknown. If the client is closed, every call raises ClientClosedError. If the
+    name of a stream is not valid, every call that takes one raises UsageError.
     """
 
     _what = "namespace {0.path}"
@@ -64,7 +65,16 @@ class Namespace(ContextHandle[AsyncNamespace]):
         return self._opened.given_settings
 
     def own_settings(self) -> dict[str, Any]:
-        """Return the settings that were given to the namespace itself."""
+        """Return the settings that were given to the namespace itself.
+
+        Interrupting this call is safe.
+
+        Returns:
+            The settings by name. The dictionary is empty if none were given.
+
+        Raises:
+            MetadataError: The stored settings cannot be decoded.
+        """
         return call(self.aio.own_settings())
 
     def configure(self, settings: Mapping[str, Any]) -> None:
@@ -79,6 +89,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Raises:
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
+                Nothing was changed.
+            MetadataError: The stored settings cannot be decoded. Nothing was changed.
         """
         call(self.aio.configure(settings))
 
@@ -86,7 +98,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
         """Abandon the writers that are open, and release their locks.
 
         Records that were appended and not acknowledged may or may not become part of their streams.
-        Calling this again is safe.
+        Readers continue. Calling this again is safe.
         """
         if self._leave():
             call(self._opened.close())
@@ -120,15 +132,37 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Returns:
             The names of the streams.
+
+        Raises:
+            UsageError: `prefix` is not text.
         """
         return call(self.aio.streams(prefix))
 
     def exists(self, name: str) -> bool:
-        """Return whether a stream with this name exists."""
+        """Return whether a stream with this name exists. Interrupting this call is safe.
+
+        Args:
+            name: The name of the stream.
+
+        Returns:
+            Whether there is such a stream. A topic is no stream, but its partitions are.
+        """
         return call(self.aio.exists(name))
 
     def stream_settings(self, name: str) -> StreamSettings:
-        """Return all settings of a stream: its own settings and those that it inherits."""
+        """Return all settings of a stream: its own settings and those that it inherits.
+
+        Interrupting this call is safe.
+
+        Args:
+            name: The name of the stream, which need not exist.
+
+        Returns:
+            The settings. For a stream that does not exist they are those that it would inherit.
+
+        Raises:
+            MetadataError: Stored settings cannot be decoded.
+        """
         return call(self.aio.stream_settings(name))
 
     def inherited_stream_settings(self, name: str) -> dict[str, Any]:
@@ -136,11 +170,33 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         If the name has several parts, another namespace may be nearer to the stream than this one,
         such as "/team/orders" to the stream "orders/eu" of "/team". Its settings come first.
+        Interrupting this call is safe.
+
+        Args:
+            name: The name of the stream, which need not exist.
+
+        Returns:
+            The settings by name. Those that have their defaults are not included.
+
+        Raises:
+            MetadataError: Stored settings cannot be decoded.
         """
         return call(self.aio.inherited_stream_settings(name))
 
     def own_stream_settings(self, name: str) -> dict[str, Any]:
-        """Return the settings that were given to the stream itself."""
+        """Return the settings that were given to the stream itself.
+
+        Interrupting this call is safe.
+
+        Args:
+            name: The name of the stream, which need not exist.
+
+        Returns:
+            The settings by name. The dictionary is empty if none were given.
+
+        Raises:
+            MetadataError: The stored settings cannot be decoded.
+        """
         return call(self.aio.own_stream_settings(name))
 
     def configure_stream(self, name: str, settings: Mapping[str, Any]) -> None:
@@ -157,11 +213,15 @@ class Namespace(ContextHandle[AsyncNamespace]):
         Raises:
             NoSuchStreamError: The stream does not exist, or was replaced by another one meanwhile.
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
+                Nothing was changed.
+            MetadataError: The stored settings cannot be decoded. Nothing was changed.
         """
         call(self.aio.configure_stream(name, settings))
 
     def segments(self, name: str) -> list[StreamSegment]:
         """Return the segments of a stream, from the oldest to the newest.
+
+        Interrupting this call is safe.
 
         Args:
             name: The name of the stream.
@@ -187,7 +247,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
             name: The name of the stream.
 
         Raises:
-            UsageError: The name is that of a topic or of a partition. Nothing was deleted.
+            UsageError: The name is not valid, or it is that of a topic or of a partition. Nothing
+                was deleted.
+            MetadataError: The metadata of the stream cannot be decoded.
         """
         call(self.aio.delete_stream(name))
 
@@ -239,7 +301,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamExistsError: A topic or a stream has this name, or that of a partition, already.
             NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
-            UsageError: The name, the number or a setting is not valid.
+            UsageError: The name, the number or a setting is not valid, the nodes of the partitions
+                are too many for one transaction, or settings were passed with `adopt`. The error is
+                also raised if `adopt` would leave out the stream of a further partition.
         """
         call(self.aio.create_topic(name, partitions, settings=settings, adopt=adopt))
 
@@ -253,6 +317,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Returns:
             The names of the topics.
+
+        Raises:
+            UsageError: `prefix` is not text.
         """
         return call(self.aio.topics(prefix))
 
@@ -305,7 +372,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
         Args:
             name: The name of the stream.
             create: Whether to create the stream if it does not exist.
-            lock: Seconds to wait for the stream's lock. None opens the stream without the lock.
+            lock: Seconds to wait for the stream's lock. With 0 the call fails at once if another
+                writer holds it. None opens the stream without the lock.
 
         Returns:
             The writer. Use it with `with`, or close it.
@@ -317,8 +385,13 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            StreamQuotaError: The stream does not exist, and a limit `streams_max` is reached.
+            StreamDamagedError: The stream uses producers or fencing tokens, and an entry cannot be
+                decoded.
+            MetadataError: The metadata of a segment, or the settings, cannot be decoded.
             UsageError: The stream does not exist, and `create_stream` refuses its name, or the
-                library for the compression of the stream is not installed.
+                library for the compression of the stream is not installed, or `lock` is not a
+                number.
         """
         return StreamWriter(call(self.aio.open_writer(name, create=create, lock=lock)))
 
@@ -339,11 +412,13 @@ class Namespace(ContextHandle[AsyncNamespace]):
             name: The name of the stream.
             start: Where to begin: a position, or one of EARLIEST, LATEST, AtTxid, AtTime and
                 AtSequence.
-            end: The position before which to stop. By default the reader stops at the last record
-                that is acknowledged when it gets there.
-            follow: Whether to wait for further records until the stream is ended.
+            end: The position before which to stop. Without it the reader stops after the last
+                record that is acknowledged when it gets there, or with `follow` at the end of the
+                stream.
+            follow: Whether to wait for further records until `end`, or until the stream is ended.
             on_gap: What to do when records are missing: "raise" raises StreamGapError, "deliver"
-                yields a `Gap` among the batches, and "skip" continues after the gap.
+                yields a `Gap` among the `batches`, and "skip" continues after the gap. Iteration by
+                records leaves out the `Gap`.
 
         Returns:
             The reader.
@@ -370,6 +445,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Raises:
             NoSuchStreamError: The stream does not exist.
+            ReadError: Too few bookies answer to read an entry of the search.
+            StreamDamagedError: An entry cannot be decoded.
+            MetadataError: The metadata of a segment cannot be decoded.
             UsageError: `start` is not a valid start.
         """
         return call(self.aio.find(name, start))
@@ -387,7 +465,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             The subscription. It holds no resources and need not be closed.
 
         Raises:
-            UsageError: The name of the reader is not valid.
+            UsageError: The name of the stream or of the reader is not valid.
         """
         return Subscription(
             self.aio.subscription(name, subscriber), lambda: self.aio.subscription(name, subscriber)
@@ -395,6 +473,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
     def subscriptions(self, name: str) -> list[str]:
         """Return the names of the readers that store their positions with the stream, sorted.
+
+        Interrupting this call is safe.
 
         Args:
             name: The name of the stream.
@@ -430,7 +510,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or has another life.
-            UsageError: The segment of the position has an old layout, which cannot store it.
+            UsageError: `before` is not a position, or its segment has an old layout, which cannot
+                store it.
+            MetadataError: The metadata of a segment cannot be decoded.
         """
         return call(self.aio.truncate(name, before, dry_run=dry_run, life=life))
 
@@ -451,6 +533,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Raises:
             NoSuchStreamError: The stream does not exist.
+            MetadataError: The metadata of a segment, or the settings, cannot be decoded.
         """
         return call(self.aio.retain(name, dry_run=dry_run))
 
@@ -546,6 +629,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             StreamEndedError: The stream was ended by this writer. Nothing was appended.
             StreamFencedError: Another client opened the stream for writing. Outcome unknown.
             StreamClosedError: The writer was closed or abandoned. Outcome unknown.
+            ClientClosedError: The client was closed. Outcome unknown.
+            UnauthorizedError: A bookie does not accept this client. Outcome unknown.
             QuireError: Nothing could be written for 60 seconds, and this is the reason. Outcome
                 unknown.
         """
@@ -574,8 +659,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
     ) -> Appended:
         """Append several records in order, and wait until all of them are acknowledged.
 
-        On return all records are durable on an ack quorum. After an error or a cancellation a
-        prefix of them may be part of the stream.
+        On return all records are durable on an ack quorum. After an error or a cancellation, any
+        number of the records, from the first on, may be part of the stream.
 
         Args:
             payloads: The bytes of each record.
@@ -662,7 +747,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             The position of the last record that this writer appended, or None if there is none.
 
         Raises:
-            QuireError: The writer failed before the records were acknowledged. See `append`.
+            QuireError: The writer failed before the records were acknowledged, or it appended none
+                and is closed. See `append`.
         """
         return call(self.aio.flush())
 
@@ -678,6 +764,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             The producer. It ends with this writer.
 
         Raises:
+            UsageError: The name is not text.
+            NoSuchStreamError: The stream was deleted or renamed.
+            MetadataError: The metadata store does not answer or refuses this client.
             QuireError: The writer is closed or has failed.
         """
         return Producer(call(self.aio.producer(producer_id)))
@@ -695,6 +784,9 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         Raises:
             StreamConditionError: Another token is in force. Nothing was changed.
             UsageError: The token is not valid. Nothing was changed.
+            NoSuchStreamError: The stream was deleted or renamed. Nothing was changed.
+            MetadataError: The metadata store does not answer or refuses this client. The token was
+                not changed.
             QuireError: The writer failed. See `append`.
         """
         call(self.aio.set_fencing_token(token, expect=expect))
@@ -740,7 +832,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
 
         Raises:
             StreamClosedError: The writer was abandoned while this call waited.
-            QuireError: An append failed. See `append`.
+            QuireError: The writer has failed. See `append`.
         """
         call(self.aio.close())
 
@@ -758,7 +850,8 @@ class Producer(Handle[AsyncProducer]):
 
     The numbers begin at 0 and ascend. A record whose number is not above the last one in the stream
     is left out, because the stream has it already. The stream stores the last number of each
-    producer, so this holds across crashes of the producer and of the writer.
+    producer, so this holds across crashes of the producer and of the writer. A stream remembers
+    1,000 producers: those that have appended last.
     """
 
     _what = "producer {0.producer_id}"
@@ -805,6 +898,7 @@ class Producer(Handle[AsyncProducer]):
             The position of the record, or None if the stream had it already.
 
         Raises:
+            UsageError: An argument is not valid, or the number is negative. Nothing was appended.
             QuireError: See `StreamWriter.append`.
         """
         return call(
@@ -832,8 +926,8 @@ class Producer(Handle[AsyncProducer]):
     ) -> Appended:
         """Append the records that the stream lacks, and wait until all are acknowledged.
 
-        On return all records are durable on an ack quorum. If the call is interrupted, a prefix of
-        them may become part of the stream: repeating the call is safe.
+        On return all records are durable on an ack quorum. If the call is interrupted, any number
+        of them, from the first on, may become part of the stream: repeating the call is safe.
 
         Args:
             payloads: The bytes of each record.
@@ -849,6 +943,7 @@ class Producer(Handle[AsyncProducer]):
             The positions of the records that were appended.
 
         Raises:
+            UsageError: An argument is not valid, or the number is negative. Nothing was appended.
             QuireError: See `StreamWriter.append`.
         """
         return Appended(
@@ -870,7 +965,8 @@ class Appended(Handle[AsyncAppended], Sequence[DLSN]):
     """The positions of records that were appended together, as a sequence.
 
     The positions are known when the records are acknowledged. A position that is read before that
-    has no meaning.
+    has no meaning. The sequence is empty if no record was passed, or if the stream had all records
+    of a producer already. `first` and `last` raise IndexError then.
     """
 
     _what = "what was appended"
@@ -907,9 +1003,9 @@ class StreamReader(ContextHandle[AsyncStreamReader]):
     """A reader of one stream, from a position on. `Namespace.open_reader` opens it.
 
     Iterate over the reader (`for record in reader`), or over `batches()`, which is much cheaper.
-    Every record is acknowledged, and each one is delivered once and in order. Without `follow` the
-    reader stops after the records that were acknowledged when it got there. With `follow` it
-    continues until the stream is ended.
+    Every record is acknowledged, and each one is delivered once and in order. The reader stops at
+    its `end`, if it was opened with one. Otherwise it stops after the records that were
+    acknowledged when it got there, or with `follow` when the stream is ended.
 
     Interrupting a read is safe: what was not delivered is delivered the next time. Reading raises:
 
@@ -917,8 +1013,11 @@ class StreamReader(ContextHandle[AsyncStreamReader]):
       with `on_gap="skip"` the gap is ignored.
     - NoSuchStreamError if the stream does not exist, or if another stream got its name after the
       first read.
-    - StreamDamagedError if the metadata or an entry cannot be decoded.
-    - The errors of reading ledgers, if too few bookies answer.
+    - StreamDamagedError or MetadataError if an entry or the metadata cannot be decoded, and
+      LaterStreamError if a later version wrote it.
+    - ReadError or RecoveryError if too few bookies answer, and MetadataUnavailableError if the
+      metadata store does not.
+    - UsageError if the reader is closed, and ClientClosedError if the client is.
     """
 
     _what = "the reader of stream {0.name}"
@@ -952,8 +1051,9 @@ class StreamReader(ContextHandle[AsyncStreamReader]):
         Raises:
             StreamGapError: Records are missing, and `on_gap` is "raise".
             NoSuchStreamError: The stream does not exist, or another stream has its name.
-            StreamDamagedError: The metadata or an entry cannot be decoded.
+            StreamDamagedError: An entry cannot be decoded.
             UsageError: The reader is closed.
+            QuireError: Another error of `StreamReader`.
         """
         return iterate(self.aio.batches())
 
@@ -999,6 +1099,7 @@ class Subscription(ContextHandle[AsyncSubscription]):
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
             StreamDamagedError: The stored position cannot be decoded.
+            LaterStreamError: A later version stored the position.
             MetadataUnavailableError: The metadata store does not answer.
         """
         return call(self.aio.position())
@@ -1019,7 +1120,9 @@ class Subscription(ContextHandle[AsyncSubscription]):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
+            UsageError: `position` is not a DLSN.
             StreamDamagedError: The stored position cannot be decoded. It was not changed.
+            LaterStreamError: A later version stored the position. It was not changed.
             MetadataError: Other processes moved the subscription during each of many attempts.
                 It was not changed. Try again.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
@@ -1081,6 +1184,9 @@ class Topic(Handle[AsyncTopic]):
 
         Returns:
             The number of the partition.
+
+        Raises:
+            UsageError: The key has another type, or the text cannot be encoded.
         """
         return run(self.aio.partition_of, key)
 
@@ -1134,7 +1240,8 @@ class Topic(Handle[AsyncTopic]):
             The reader.
 
         Raises:
-            UsageError: An argument is not valid.
+            UsageError: An argument is not valid. A single position is refused as `start`, because
+                it belongs to one partition.
         """
         return TopicReader(
             self.aio.open_reader(assign=assign, start=start, follow=follow, on_gap=on_gap)
@@ -1155,6 +1262,7 @@ class Topic(Handle[AsyncTopic]):
         Raises:
             UsageError: The name of the reader is not valid.
             NoSuchStreamError: The topic was deleted, also if another topic has its name.
+            QuireError: A position could not be read. See `Subscription.position`.
         """
         return call(self.aio.positions(subscriber))
 
@@ -1169,8 +1277,9 @@ class Topic(Handle[AsyncTopic]):
             positions: The position of the first record that is still to be processed, by partition.
 
         Raises:
-            UsageError: The name of the reader, or a partition, is not valid.
+            UsageError: The name of the reader, a partition or a position is not valid.
             NoSuchStreamError: The topic was deleted, also if another topic has its name.
+            QuireError: A position could not be stored. See `Subscription.commit`.
         """
         call(self.aio.commit(subscriber, positions))
 

@@ -36,6 +36,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.config import ClientConfig
 from quire.core.recovery import TrustModel
 from quire.errors import (
+    ArgumentTypeError,
     BookieTimeoutError,
     ClientClosedError,
     NoSuchEntryError,
@@ -213,11 +214,15 @@ class LedgerClient:
             The writer. Close it to close the ledger.
 
         Raises:
-            UsageError: An argument is not valid. Nothing was created.
-            NotEnoughBookiesError: Too few bookies are writable. Nothing was created.
+            UsageError: An argument is not valid, or the placement policy can never be satisfied
+                with these quorums. Nothing was created.
+            NotEnoughBookiesError: Too few bookies are writable, or too few satisfy the placement
+                policy. Nothing was created.
             LedgerExistsError: There is already a ledger with the id `ledger_id`.
             MetadataUnavailableError: The metadata store does not answer. An empty ledger may have
                 been created.
+            MetadataDeniedError: The metadata store refuses this client. Nothing was created.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         kind = self._digest(digest)
@@ -307,11 +312,13 @@ class LedgerClient:
             UnauthorizedError: The password is wrong or cannot be checked.
             RecoveryError: Too few bookies answer to recover the ledger. Nothing is lost; open it
                 again.
-            ReadError: Too few bookies answer to find the last acknowledged entry. Open it again.
+            ReadError: Without `recover`, too few bookies answer to find the last acknowledged
+                entry. Open it again.
             LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
-            MetadataError: The metadata store does not answer, or the metadata of the ledger cannot
-                be decoded. Open it again.
-            UsageError: The ack quorum is too small for `assume_liars`.
+            MetadataError: The metadata store does not answer or refuses this client, or the
+                metadata of the ledger cannot be decoded.
+            UsageError: An argument is not valid, or the ack quorum is too small for `assume_liars`.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_ledger_id(ledger_id)
@@ -404,6 +411,9 @@ class LedgerClient:
         Raises:
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown;
                 call it again.
+            MetadataDeniedError: The metadata store refuses this client. Nothing was deleted.
+            UsageError: The id is not valid.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_ledger_id(ledger_id)
@@ -416,7 +426,7 @@ class LedgerClient:
         Cancelling this call is safe.
 
         Args:
-            first: The smallest id to list.
+            first: The smallest id to list, from 0 on.
 
         Yields:
             The id of each ledger.
@@ -424,6 +434,8 @@ class LedgerClient:
         Raises:
             MetadataError: The list could not be read completely. A failure never ends the list
                 early without an error.
+            UsageError: `first` is not a ledger id.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_type("a ledger id", first, int)
@@ -445,6 +457,9 @@ class LedgerClient:
         Raises:
             NoSuchLedgerError: The ledger does not exist.
             UnreadableMetadataError: The metadata of the ledger cannot be decoded.
+            MetadataUnavailableError: The metadata store does not answer.
+            UsageError: The id is not valid.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_ledger_id(ledger_id)
@@ -460,6 +475,7 @@ class LedgerClient:
 
         Raises:
             MetadataUnavailableError: The metadata store does not answer.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         return await self.metadata.bookies()
@@ -476,9 +492,13 @@ class LedgerClient:
             The sizes that the bookie reports.
 
         Raises:
-            BookieUnavailableError: The bookie cannot be reached.
+            BookieUnavailableError: The bookie is not registered, or cannot be reached.
             BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
-            BookieIOError: The bookie could not read its disk.
+            BookieError: The bookie answered with an error.
+            UnauthorizedError: The bookie does not accept this client.
+            MetadataError: The metadata store did not return the address of the bookie.
+            UsageError: The id is not text.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_type("a bookie id", bookie_id, str)
@@ -499,10 +519,14 @@ class LedgerClient:
 
         Raises:
             NoSuchEntryError: The bookie has no entry of the ledger.
-            BookieUnavailableError: The bookie cannot be reached.
+            BookieUnavailableError: The bookie is not registered, or cannot be reached.
             BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
                 Apache's bookie never answers this request if it uses DbLedgerStorage.
-            BookieIOError: The bookie could not read its disk.
+            BookieError: The bookie answered with another error.
+            UnauthorizedError: The bookie does not accept this client.
+            MetadataError: The metadata store did not return the address of the bookie.
+            UsageError: An id is not valid.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         check_type("a bookie id", bookie_id, str)
@@ -545,6 +569,9 @@ class LedgerClient:
         Returns:
             The text. It counts from the moment at which the client was made.
             docs/reference/metrics.md lists the metrics.
+
+        Raises:
+            ClientClosedError: The client is closed.
         """
         return exposition(metrics_of(self))
 
@@ -553,7 +580,8 @@ class LedgerClient:
         """A coroutine function that is called when a replica needs repair, or None.
 
         It is called in the background with the ledger id and a list that contains the bookie's id,
-        once for each pair of a ledger and a bookie. Set it to `ReplicationLocks.mark` to have
+        once for each pair of a ledger and a bookie. If a call fails, it is repeated when the client
+        next finds that replica damaged or missing. Set it to `ReplicationLocks.mark` to have
         autorecovery repair these replicas.
         """
         return self._pool.health.on_damage
@@ -564,7 +592,11 @@ class LedgerClient:
 
     @property
     def placement(self) -> Placement:
-        """The placement of this client: its policy, and the locations of the bookies."""
+        """The placement of this client: its policy, and the locations of the bookies.
+
+        Raises:
+            ClientClosedError: The client is closed.
+        """
         self._check_open()
         return self._pool.placement
 
@@ -734,7 +766,9 @@ async def connect(
         MetadataUnavailableError: The metadata store does not answer.
         MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
-        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        MetadataError: The metadata store holds something that cannot be used.
+        UsageError: An argument is not valid, the placement policy cannot be used, or the identity
+            for ZooKeeper cannot be read.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return await connected(
@@ -773,6 +807,10 @@ async def connected(
     """
     config = ClientConfig() if config is None else config
     check_config(config)
+    if zookeeper is not None and not isinstance(zookeeper, ZooKeeperOptions):
+        raise ArgumentTypeError(
+            f"zookeeper must be a quire.ZooKeeperOptions, not {type(zookeeper).__name__}"
+        )
     metadata = await open_metadata(uri, zookeeper=zookeeper)
     try:
         await metadata.instance_id()

@@ -10,7 +10,7 @@ from quire._runtime.names.caller_warnings import warn_caller
 from quire._runtime.shortages import reason_of
 from quire.config import ClientConfig
 from quire.configuration.layers import file_layer, merged
-from quire.errors import UsageError
+from quire.errors import ArgumentTypeError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,14 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
         path: The TOML file.
 
     Returns:
-        The URI of the metadata store, and the configuration of a client.
+        The URI of the metadata store, and the configuration of a client. A key whose name is
+        deprecated emits a DeprecationWarning.
 
     Raises:
         UsageError: The file cannot be read or has mistakes. The message names each line.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"path must be the path of a file, not {type(path).__name__}")
     try:
         found = merged([file_layer(Path(path))])
     except OSError as error:

@@ -73,10 +73,15 @@ class Finding:
     """
 
     ledger: int
+    """The id of the ledger."""
     first: int
+    """The id of the first entry."""
     last: int
+    """The id of the last entry."""
     bookie: str
+    """The id of the bookie."""
     kind: Kind
+    """The kind of problem."""
     detail: str = ""
     """More about the problem, as text. It may be empty."""
 

@@ -145,7 +145,7 @@ class ControlChannel(Link):
     async def list_entries(self, ledger_id: int) -> EntryRanges:
         """Return the entry ids that the bookie has of a ledger, as ascending ranges (first, last).
 
-        Both ends of a range are included.
+        Both ends of a range are included. Raises ProtocolError if the answer cannot be decoded.
         """
         answer = await self._call(lambda txn: v3.list_entries_request(txn, ledger_id))
         own = answer.getListOfEntriesOfLedgerResponse

@@ -68,9 +68,9 @@ class Dialer:
             self._tls = client_tls(config.tls, loop.time, _log_event)
 
     def certificates(self) -> tuple[CertificateFile, ...]:
-        """Return the expiry dates of the certificates in the client's TLS files, one value a file.
+        """Return the expiry dates of the certificates in the client's TLS files.
 
-        The result is empty without TLS.
+        There is one value for each file. The result is empty without TLS.
         """
         return self._tls.certificates() if self._tls is not None else ()
 

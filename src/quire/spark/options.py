@@ -379,7 +379,10 @@ class GivenOptions:
         return text
 
     def tls(self, environ: Mapping[str, str]) -> TlsClientConfig | None:
-        """Return the TLS settings from the options or the environment, or None."""
+        """Return the TLS settings from the options or the environment, or None without any.
+
+        Raises UsageError if an option is not valid, or requires another one that is missing.
+        """
         authorities, certificate, key, password_file = (
             self.take(name, parse_name, None) or environ.get(variable) or None
             for name, variable in zip(TLS_FILES, ENV_TLS, strict=True)
@@ -414,7 +417,8 @@ class GivenOptions:
     ) -> tuple[str, ...]:
         """Return the columns that the options `columns` and `value` select.
 
-        `more` are columns that are returned only if they are named, or if `added` is set.
+        `more` are columns that are returned only if they are named, or if `added` is set. Raises
+        UsageError if the options are not valid or contradict each other.
         """
         value = self.take("value", parse_boolean, None)
         columns = self.take("columns", lambda text: _columns(text, (*every, *more)), None)

@@ -38,6 +38,9 @@ def package_zip(path: str | Path) -> Path:
 
     Returns:
         The same path.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     target, here = Path(path), Path(__file__).parents[2]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -61,6 +64,9 @@ def ship(spark: SparkSession) -> SparkSession:
 
     Returns:
         The same session.
+
+    Raises:
+        UsageError: PySpark, or a package that it needs, is not installed.
     """
     # Executors that join later fetch the file from this process, so it is kept until the process
     # ends.

@@ -42,6 +42,9 @@ OF_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
 }
 """The settings of a local session: it accepts no connections from outside, and shows nothing."""
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""The environment variable by which a program knows that spark-submit has started it, with a JVM.
+"""
 LOCAL = {
     **OF_THIS_MACHINE,
     "spark.sql.shuffle.partitions": "2",
@@ -221,7 +224,8 @@ def local_session(
 ) -> SparkSession:
     """Start a small, quiet session on this machine, configured and registered.
 
-    Its workers run this Python, unless PYSPARK_PYTHON names another one.
+    If a session is active already, that session is returned, with the new settings that can still
+    be changed. The workers run this Python, unless PYSPARK_PYTHON names another one.
 
     Args:
         name: The name of the application.
@@ -232,11 +236,13 @@ def local_session(
         The session. Stop it when it is no longer needed.
 
     Raises:
-        UsageError: PySpark, or a package that it needs, is not installed.
+        UsageError: PySpark, a package that it needs, or Java is not installed.
     """
     _import("source")
     from pyspark.sql import SparkSession
 
+    if SUBMITTED not in os.environ and SparkSession.getActiveSession() is None:
+        need_java()
     # The JVM reads these when it starts. Without the first, its workers run whatever `python3` is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -248,11 +254,6 @@ def local_session(
         session = configure(builder).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         return register(session)
-
-
-SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""The environment variable by which a program knows that spark-submit has started it, with a JVM.
-"""
 
 
 @contextmanager
@@ -425,8 +426,12 @@ def sweep_orphans(
         The ids of the deleted ledgers.
 
     Raises:
-        UsageError: Both a dataset and a stream were named.
-        MetadataUnavailableError: The metadata store does not answer.
+        UsageError: Both a dataset and a stream were named, or another argument is not valid.
+        CollectionOffError: Garbage collection is switched off. Nothing was deleted.
+        MetadataWentBackError: The metadata store is in an older state than before. Nothing was
+            deleted.
+        MetadataError: The metadata store does not answer, or did not list all ledgers. Some ledgers
+            may have been deleted.
     """
     if dataset is not None and stream is not None:
         raise UsageError("the arguments dataset and stream exclude each other: name one of them")

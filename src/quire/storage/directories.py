@@ -155,7 +155,9 @@ class LedgerDirectories(StoreEvents):
 
     def __init__(self, stores: Sequence[LedgerStore]) -> None:
         if not 1 <= len(stores) <= MAX_DIRECTORIES:
-            raise UsageError(f"a bookie must have 1 to {MAX_DIRECTORIES} data directories")
+            raise UsageError(
+                f"a bookie must have 1 to {MAX_DIRECTORIES} data directories, not {len(stores)}"
+            )
         super().__init__()
         self._places = [ServedDirectory(store) for store in stores]
         self._serving = list(self._places)

@@ -190,7 +190,11 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the running process, or of the last one that ran."""
+        """The process id of the running process, or of the last one that ran.
+
+        Raises:
+            UsageError: The process was never started.
+        """
         if self._process is None:
             raise UsageError(f"the process {self.name} was never started, so it has no process id")
         return self._process.pid

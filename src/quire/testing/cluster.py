@@ -35,7 +35,13 @@ from typing import IO, Any
 from quire._runtime.secret_files import PRIVATE_FILE_MODE
 from quire._runtime.shortages import shortage
 from quire._runtime.units import counted
-from quire.errors import KeyExistsError, MetadataUnavailableError, StartError, UsageError
+from quire.errors import (
+    KeyExistsError,
+    MetadataUnavailableError,
+    StartError,
+    UsageError,
+    check_type,
+)
 from quire.testing._process import (
     LOOPBACK,
     ServerProcess,
@@ -189,6 +195,8 @@ class LocalCluster:
         Raises:
             UsageError: A number is not valid.
         """
+        if bookies is not None:
+            check_type("the number of bookies", bookies, int)
         if bookies is not None and not 1 <= bookies <= BOOKIES_MAX:
             raise UsageError(f"a local cluster can have 1 to {BOOKIES_MAX} bookies, not {bookies}")
         if base_port is not None:
@@ -217,7 +225,11 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """The directory of the cluster. A temporary one exists only while the cluster runs."""
+        """The directory of the cluster. A temporary one exists only while the cluster runs.
+
+        Raises:
+            UsageError: The directory is temporary, and the cluster does not run.
+        """
         if self._directory is None:
             raise UsageError(
                 "a temporary local cluster has a directory only while it is running",
@@ -269,8 +281,10 @@ class LocalCluster:
         If the start fails, no process is left running.
 
         Raises:
-            StartError: A process did not start. The message has the last line of its log.
-            CookieError: The directory and the metadata store do not belong together.
+            StartError: A process did not start in time. The message has the last line of its log.
+                Or the directory cannot be used, or another local cluster uses it.
+            StoppedError: The event `stopping` was set. This is a StartError as well.
+            MetadataUnavailableError: The metadata store could not be initialised in time.
             UsageError: The cluster is already running, or the directory holds a cluster of another
                 kind.
         """
@@ -436,6 +450,8 @@ class LocalCluster:
 
     def stop(self) -> list[str]:
         """Stop the bookies, then the metadata server. A temporary directory is removed.
+
+        A process that does not end within 20 seconds is killed. Calling this again does nothing.
 
         Returns:
             A line for each process that did not end cleanly when it was asked to. Processes that

@@ -12,7 +12,7 @@ import pytest_asyncio
 import quire
 from quire.errors import ArgumentTypeError, UsageError
 from quire.statemachine import Dictionary
-from quire.streams import DLSN
+from quire.streams import DLSN, AtSequence, AtTime, AtTxid, Producer
 
 
 class Handles:
@@ -126,8 +126,36 @@ CALLS: list[Callable[[Handles], Any]] = [
     lambda h: h.objects.put("x", b"bytes", chunk_bytes="1"),
     lambda h: h.objects.get(5),
     lambda h: h.found.read("0"),
+    lambda h: h.objects.put("x", b"bytes", metadata=5),
+    lambda h: h.objects.list(5),
+    lambda h: h.objects.list("a", after=5),
+    lambda h: h.objects.orphans("60"),
+    lambda h: h.objects.sweep("60"),
+    lambda h: h.streams.streams(5),
+    lambda h: h.streams.topics(5),
+    lambda h: h.streams.find("s", AtTime("now")),  # type: ignore[arg-type]
+    lambda h: h.streams.find("s", AtTxid("1")),  # type: ignore[arg-type]
+    lambda h: h.streams.open_reader("s", start=AtSequence("1")),  # type: ignore[arg-type]
+    lambda h: h.records.producer(5),
+    lambda h: h.records.set_fencing_token(5),
+    lambda h: Producer(h.records, "p").append(b"one", "1"),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.read(5),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.read_schema(5),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.find_transaction(5, "t"),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.publish(5, []),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.publish("x", 5),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.publish("x", ["7"]),  # type: ignore[list-item]
+    lambda h: h.client.datasets.publish("x", [], txn=5),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.drop(5),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.discard("x", ["7"]),  # type: ignore[list-item]
+    lambda h: h.client.datasets.sweep("60"),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.look_for_orphans("60"),  # type: ignore[arg-type]
+    lambda h: quire.DatasetLedger(7, 0, "9", 10, 100),  # type: ignore[arg-type]
+    lambda h: quire.DatasetLedger(7, 0, 9, 10.5, 100),  # type: ignore[arg-type]
+    lambda h: quire.load_config(5),  # type: ignore[arg-type]
     lambda h: quire.connect(5),  # type: ignore[arg-type]
     lambda h: quire.connect("memory://x", config={}),  # type: ignore[arg-type]
+    lambda h: quire.connect("memory://x", zookeeper="me:secret"),  # type: ignore[arg-type]
 ]
 
 
@@ -142,6 +170,19 @@ async def test_a_wrong_type_is_refused(h: Handles, call: Callable[[Handles], Any
     assert h.writer.last_add_pushed == 0
     assert h.records.next_sequence == 0
     assert not await h.streams.exists("m")
+
+
+@pytest.mark.parametrize("age_s", [float("nan"), float("inf")])
+async def test_an_age_that_is_not_finite_is_refused(h: Handles, age_s: float) -> None:
+    for sweep in (h.client.datasets.sweep, h.objects.sweep, h.client.datasets.look_for_orphans):
+        with pytest.raises(UsageError, match="older_than_s must be a finite number"):
+            await sweep(age_s)
+
+
+async def test_a_sweep_refuses_a_negative_number_of_ledgers(h: Handles) -> None:
+    """It left out the newest ledger of each page, and read all others."""
+    with pytest.raises(UsageError, match="look_at_most must be a number of ledgers from 0 on"):
+        await h.client.datasets.sweep(60, look_at_most=-1)
 
 
 async def test_compatible_types_are_accepted(h: Handles) -> None:

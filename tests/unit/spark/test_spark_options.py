@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -598,6 +600,22 @@ def test_the_package_can_be_imported_without_pyspark() -> None:
         "    raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_local_session_without_java_says_what_to_install(tmp_path: Path) -> None:
+    """Spark said that the Java gateway process exited before sending its port number."""
+    code = (
+        "import quire.spark\n"
+        "try:\n"
+        "    quire.spark.local_session()\n"
+        "except quire.errors.UsageError as error:\n"
+        "    assert 'Spark needs Java' in str(error), error\n"
+        "else:\n"
+        "    raise SystemExit('no error')\n"
+    )
+    environment = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
+    environment["PATH"] = str(tmp_path)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
 
 
 def test_tls_options_are_parsed() -> None:

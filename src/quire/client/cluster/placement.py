@@ -157,6 +157,9 @@ class Placement:
             ensemble: The ids of the bookies, in order.
             write_quorum: The write quorum of the ledger.
             ack_quorum: The ack quorum of the ledger.
+
+        Raises:
+            UsageError: The policy of another package fails.
         """
         view = self.view()
         if self._locations is None and self._asked_of(lambda policy: policy.indifferent(view)):
@@ -189,7 +192,8 @@ class Placement:
         """Return the fault domain of each member, and the number of domains that an entry needs.
 
         An entry counts as acknowledged once an ack quorum has it in that many domains. Returns None
-        if an ack quorum alone is enough, as without `spread_acks`.
+        if an ack quorum alone is enough, as without `spread_acks`. Raises UsageError if the policy
+        of another package fails.
         """
         if not self.config.spread_acks:
             return None
@@ -276,7 +280,10 @@ class Placement:
         ]
 
     def why(self, wanted: Wanted, view: View) -> str:
-        """Return text that says which bookies are wanted, and why there are not enough."""
+        """Return text that says which bookies are wanted, and why there are not enough.
+
+        Raises UsageError if the policy of another package fails.
+        """
         verb = "is" if len(wanted.holes) == 1 else "are"
         wish = self._asked_of(lambda policy: policy.wish(wanted, view))
         return f"{wish} {verb} wanted; {situation(wanted, view)}"
@@ -298,6 +305,7 @@ class Placement:
 
         A policy that prefers near bookies sorts them by their distance from this client. Bookies
         that a policy leaves out come last: an entry is missing only if every replica denies it.
+        Raises UsageError if the policy of another package fails.
         """
         default = self.policy.default_location
         known = {b: self._known[b] for b in bookies if b in self._known}

@@ -28,6 +28,7 @@ from itertools import pairwise
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
+from quire.client.checks import check_ledger_id
 from quire.client.compare_and_swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
 from quire.client.datasets.format import (
     CHUNK_REMEDY,
@@ -48,6 +49,7 @@ from quire.client.datasets.schema import DatasetSchema, check_partition
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
+    ArgumentTypeError,
     KeyExistsError,
     LaterMetadataError,
     MetadataError,
@@ -56,6 +58,7 @@ from quire.errors import (
     NoSuchLedgerError,
     UsageError,
     VersionConflictError,
+    check_seconds,
 )
 from quire.metadata.bookies.collection import check_collectable, may_collect
 from quire.metadata.interface import MetadataStore
@@ -90,9 +93,11 @@ class Dataset:
     """A dataset as it was at one moment."""
 
     name: str
+    """The name of the dataset."""
     sequence: int
     """The number of publications so far."""
     ledgers: tuple[DatasetLedger, ...]
+    """The ranges of entries that the dataset consists of, in the order of their publications."""
     transactions: Mapping[str, int]
     """The newest transaction keys, each with the sequence number of its publication."""
     schema: DatasetSchema | None = None
@@ -143,6 +148,7 @@ class DatasetOrphan:
     """A ledger that was written for a dataset and that the dataset does not name."""
 
     ledger_id: int
+    """The id of the ledger."""
     dataset: str
     """The name of the dataset for which the ledger was written."""
     job: str
@@ -167,7 +173,8 @@ class Datasets(Ready):
     """The datasets of one cluster. `client.datasets` returns it.
 
     Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown, unless the call says otherwise.
+    a change is then unknown, unless the call says otherwise. If the client is closed, every call
+    raises ClientClosedError.
     """
 
     def __init__(
@@ -199,8 +206,11 @@ class Datasets(Ready):
 
         Raises:
             NoSuchKeyError: The dataset does not exist.
-            MetadataError: The dataset is damaged or has an unknown format.
+            MetadataError: The dataset is damaged or has an unknown format, or other clients changed
+                it during each of 100 attempts.
+            UsageError: The name is not valid.
         """
+        check_dataset_name(name)
         await self._store.tree.sync()
         for _ in range(UPDATE_ATTEMPTS_MAX):
             head, version = await self._head(name)
@@ -227,7 +237,9 @@ class Datasets(Ready):
         Raises:
             NoSuchKeyError: The dataset does not exist.
             MetadataError: The head of the dataset is damaged or has an unknown format.
+            UsageError: The name is not valid.
         """
+        check_dataset_name(name)
         await self._store.tree.sync()
         head = (await self._head(name))[0]
         if not head.exists:
@@ -244,9 +256,14 @@ class Datasets(Ready):
             txn: The transaction key.
 
         Returns:
-            The sequence number of the publication, or None if the key was never published or has
-            been forgotten (see `publish`).
+            The sequence number of the publication, or None if the dataset does not exist, or if the
+            key was never published to it or has been forgotten (see `publish`).
+
+        Raises:
+            MetadataError: The head of the dataset is damaged or has an unknown format.
+            UsageError: The name is not valid.
         """
+        check_dataset_name(name)
         await self._store.tree.sync()
         return (await self._head(name))[0].transactions.get(txn)
 
@@ -310,8 +327,8 @@ class Datasets(Ready):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: The name or the key is not valid, two ranges overlap, a ledger was written
-                for another dataset, the dataset has another schema, or it would become too large.
+            UsageError: An argument is not valid, two ranges overlap, a ledger was written for
+                another dataset, the dataset has another schema, or it would become too large.
                 Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
@@ -320,7 +337,7 @@ class Datasets(Ready):
                 noticed if a part of the dataset's list of ledgers is missing or damaged.
         """
         check_dataset_name(name)
-        added = tuple(ledgers)
+        added = _parts(ledgers)
         _check_apart(name, added)
         for ledger in added:
             check_partition(schema, ledger.partition)
@@ -355,7 +372,8 @@ class Datasets(Ready):
         """Remove a dataset.
 
         On return the removal is as durable as the metadata store. The transaction keys are
-        forgotten. A value of about 100 bytes stays in the metadata store.
+        forgotten. A value of about 100 bytes stays in the metadata store. If the call is cancelled,
+        the dataset may or may not have been removed.
 
         Args:
             name: The name of the dataset.
@@ -368,8 +386,11 @@ class Datasets(Ready):
             missing or damaged, the ledgers in them are not included. A warning in the log says so.
 
         Raises:
-            MetadataError: The head of the dataset is damaged, so the dataset cannot be dropped.
+            MetadataError: The head of the dataset is damaged, so the dataset cannot be dropped, or
+                other clients changed the dataset during each of 100 attempts.
+            UsageError: The name is not valid.
         """
+        check_dataset_name(name)
         lost: Sequence[str] = ()
         await self._store.tree.sync()
 
@@ -406,8 +427,17 @@ class Datasets(Ready):
 
         Returns:
             The ids of the deleted ledgers.
+
+        Raises:
+            MetadataError: The dataset is damaged, so it is not known which ledgers it contains, or
+                other clients changed the dataset during each of 100 attempts. Ledgers may have been
+                deleted: call this again.
+            UsageError: The name or an id is not valid.
         """
         check_dataset_name(name)
+        ledger_ids = list(ledger_ids)
+        for ledger_id in ledger_ids:
+            check_ledger_id(ledger_id)
         wanted = sorted(set(ledger_ids))
         mine = [
             ledger_id
@@ -441,6 +471,9 @@ class Datasets(Ready):
 
         Returns:
             The ids of the deleted ledgers, ascending.
+
+        Raises:
+            QuireError: The errors of `sweep`.
         """
         swept = await self.sweep(
             older_than_s, name=name, job=job, first=first, keep=keep, look_at_most=look_at_most
@@ -469,6 +502,9 @@ class Datasets(Ready):
         longer than the longest job. If ledgers of a running job were swept, its `publish` raises
         NoSuchLedgerError, so a dataset never has gaps.
 
+        The call is safe to repeat, and safe while others publish. If it is cancelled, the next
+        sweep continues.
+
         Args:
             older_than_s: The age limit, in seconds. Younger ledgers are kept.
             name: Sweep only the ledgers of this dataset.
@@ -486,9 +522,16 @@ class Datasets(Ready):
                 one `job`, which runs after the job, then returns an empty result instead.
             MetadataWentBackError: The metadata store is in an older state than before. Nothing was
                 deleted. A sweep of one `job` then returns an empty result instead.
+            MetadataError: The list of ledgers could not be read completely. Nothing was deleted.
+            UsageError: An argument is not valid.
         """
         if name is not None:
             check_dataset_name(name)
+        check_seconds("older_than_s", older_than_s)
+        if look_at_most is not None and look_at_most < 0:
+            raise UsageError(
+                f"look_at_most must be a number of ledgers from 0 on, not {look_at_most}"
+            )
         if job is None:
             await check_collectable(self._store)
         elif not await may_collect(self._store):
@@ -519,9 +562,14 @@ class Datasets(Ready):
 
         Returns:
             The orphans, and the ledgers and datasets that could not be read.
+
+        Raises:
+            MetadataError: The list of ledgers could not be read completely.
+            UsageError: An argument is not valid.
         """
         if name is not None:
             check_dataset_name(name)
+        check_seconds("older_than_s", older_than_s)
         found, skipped = await self._unpublished_candidates(
             older_than_s, name, job, first, (), None
         )
@@ -830,6 +878,18 @@ class Datasets(Ready):
 
 
 # -- inside -----------------------------------------------------------------------------------
+
+
+def _parts(given: Iterable[DatasetLedger]) -> tuple[DatasetLedger, ...]:
+    """Return the parts that a caller wants to publish. Raises ArgumentTypeError."""
+    parts = tuple(given) if isinstance(given, Iterable) else (given,)
+    for part in parts:
+        if not isinstance(part, DatasetLedger):
+            raise ArgumentTypeError(
+                "the ledgers to publish must be a list of DatasetLedger, but it has a value of "
+                f"type {type(part).__name__}. Nothing was published"
+            )
+    return parts
 
 
 def _check_apart(name: str, added: Iterable[DatasetLedger]) -> None:

@@ -37,7 +37,14 @@ from quire.client.datasets.schema import (
     decode_schema,
     schema_value,
 )
-from quire.errors import DAMAGED_JSON, LaterMetadataError, MetadataError, UsageError, later_json
+from quire.errors import (
+    DAMAGED_JSON,
+    LaterMetadataError,
+    MetadataError,
+    UsageError,
+    check_type,
+    later_json,
+)
 
 FORMAT = 1
 TYPED_FORMAT = 2
@@ -80,18 +87,31 @@ CHUNK_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class DatasetLedger:
-    """Entries `first` to `last` of one ledger, as a part of a dataset."""
+    """Entries `first` to `last` of one ledger, as a part of a dataset.
+
+    Raises:
+        UsageError: A value has the wrong type, a number is negative, or `first` is greater than
+            `last`.
+    """
 
     ledger_id: int
+    """The id of the ledger."""
     first: int
+    """The id of the first entry."""
     last: int
+    """The id of the last entry."""
     rows: int
+    """The number of rows in the entries from `first` to `last`."""
     bytes: int
     """The number of payload bytes of the entries from `first` to `last`."""
     partition: Partition = ()
     """The value of each partition column, which all rows of this part have."""
 
     def __post_init__(self) -> None:
+        numbers = (self.ledger_id, self.first, self.last, self.rows, self.bytes)
+        if not {int}.issuperset(map(type, numbers)):
+            for name, number in zip(_NUMBER_FIELDS, numbers):
+                check_type(f"{name} of a ledger in a dataset", number, int)
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:
             raise UsageError(
                 f"entries {self.first}..{self.last} of ledger {self.ledger_id} are not a valid "
@@ -101,7 +121,7 @@ class DatasetLedger:
         if self.rows < 0 or self.bytes < 0:
             raise UsageError(
                 f"the numbers of rows and bytes of ledger {self.ledger_id} in a dataset must not "
-                "be negative"
+                f"be negative, but they are {self.rows} and {self.bytes}"
             )
 
 
@@ -159,6 +179,7 @@ class Head:
 
 def check_dataset_name(name: str) -> str:
     """Return `name`. Raises UsageError if no metadata store can hold a dataset of that name."""
+    check_type("the name of a dataset", name, str)
     if not name or name in (".", "..") or "/" in name or not name.isprintable():
         raise UsageError(
             f"{name!r} cannot be the name of a dataset",
@@ -178,6 +199,7 @@ def check_transaction_key(txn: str) -> str:
     Raises UsageError if it is empty, or so long that `TRANSACTIONS_MAX` such keys may not fit into
     one head.
     """
+    check_type("a transaction key", txn, str)
     size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
     if not txn or size > TRANSACTION_KEY_BYTES_MAX:
         raise UsageError(

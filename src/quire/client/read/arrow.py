@@ -135,7 +135,20 @@ def _numbers(values: Sequence[int]) -> Any:
     return numpy.array(values, numpy.int64)
 
 
+def to_pandas(entries: pa.Table) -> Any:
+    """Return a table as a pandas data frame. Raises UsageError if pandas is not installed."""
+    try:
+        import pandas  # noqa: F401 - pyarrow needs it
+    except ImportError:
+        raise UsageError(
+            "pandas data frames need the Python package pandas, which is not installed",
+            remedy=install_extra("arrow"),
+        ) from None
+    return entries.to_pandas()
+
+
 def to_polars(entries: pa.Table) -> Any:
+    """Return a table as a Polars data frame. Raises UsageError if Polars is not installed."""
     try:
         import polars
     except ImportError:

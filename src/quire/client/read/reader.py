@@ -128,10 +128,13 @@ class LedgerReader:
 
         Raises:
             ReadError: Too few bookies answer.
+            UnauthorizedError: A bookie does not accept the password or this client.
             NoSuchLedgerError: The ledger was deleted.
             LedgerRecreatedError: The ledger was deleted, and its id was used again.
-            MetadataUnavailableError: The metadata store does not answer.
+            MetadataError: The metadata store does not answer or refuses this client, or the
+                metadata of the ledger cannot be decoded.
             UsageError: This handle is closed.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         view = self._view
@@ -172,6 +175,9 @@ class LedgerReader:
                 first.
             DigestError: At least one replica of an entry is damaged, and the others are damaged or
                 deny the entry.
+            NoSuchLedgerError: The ledger was deleted, and an entry could not be read.
+            LedgerRecreatedError: As NoSuchLedgerError, and another ledger has the id.
+            ClientClosedError: The client is closed.
         """
         async with aclosing(self.read_runs(first, last)) as runs:
             async for run in runs:
@@ -228,6 +234,9 @@ class LedgerReader:
             DigestError: At least one replica of an entry is damaged, and the others are damaged or
                 deny the entry.
             NoSuchLedgerError: The ledger was deleted.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again.
+            MetadataError: The metadata store does not answer or refuses this client.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         _check_entry_ids(first, last)
@@ -365,7 +374,7 @@ class LedgerReader:
             del self._tails[follower]
 
     async def read_entry(self, entry_id: int) -> Entry:
-        """Read one entry.
+        """Read one entry. Cancelling this call is safe.
 
         Args:
             entry_id: The id of the entry.
@@ -385,7 +394,7 @@ class LedgerReader:
         )
 
     async def read_last(self) -> Entry:
-        """Read the entry at `last_add_confirmed`.
+        """Read the entry at `last_add_confirmed`. Cancelling this call is safe.
 
         Returns:
             The entry.
@@ -428,9 +437,10 @@ class LedgerReader:
             The data frame, with one row for each entry.
 
         Raises:
+            UsageError: pandas is not installed.
             QuireError: The errors of `to_arrow`.
         """
-        return (await self.to_arrow(first, last)).to_pandas()
+        return arrow.to_pandas(await self.to_arrow(first, last))
 
     async def to_polars(self, first: int = 0, last: int | None = None) -> polars.DataFrame:
         """Read a range of entries into a Polars data frame, with the columns of `to_arrow`.
@@ -474,7 +484,8 @@ class LedgerReader:
         _check_entry_ids(first, last)
         end = self.last_add_confirmed
         if last is None:
-            last = end
+            # Without entries from `first` on, the error names `first`, which the caller has given.
+            last = end if first <= end + 1 else first
         if first == last == end == NO_ENTRY:  # `read_last`
             if self.ledger_closed:
                 raise NoSuchEntryError(
@@ -497,12 +508,12 @@ class LedgerReader:
                 raise NoSuchEntryError(
                     what + f"the ledger is closed and {end_text(end)}",
                     ledger_id=self.ledger_id,
-                    entry_id=last,
+                    entry_id=max(first, last),
                 )
             raise ReadError(
                 what + acknowledged_text(end),
                 ledger_id=self.ledger_id,
-                entry_id=last,
+                entry_id=max(first, last),
                 remedy="Call refresh() for a newer view, or wait for the writer",
             )
         return first, last

@@ -335,8 +335,9 @@ class AddSession:
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
         """Return a future whose result is `entry_id` once the entry is accepted.
 
-        Accepted means confirmed, except with deferred sync. The entry need not have been pushed
-        yet. If the session ends first, the future has the error that ended it.
+        Accepted means confirmed. With deferred sync it means only that an ack quorum has the entry,
+        perhaps not on disk. The entry need not have been pushed yet. If the session ends first, the
+        future has the error that ended it.
         """
         future: asyncio.Future[int] = self._loop.create_future()
         if entry_id <= self.pipeline.accepted:  # also if the session has ended since

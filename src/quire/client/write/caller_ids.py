@@ -55,11 +55,11 @@ class CallerIdWriter(WriteHandle):
             The id of the entry.
 
         Raises:
-            EntryExistsError: The id is used already.
-            UsageError: The id is negative or too large, or too many bytes wait for a missing id
-                (`ClientConfig.max_held_bytes`). Nothing was sent, and the id can be used.
+            EntryExistsError: The id is used already. Nothing was sent.
+            UsageError: The id or the payload is not valid, or too many bytes wait for a missing id
+                (`ClientConfig.max_held_bytes`). Nothing was sent, and the id stays free.
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent, and the
-                id can be used.
+                id stays free.
             QuireError: The writer has failed. See `LedgerWriter.append`.
         """
         session = self._session
@@ -71,14 +71,15 @@ class CallerIdWriter(WriteHandle):
     def submit_at(self, entry_id: int, payload: Buffer) -> None:
         """Hand over one entry under an id, without waiting until it is acknowledged.
 
-        Nothing is durable on return: `wait` reports when it is.
+        Nothing is durable on return: `wait` reports when it is. This call does not limit the
+        unacknowledged bytes. Await `room()` from time to time to do so.
 
         Args:
             entry_id: The id of the entry, which no other entry of the ledger may have.
             payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
 
         Raises:
-            UsageError: As for `append_at`. Nothing was sent.
+            UsageError: As for `append_at`, EntryExistsError included. Nothing was sent.
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
             QuireError: The writer has failed or is closed. Nothing was sent.
         """

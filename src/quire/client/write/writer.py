@@ -209,11 +209,13 @@ class WriteHandle:
     # -- waiting ------------------------------------------------------------------------------
 
     async def room(self) -> None:
-        """Wait while `ClientConfig.max_unacked_bytes` wait for the slowest bookie of the ensemble.
+        """Wait until the writer may take further entries without using too much memory.
 
-        While too few bookies can be reached, the bytes that wait for an ack quorum count instead.
-        With deferred sync, wait also while `ClientConfig.max_unforced_bytes` are not durable; the
-        writer forces them meanwhile. Cancelling this call is safe.
+        The call waits while the slowest bookie of the ensemble has not acknowledged
+        `ClientConfig.max_unacked_bytes`. While too few bookies can be reached, the bytes that have
+        no ack quorum count instead. With deferred sync, the call also waits while
+        `ClientConfig.max_unforced_bytes` are not durable; the writer forces them meanwhile.
+        Cancelling this call is safe.
 
         Raises:
             QuireError: The writer has failed. See `LedgerWriter.append`.
@@ -233,7 +235,7 @@ class WriteHandle:
             The same entry id.
 
         Raises:
-            UsageError: The entry has not been handed over yet.
+            UsageError: The entry has not been handed over yet, or the id is not a whole number.
             QuireError: The writer failed before the entry was acknowledged. See
                 `LedgerWriter.append`.
         """
@@ -296,11 +298,12 @@ class WriteHandle:
             LedgerRecreatedError: The ledger was deleted, and another ledger has its id. That other
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
+            NoSuchLedgerError: The ledger was deleted, and its entries with it.
             LedgerClosedError: Another client closed the ledger at another entry.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed, and all entries are durable.
-            QuireError: An outstanding append failed. The ledger then stays open until it is
-                recovered.
+            QuireError: The writer has failed (see `LedgerWriter.append`). The ledger then stays
+                open until it is recovered.
         """
         if self._closing is not None:
             return await asyncio.shield(self._closing)
@@ -557,9 +560,11 @@ class LedgerWriter(WriteHandle):
             LedgerRecreatedError: The ledger was deleted, and its id was used again. Its entries are
                 gone.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            UnauthorizedError: A bookie does not accept this client. Outcome unknown.
             ClientClosedError: The client was closed. Outcome unknown.
             MetadataError: The metadata store failed during an ensemble change. Outcome unknown.
-            WriteError: The writer failed for another reason. Outcome unknown.
+            WriteError: The writer failed for another reason, for example AddQuorumTimeoutError.
+                Outcome unknown.
         """
         session = self._session
         if session.full:
@@ -605,8 +610,8 @@ class LedgerWriter(WriteHandle):
     async def append_many(self, payloads: Sequence[Buffer]) -> int:
         """Append consecutive entries and wait until all are acknowledged.
 
-        On return they are durable on an ack quorum, unless the ledger has deferred sync. Cancelling
-        the call does not take entries back.
+        On return they are durable on an ack quorum, unless the ledger has deferred sync. If the
+        call is cancelled, any number of the entries, from the first on, may be in the ledger.
 
         Args:
             payloads: The bytes of each entry.
@@ -616,8 +621,8 @@ class LedgerWriter(WriteHandle):
 
         Raises:
             QuireError: The errors of `append`. After EntryTooLargeError or UsageError no entry was
-                sent. After any other error all, none or only the first of the entries may be in the
-                ledger, without a gap.
+                sent. After any other error, any number of the entries, from the first on, may be in
+                the ledger.
         """
         payloads = payload_list(payloads)
         any_payload = bool(payloads)  # the caller may change the list while this call waits

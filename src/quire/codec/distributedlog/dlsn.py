@@ -55,6 +55,12 @@ class DLSN(NamedTuple):
     def from_bytes(cls, data: Buffer) -> DLSN:
         """Decode a position of either version.
 
+        Args:
+            data: The bytes of the position.
+
+        Returns:
+            The position.
+
         Raises:
             LaterStreamFormatError: A later version wrote the position.
             StreamFormatError: The bytes are not exactly one of the two forms.
@@ -85,6 +91,12 @@ class DLSN(NamedTuple):
     def from_text(cls, text: str) -> DLSN:
         """Decode the Base64 of a position of either version, as nodes of subscriptions store it.
 
+        Args:
+            text: The Base64.
+
+        Returns:
+            The position.
+
         Raises:
             LaterStreamFormatError: A later version wrote the position.
             StreamFormatError: The text is not the standard Base64 of a position.
@@ -109,7 +121,13 @@ class DLSN(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> DLSN:
-        """Return the position that a person wrote, as `5:12:3` or in the stored form.
+        """Return the position that a person wrote.
+
+        Args:
+            text: The position as `5:12:3`, or in the form that `to_text` returns.
+
+        Returns:
+            The position.
 
         Raises:
             UsageError: The text is not a position. This error is a ValueError as well.
@@ -131,7 +149,7 @@ class DLSN(NamedTuple):
         return cls(lssn, entry_id, slot_id)
 
     def next_slot(self) -> DLSN:
-        """Return the lowest position after this one."""
+        """Return the lowest position after this one, at which a reader continues after a record."""
         return DLSN(self.lssn, self.entry_id, self.slot_id + 1)
 
     def next_segment(self) -> DLSN:

@@ -52,7 +52,13 @@ def may_lead_to_stream(part: str) -> bool:
 
 
 def stream_name(name: str) -> str:
-    """Return the name of a stream without a leading slash.
+    """Check the name of a stream, and return it without a leading slash.
+
+    Args:
+        name: The name, such as "orders" or "orders/eu".
+
+    Returns:
+        The name.
 
     Raises:
         UsageError: The name is invalid. The message contains the reason.
@@ -93,55 +99,64 @@ def _objection(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class StreamPaths:
-    """The paths of the nodes of a stream.
-
-    `name` must have the form that `stream_name` returns.
-    """
+    """The paths of the nodes of a stream in the metadata store. Most programs do not need them."""
 
     namespace: str
     """The absolute path of the namespace, without a final slash."""
     name: str
+    """The name of the stream, in the form that `stream_name` returns."""
 
     @property
     def stream(self) -> str:
+        """The node with the name of the stream."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def root(self) -> str:
+        """The parent of all other nodes of the stream."""
         return f"{self.namespace}/{self.name}/{PARTITION}"
 
     @property
     def max_txid(self) -> str:
+        """The node with the highest last txid of the completed segments."""
         return f"{self.root}/maxtxid"
 
     @property
     def version(self) -> str:
+        """The node with the version of the stream's layout."""
         return f"{self.root}/version"
 
     @property
     def lock(self) -> str:
+        """The parent of the members of the write lock."""
         return f"{self.root}/lock"
 
     @property
     def read_lock(self) -> str:
+        """The parent of the members of the lock of Java's readers."""
         return f"{self.root}/readLock"
 
     @property
     def segments(self) -> str:
+        """The parent of the nodes of the segments, which a stream has if it exists."""
         return f"{self.root}/ledgers"
 
     @property
     def allocation(self) -> str:
+        """The node with the ledger that was created ahead of its use."""
         return f"{self.root}/allocation"
 
     @property
     def subscribers(self) -> str:
+        """The parent of the nodes of the subscriptions."""
         return f"{self.root}/subscribers"
 
     def segment(self, name: str) -> str:
+        """Return the path of the node of a segment. `name` is the name of that node."""
         return f"{self.segments}/{name}"
 
     def subscriber(self, subscriber_id: str) -> str:
+        """Return the path of the node of the subscription with this name."""
         return f"{self.subscribers}/{subscriber_id}"
 
     def holds_lock_members(self, node: str) -> bool:

@@ -49,6 +49,7 @@ def member_count(data: bytes, start: int, end: int) -> int:
     """Return the number of members in the header of the set in `data[start:end]`.
 
     Raises:
+        LaterStreamFormatError: A later version wrote the set.
         StreamFormatError: The header is damaged.
     """
     return _head(data, start, end)[1]
@@ -60,6 +61,7 @@ def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Member
     A compressed body may expand to at most `limit_bytes`.
 
     Raises:
+        LaterStreamFormatError: A later version wrote the set.
         StreamFormatError: The set is damaged, or has fewer or more bytes than its members.
     """
     word, count, size, stored = _head(data, start, end)

@@ -95,10 +95,13 @@ class Truncation(enum.IntEnum):
     """How much of a segment was truncated."""
 
     ACTIVE = 0
+    """No record was truncated."""
     PARTIAL = 1
     """The records before `min_active_dlsn` are gone."""
     TRUNCATED = 2
+    """All records are gone."""
     UNKNOWN = 3
+    """A value that DistributedLog reserves. Nothing writes it."""
 
 
 def _fields(layout: int, in_progress: bool) -> list[str]:
@@ -114,11 +117,15 @@ class StreamSegment:
     """
 
     lssn: int
+    """The number of the segment, which ascends along the stream."""
     ledger_id: int
+    """The id of the ledger that holds the records."""
     first_txid: int
     """The txid with which the segment was opened. It may differ from that of the first record."""
     layout: int = CURRENT_LAYOUT
+    """The version of the stored form."""
     in_progress: bool = True
+    """Whether the segment can still get records. Otherwise it is completed."""
     last_txid: int = INVALID_TXID
     """The txid of the last user record, which may not be the highest one."""
     completion_time_ms: int = 0
@@ -130,11 +137,15 @@ class StreamSegment:
     """The entry of the last record, whose slot is `last_slot_id`. Entries of control records may
     follow it."""
     last_slot_id: int = -1
+    """The slot of the last record."""
     min_active_entry_id: int = 0
+    """The entry of `min_active_dlsn`."""
     min_active_slot_id: int = 0
+    """The slot of `min_active_dlsn`."""
     start_sequence_id: int = UNASSIGNED_SEQUENCE_ID
     """The stored sequence id of the first record. See `first_sequence_id`."""
     region_id: int = 0
+    """A number that Java's DistributedLog may store. Quire keeps it and does not use it."""
     status: int = 0
     """The eight bits of the status. See `truncation` and `lost`."""
 
@@ -156,7 +167,14 @@ class StreamSegment:
 
     @classmethod
     def from_bytes(cls, data: bytes, oldest: int = OLDEST_LAYOUT) -> StreamSegment:
-        """Decode the data of a node. Layouts older than `oldest` are refused.
+        """Decode the data of a node.
+
+        Args:
+            data: The data of the node.
+            oldest: The oldest layout to accept.
+
+        Returns:
+            The segment.
 
         Raises:
             LaterMetadataError: A later version of Quire or of DistributedLog wrote the data.
@@ -301,6 +319,7 @@ class StreamSegment:
     # -- changes ----------------------------------------------------------------------------
 
     def with_start_sequence_id(self, start_sequence_id: int) -> StreamSegment:
+        """Return the same segment with another stored sequence id of its first record."""
         return replace(self, start_sequence_id=start_sequence_id)
 
     def completed(
@@ -314,6 +333,17 @@ class StreamSegment:
         start_sequence_id: int,
     ) -> StreamSegment:
         """Return the completed segment, to which nothing more is written.
+
+        Args:
+            last_txid: The txid of the last record.
+            record_count: The number of records.
+            last_entry_id: The entry of the last record.
+            last_slot_id: The slot of the last record.
+            completion_time_ms: The time of completion, in milliseconds since 1970.
+            start_sequence_id: The sequence id of the first record.
+
+        Returns:
+            The changed segment.
 
         Raises:
             UsageError: The segment is already completed, or cannot have as many records.
@@ -353,6 +383,15 @@ class StreamSegment:
         Its number, and the sequence ids of the most records that it can have, are never assigned
         again.
 
+        Args:
+            last_txid: A txid that is not less than that of any record.
+            record_count: The largest number of records that the segment can have.
+            completion_time_ms: The time of completion, in milliseconds since 1970.
+            start_sequence_id: The sequence id of the first record.
+
+        Returns:
+            The changed segment.
+
         Raises:
             UsageError: The segment is already completed, or cannot have as many records.
         """
@@ -371,6 +410,9 @@ class StreamSegment:
 
         As in Java, the position of an earlier partial truncation is kept.
 
+        Returns:
+            The changed segment.
+
         Raises:
             UsageError: The segment is in progress, or its layout is too old.
         """
@@ -382,6 +424,12 @@ class StreamSegment:
 
         Records that are truncated already remain so: an earlier position than the present one
         changes nothing.
+
+        Args:
+            at: The position of the first record that remains.
+
+        Returns:
+            The changed segment.
 
         Raises:
             UsageError: The segment is in progress, the position is in another segment or after the

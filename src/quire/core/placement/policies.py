@@ -66,10 +66,13 @@ class DomainPolicy:
     """
 
     default_location = "/default-rack"
+    """The location that stands for one that is not known."""
     parts: int | None = None
+    """The number of components that a location must have. None accepts what most locations have."""
 
     def __init__(self, config: PlacementConfig) -> None:
         self.config = config
+        """The placement configuration of the client."""
 
     # -- what a subclass defines --------------------------------------------------------------
 

@@ -62,7 +62,9 @@ class Place:
     """The host and the location of a bookie."""
 
     bookie_id: str
+    """The id of the bookie."""
     host: str
+    """The host that the bookie has registered."""
     location: str
     """The network location, or the default location of the policy if it is not known."""
 
@@ -107,7 +109,9 @@ class Wanted:
     members: tuple[str | None, ...]
     """The id of the bookie in each place of the ensemble, or None if the place is to be filled."""
     write_quorum: int
+    """The number of bookies that store each entry."""
     ack_quorum: int
+    """The number of bookies that must have an entry on disk before it is acknowledged."""
     gone: Mapping[int, str] = field(default_factory=dict)
     """The bookies that are to be replaced, by ensemble index. It is empty for a new ensemble."""
     exclude: frozenset[str] = frozenset()
@@ -183,6 +187,7 @@ class Adherence:
     """How well an ensemble satisfies a policy, and why. Its truth value is False at level FAIL."""
 
     level: Level
+    """How well the ensemble satisfies the policy."""
     reason: str = ""
     """The reason for the level as text that names bookies and racks. It may be empty."""
 

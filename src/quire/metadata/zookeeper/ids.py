@@ -54,7 +54,8 @@ class LedgerIdCounter:
         """Return an id that was never generated before.
 
         `again` says that this call repeats one whose response was lost. It makes no difference,
-        because a repeated call generates another id and leaves the first one unused.
+        because a repeated call generates another id and leaves the first one unused. Raises
+        MetadataError if all ids are used up that the cluster's ledger manager can generate.
         """
         manager = self._root.manager
         if not self._only_long:

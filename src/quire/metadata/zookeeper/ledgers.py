@@ -61,9 +61,10 @@ class ZooKeeperLedgers:
         self._ids = LedgerIdCounter(root, tasks)
 
     async def create(self, data: bytes, ctoken: int) -> tuple[int, Versioned[LedgerMetadata]]:
-        """Create a ledger with a new id.
+        """Create a ledger with a new id, and return the id with the stored metadata.
 
-        `ctoken` is the creation token in `data`, or 0 if its format stores none.
+        `ctoken` is the creation token in `data`, or 0 if its format stores none. Raises
+        MetadataError if no unused id was found.
         """
         for _ in range(CREATE_ATTEMPTS_MAX):
             ledger_id = await self._root.do("generate a ledger id", self._ids.next)

@@ -90,7 +90,9 @@ class AutorecoveryStats:
     """Counters of autorecovery since the process began."""
 
     elections_won: int = 0
+    """The number of times that this process became the auditor."""
     sessions_lost: int = 0
+    """The number of times that this process lost its session with the metadata store."""
     store_errors: int = 0
     """The number of times that the metadata store did not answer, or a value in it could not be
     decoded. Each is retried."""
@@ -110,8 +112,11 @@ class AutorecoveryStats:
     ledgers_marked: int = 0
     """The number of ledgers that this auditor marked, for any reason."""
     ledger_checks: int = 0
+    """The number of completed checks of the first and the last entry of every replica."""
     replicas_checks: int = 0
+    """The number of completed checks of the entries that bookies report to have."""
     placement_checks: int = 0
+    """The number of completed checks of the placement of all ledgers."""
     replicas_lagged: int = 0
     """The number of ledgers whose replicas lacked entries in a check, and were complete when the
     check of the ledger was repeated some seconds later."""
@@ -141,5 +146,6 @@ class AutorecoveryStats:
     fragments: int = 0
     """The number of fragments in which a bookie was replaced, for whatever reason."""
     entries_copied: int = 0
+    """The number of entries that were written to bookies."""
     bytes_copied: int = 0
     """The bytes of payload that were written to bookies."""

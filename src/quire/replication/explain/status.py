@@ -38,6 +38,7 @@ class WhyNot:
     """The state of one marked ledger."""
 
     ledger: int
+    """The id of the ledger."""
     replicas: tuple[str, ...]
     """The bookies that are believed to lack entries. This is only a hint."""
     marked_ms: int | None

@@ -95,8 +95,11 @@ class MoveOptions:
     """The options of a job that copies the ledgers of a bookie."""
 
     open_ledgers: OpenLedgers = OpenLedgers.WAIT
+    """The treatment of open ledgers."""
     open_grace_s: float = OPEN_GRACE_S
+    """Seconds that the writer of an open ledger has to replace the bookie, with `WAIT`."""
     parallel: int = PARALLEL
+    """The number of ledgers that are copied at the same time."""
     bytes_per_s: float | None = None
     """The rate at which the whole job writes, in bytes per second, or None for no limit."""
     password: bytes = b""
@@ -125,7 +128,9 @@ class RemainingLedger:
     """A ledger that a job did not handle, and the reason."""
 
     ledger: int
+    """The id of the ledger."""
     why: str
+    """The reason, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,9 @@ class RecoverResult:
     """The result of a job that copies the ledgers of a bookie."""
 
     bookie: str
+    """The id of the bookie whose ledgers were to be copied."""
     dry_run: bool
+    """Whether nothing was to be changed."""
     moves: tuple[LedgerMove, ...]
     """The part of each ledger that the bookie should have, according to the metadata when the job
     began."""
@@ -142,6 +149,7 @@ class RecoverResult:
     fragments: int = 0
     """The number of segments in which this run replaced the bookie."""
     entries: int = 0
+    """The number of entries that were copied."""
     bytes: int = 0
     """The bytes of payload that were copied."""
     recovered: tuple[int, ...] = ()
@@ -153,6 +161,7 @@ class RecoverResult:
     locked: tuple[int, ...] = ()
     """The ledgers that another process is repairing."""
     failed: tuple[RemainingLedger, ...] = ()
+    """The ledgers that could not be copied, with the reasons."""
     unreadable: tuple[RemainingLedger, ...] = ()
     """Some of the ledgers whose metadata cannot be read. They may name the bookie."""
     unreadable_count: int = 0

@@ -75,7 +75,9 @@ class OpenLedgerState:
     """The state of an open ledger. If it is the same a while later, nobody is writing it."""
 
     version: int
+    """The version of the ledger's metadata."""
     last_add_confirmed: int
+    """The last entry that bookies know to be acknowledged."""
     created: int = UNKNOWN_CREATION
     """The number by which the store identifies the creation of the ledger. It differs for a ledger
     that was deleted and created again, which therefore counts as still being written."""
@@ -90,14 +92,19 @@ class LedgerResult:
     """The result of a repair of one ledger."""
 
     ledger: int
+    """The id of the ledger."""
     work: LedgerOutcome
+    """The outcome of the repair."""
     fragments: int = 0
     """The number of segments in which this call replaced members."""
     entries: int = 0
+    """The number of entries that were copied."""
     size_bytes: int = 0
+    """The number of payload bytes that were copied."""
     recovered: bool = False
     """Whether the ledger was fenced and closed for the repair."""
     reason: str = ""
+    """The reason of the outcome FAILED or LOCKED, as text. Otherwise it is empty."""
     seen: OpenLedgerState | None = None
     """The state of the ledger if the outcome is OPEN, or FAILED because its recovery failed or
     could not be tried."""
@@ -108,8 +115,11 @@ class LedgerMove:
     """The entries of a ledger that a bookie should have, and that are to be moved."""
 
     ledger: int
+    """The id of the ledger."""
     fragments: int
+    """The number of segments that name the bookie."""
     entries: int
+    """The number of entries that the bookie should have."""
     bytes: int
     """The size of the entries in bytes, estimated from the ledger's length, or 0 if that is not
     known."""

@@ -46,12 +46,15 @@ class Repaired:
     """The result of a repair of one ledger."""
 
     ledger: int
+    """The id of the ledger."""
     written_back: int = 0
     """The number of entries that were written back to the bookie that lacked them."""
     moved: int = 0
     """The number of segments in which another bookie replaced one that could not be repaired."""
     entries: int = 0
+    """The number of entries that were written, back to a bookie or to another one."""
     size_bytes: int = 0
+    """The payload bytes of these entries."""
     left: list[Finding] = field(default_factory=list)
     """The findings that could not be repaired. `Finding.detail` says why."""
 

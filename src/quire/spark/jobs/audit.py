@@ -126,8 +126,8 @@ def audit(
         ledgers: The ids of the ledgers to audit. By default all ledgers of the cluster are audited.
         streams: A pattern. The ledgers of the streams whose names match it are audited.
         namespace: The namespace of these streams.
-        bytes_per_second_per_bookie: A limit on what is read from a bookie. With `repair` it also
-            limits what each task writes.
+        bytes_per_second_per_bookie: A limit on what is read from a bookie, in bytes per second.
+            With `repair` it also limits what each task writes. The default is no limit.
         repair: Whether to restore damaged and missing replicas from correct ones (see
             `repair_findings`).
         progress: A function that receives the progress.
@@ -138,9 +138,11 @@ def audit(
     Raises:
         UsageError: An argument is not valid.
         NoSuchLedgerError: One of `ledgers` does not exist.
+        NoSuchNamespaceError: The namespace does not exist, and `streams` is given.
         NoSuchStreamError: No stream matches `streams`.
-        JobError: Spark failed.
+        JobError: There are more than 1,000,000 findings.
         MetadataUnavailableError: The metadata store does not answer.
+        Exception: An error of Spark, which contains the error of a task.
     """
     if ledgers is not None and streams is not None:
         raise UsageError(
@@ -148,7 +150,8 @@ def audit(
         )
     if bytes_per_second_per_bookie is not None and bytes_per_second_per_bookie <= 0:
         raise UsageError(
-            "bytes_per_second_per_bookie must be more than 0, or the audit would wait forever"
+            "bytes_per_second_per_bookie must be more than 0, or the audit would wait forever, but "
+            f"it is {bytes_per_second_per_bookie:g}"
         )
     rate = bytes_per_second_per_bookie
     wanted, unread_streams = _wanted(cluster, ledgers, streams, namespace)
@@ -158,7 +161,8 @@ def audit(
     missing = set(wanted) - record.ledgers.keys() - unread.keys()
     if ledgers is not None and missing:
         raise NoSuchLedgerError(
-            f"ledger {min(missing)} does not exist, so nothing was repaired",
+            f"ledger {min(missing)} does not exist: it was never created, or it was deleted. "
+            "Nothing was repaired",
             remedy="Correct the list of ledgers",
         )
     unreadable = [*unread_streams, *(f"ledger {one}: {why}" for one, why in sorted(unread.items()))]

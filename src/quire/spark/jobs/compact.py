@@ -66,6 +66,9 @@ class RecordKey:
     """The definition of a record's key, and of the records that remove a key (tombstones).
 
     The key is one of `field`, `prefix`, `sql` and `own`.
+
+    Raises:
+        UsageError: Not exactly one of them is given, or both tombstone options are.
     """
 
     field: str | None = None
@@ -284,8 +287,10 @@ def compact(
         What was read and written.
 
     Raises:
-        UsageError: The target belongs to something else, or was made with another key or another
-            definition of tombstones.
+        UsageError: Not exactly one of `to` and `to_stream` is given. Or the target belongs to
+            something else, or was made with another key or another definition of tombstones.
+        NoSuchNamespaceError: The namespace does not exist.
+        NoSuchStreamError: The stream or the target stream does not exist.
         StreamGapError: Records after the last run were truncated before they were read, or another
             stream has the name. A first run, and one with `full`, begins at the oldest record that
             is left, without this error.

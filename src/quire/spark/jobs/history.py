@@ -130,6 +130,8 @@ def history(
     Raises:
         StreamGapError: Records exist neither in the files nor on the bookies.
         HistoryDamagedError: A file is missing or was changed.
+        HistoryError: The directory cannot be read.
+        NoSuchStreamError: A stream does not exist.
         UsageError: An argument is not valid, or the directory holds the history of another stream.
     """
     known = (*ALL_COLUMNS, DATE)

@@ -90,7 +90,11 @@ JSON_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class IngestTarget:
-    """The streams to write, and how rows become their records."""
+    """The streams to write, and how rows become their records.
+
+    Raises:
+        UsageError: Neither `stream` nor `stream_column` is given, or both are.
+    """
 
     stream: str | None = None
     """The name of the stream."""
@@ -112,7 +116,8 @@ class IngestTarget:
     order_by: str | None = None
     """The column by which rows are sorted."""
     create: bool = False
-    """Whether to create streams that do not exist."""
+    """Whether to create streams that do not exist, and the namespace "/streams" if it does not.
+    Any other namespace must exist."""
     token: str = field(default="", repr=False)
     """The fencing token of the streams."""
 
@@ -238,6 +243,8 @@ def ingest(
 
     Raises:
         UsageError: The target or a column is not valid.
+        NoSuchNamespaceError: The namespace does not exist.
+        MetadataUnavailableError: The metadata store does not answer.
         Exception: An error of Spark, which contains the error of the sink.
     """
     txn_id = txn_id or f"ingest:{uuid.uuid4().hex}"
@@ -681,6 +688,7 @@ def follow(
 
     Raises:
         UsageError: An argument is not valid.
+        NoSuchNamespaceError: The namespace does not exist.
         Exception: The query failed. The error of Spark contains the error of the sink. A run with
             the same checkpoint continues where it ended, and writes nothing twice.
     """

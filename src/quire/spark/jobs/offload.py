@@ -103,7 +103,11 @@ LOCKS = ".quire/offloads"
 
 @dataclass(frozen=True, slots=True)
 class OffloadOptions:
-    """The options of `offload` for each stream."""
+    """The options of `offload` for each stream.
+
+    Raises:
+        UsageError: A value is not valid, or values contradict each other.
+    """
 
     older_than_s: float = 0.0
     """Offload only segments that were closed at least this many seconds ago."""
@@ -128,14 +132,14 @@ class OffloadOptions:
     catalog: Mapping[str, str] = field(default_factory=dict)
     """The properties of the Iceberg catalog for pyiceberg."""
     partition_by: str | None = None
-    """ "date" puts the records of each date in UTC into a directory of their own.
+    """The partition of the files: "date" puts the records of each date in UTC into a directory.
 
     Later runs do the same, also without this option. Earlier files stay where they are.
     """
     merge_below: int | None = None
     """Merge neighbouring files that are smaller than this many bytes, or None to merge none."""
     compression: str = "zstd"
-    """The compression of the files."""
+    """The compression of the files: "zstd", "lz4", "snappy", "gzip" or "none"."""
     file_bytes: int = FILE_BYTES
     """The approximate size of a file, in bytes of the ledgers."""
     turn_bytes: int = TURN_BYTES
@@ -163,7 +167,8 @@ class OffloadOptions:
         if min(sizes) < 1 or (self.larger_than or 0) < 0:
             raise UsageError(
                 "the offload options file_bytes, turn_bytes and merge_below must be at least 1, "
-                "and larger_than must not be negative"
+                "and larger_than must not be negative, but they are "
+                f"{self.file_bytes}, {self.turn_bytes}, {self.merge_below} and {self.larger_than}"
             )
         if self.merge_below is not None and self.format != "parquet":
             raise UsageError(
@@ -171,7 +176,10 @@ class OffloadOptions:
                 remedy="Compact the table by its own means, such as OPTIMIZE or rewrite_data_files",
             )
         if min(self.older_than_s, self.wait_s) < 0:
-            raise UsageError("the offload options older_than_s and wait_s must not be negative")
+            raise UsageError(
+                "the offload options older_than_s and wait_s must not be negative, but they are "
+                f"{self.older_than_s:g} and {self.wait_s:g}"
+            )
         if self.format != "iceberg" and (self.table or self.catalog):
             raise UsageError(
                 f"the offload options table and catalog are those of an Iceberg table, but the "
@@ -216,11 +224,13 @@ def offload(
 
     Raises:
         UsageError: An argument is not valid, or the directory holds the history of another stream.
-        NoSuchStreamError: No stream has one of the names, or matches a pattern.
+        NoSuchNamespaceError: The namespace does not exist.
+        NoSuchStreamError: A stream that was named does not exist, or no stream matches a pattern.
         StreamGapError: Records of the stream no longer exist.
         StreamLockedError: Another job offloads the stream.
         HistoryError: The directory cannot be used, or another job has begun.
         HistoryDamagedError: A file is missing or was changed.
+        JobError: Spark failed.
         MetadataUnavailableError: The metadata store does not answer.
     """
     wanted = OffloadOptions(**options)

@@ -90,7 +90,8 @@ def recover(
             way.
         open_grace_s: Seconds to wait for the writers of open ledgers.
         fence_open: Whether to fence open ledgers after that time. Otherwise they are left.
-        bytes_per_second: A limit on what each task writes.
+        bytes_per_second: A limit on what each task writes, in bytes per second. The default is no
+            limit.
         progress: A function that receives the progress.
         wait: The function that waits, for tests.
 
@@ -98,9 +99,10 @@ def recover(
         What was replaced and what is left.
 
     Raises:
-        UsageError: The bookie is unknown, or it is alive.
-        JobError: Spark failed.
+        UsageError: The cluster does not know the bookie, or it is running and `even_if_alive` is
+            not set.
         MetadataUnavailableError: The metadata store does not answer.
+        Exception: An error of Spark, which contains the error of a task.
     """
     with cluster.client() as client:
         call(check_bookie(client.aio, bookie, even_if_alive))

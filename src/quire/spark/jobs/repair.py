@@ -68,15 +68,15 @@ def repair_findings(
         spark: The session that runs the tasks.
         cluster: The cluster.
         found: The findings.
-        bytes_per_second: A limit on what each task writes.
+        bytes_per_second: A limit on what each task writes, in bytes per second. The default is no
+            limit.
         progress: A function that receives the progress.
 
     Returns:
         What was repaired and what is left.
 
     Raises:
-        JobError: Spark failed.
-        MetadataUnavailableError: The metadata store does not answer.
+        Exception: An error of Spark, which contains the error of a task.
     """
     by_ledger: dict[int, list[Finding]] = {}
     for one in found:

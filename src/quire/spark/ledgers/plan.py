@@ -66,7 +66,7 @@ def plan(
 
     A task has at most about `partition_bytes`, and never more than `partition_entries`. The entries
     of a ledger count as equally large, and an entry is not cut. There are at least `min_partitions`
-    tasks if there are as many entries.
+    tasks if there are as many entries. Raises UsageError if there would be more than `TASKS_MAX`.
     """
     whole = list(extents)
     count = max(min_partitions, _ceil(sum(extent.weight for extent in whole), partition_bytes))

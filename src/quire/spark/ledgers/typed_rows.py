@@ -63,7 +63,10 @@ class RowBuffer:
         self._seen: set[Partition] = set()
 
     def add(self, batch: pa.RecordBatch) -> Iterator[EncodedRows]:
-        """Add a batch of Spark, and yield the rows that are to be written now."""
+        """Add a batch of Spark, and yield the rows that are to be written now.
+
+        Raises UsageError if the task has more than `PARTITIONS_MAX` partitions.
+        """
         columns = [
             _cast(batch.column(place), field.type)
             for place, field in zip(self._places, self._schema)

@@ -603,7 +603,8 @@ async def stream_names(streams: Namespace, options: StreamReadOptions) -> list[s
     """Return the names that the options select.
 
     For a pattern these are the streams that exist now, and for a topic its partitions. Raises
-    NoSuchStreamError if there is no such topic.
+    NoSuchStreamError if there is no such topic, and UsageError if the topic lacks a partition or
+    more than `STREAMS_MAX` streams match the pattern.
     """
     if options.topic is not None:
         topic = await streams.topic(options.topic)

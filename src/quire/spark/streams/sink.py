@@ -406,6 +406,7 @@ class StreamTaskOutput:
         """Append rows to the ledger of a stream.
 
         `envelopes` has one byte for each row, 1 if its value begins with an envelope, or is empty.
+        Raises UsageError if a txid is needed and null, and the errors of earlier calls.
         """
         batch = self._plan.batches[name]
         if batch.settings["txids"] == "time" or txids is None:

@@ -190,7 +190,8 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish the micro-batch, each stream in one step.
 
-        A stream that has the micro-batch already is not changed.
+        A stream that has the micro-batch already is not changed. Raises UsageError, before anything
+        is published, if tasks wrote for another micro-batch.
         """
         for message in written_by(messages):
             for batch in message.batches.values():
@@ -247,7 +248,10 @@ async def plan_of_batch(
 
 
 def query_and_batch() -> tuple[str, int]:
-    """Return the query and the number of the micro-batch to which the running task belongs."""
+    """Return the query and the number of the micro-batch to which the running task belongs.
+
+    Raises UsageError if Spark did not tell the task.
+    """
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY_PROPERTY) if context else None
     number = context.getLocalProperty(BATCH_PROPERTY) if context else None

@@ -32,7 +32,7 @@ that it names, so with this number it deletes nothing."""
 
 
 class Sealer(BackgroundJob):
-    """The job that seals the closed segments of one store."""
+    """The job that seals the closed segments of one store, which means writing their footers."""
 
     def __init__(self, context: JobContext, sealed: Callable[[], None]) -> None:
         """Create a sealer that calls `sealed` after each seal."""

@@ -116,7 +116,8 @@ class Namespace:
     and that are still open.
 
     Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown.
+    a change is then unknown. If the client is closed, every call raises ClientClosedError. If the
+    name of a stream is not valid, every call that takes one raises UsageError.
     """
 
     path: str
@@ -199,7 +200,16 @@ class Namespace:
         return self._values
 
     async def own_settings(self) -> dict[str, Any]:
-        """Return the settings that were given to the namespace itself."""
+        """Return the settings that were given to the namespace itself.
+
+        Cancelling this call is safe.
+
+        Returns:
+            The settings by name. The dictionary is empty if none were given.
+
+        Raises:
+            MetadataError: The stored settings cannot be decoded.
+        """
         return await stored_settings(self.client, f"{self.path}/{SETTINGS_NODE}")
 
     async def configure(self, settings: Mapping[str, Any]) -> None:
@@ -214,6 +224,8 @@ class Namespace:
 
         Raises:
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
+                Nothing was changed.
+            MetadataError: The stored settings cannot be decoded. Nothing was changed.
         """
         above = await inherited_settings(self.client, self.path.rpartition("/")[0])
         await self._tree.make_path(f"{self.path}/{SETTINGS_NODE}")
@@ -224,7 +236,7 @@ class Namespace:
         """Abandon the writers that are open, and release their locks.
 
         Records that were appended and not acknowledged may or may not become part of their streams.
-        Calling this again is safe.
+        Readers continue. Calling this again is safe.
         """
         await self._end(None)
 
@@ -329,7 +341,11 @@ class Namespace:
 
         Returns:
             The names of the streams.
+
+        Raises:
+            UsageError: `prefix` is not text.
         """
+        check_type("prefix", prefix, str)
         return sorted(n for n in await self._streams_in(self.path) if n.startswith(prefix))
 
     async def _streams_in(self, namespace: str) -> list[str]:
@@ -356,11 +372,30 @@ class Namespace:
         return found
 
     async def exists(self, name: str) -> bool:
-        """Return whether a stream with this name exists."""
+        """Return whether a stream with this name exists. Cancelling this call is safe.
+
+        Args:
+            name: The name of the stream.
+
+        Returns:
+            Whether there is such a stream. A topic is no stream, but its partitions are.
+        """
         return await self.metadata(name).exists()
 
     async def stream_settings(self, name: str) -> StreamSettings:
-        """Return all settings of a stream: its own settings and those that it inherits."""
+        """Return all settings of a stream: its own settings and those that it inherits.
+
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the stream, which need not exist.
+
+        Returns:
+            The settings. For a stream that does not exist they are those that it would inherit.
+
+        Raises:
+            MetadataError: Stored settings cannot be decoded.
+        """
         inherited = await self.inherited_stream_settings(name)
         return DEFAULTS.with_values({**inherited, **await self.own_stream_settings(name)})
 
@@ -369,12 +404,34 @@ class Namespace:
 
         If the name has several parts, another namespace may be nearer to the stream than this one,
         such as "/team/orders" to the stream "orders/eu" of "/team". Its settings come first.
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the stream, which need not exist.
+
+        Returns:
+            The settings by name. Those that have their defaults are not included.
+
+        Raises:
+            MetadataError: Stored settings cannot be decoded.
         """
         above = self.metadata(name).paths.stream.rpartition("/")[0]
         return await inherited_settings(self.client, above)
 
     async def own_stream_settings(self, name: str) -> dict[str, Any]:
-        """Return the settings that were given to the stream itself."""
+        """Return the settings that were given to the stream itself.
+
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the stream, which need not exist.
+
+        Returns:
+            The settings by name. The dictionary is empty if none were given.
+
+        Raises:
+            MetadataError: The stored settings cannot be decoded.
+        """
         root = self.metadata(name).paths.root
         return await stored_settings(self.client, f"{root}/{STREAM_SETTINGS_NODE}")
 
@@ -392,6 +449,8 @@ class Namespace:
         Raises:
             NoSuchStreamError: The stream does not exist, or was replaced by another one meanwhile.
             UsageError: A name is unknown, or a value is not valid together with the inherited ones.
+                Nothing was changed.
+            MetadataError: The stored settings cannot be decoded. Nothing was changed.
         """
         metadata = self.metadata(name)
         node = f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}"
@@ -417,6 +476,8 @@ class Namespace:
     async def segments(self, name: str) -> list[StreamSegment]:
         """Return the segments of a stream, from the oldest to the newest.
 
+        Cancelling this call is safe.
+
         Args:
             name: The name of the stream.
 
@@ -441,7 +502,9 @@ class Namespace:
             name: The name of the stream.
 
         Raises:
-            UsageError: The name is that of a topic or of a partition. Nothing was deleted.
+            UsageError: The name is not valid, or it is that of a topic or of a partition. Nothing
+                was deleted.
+            MetadataError: The metadata of the stream cannot be decoded.
         """
         await self._refuse_partition(name, "deleted", "Delete the topic")
         metadata = self.metadata(name)
@@ -624,7 +687,9 @@ class Namespace:
             StreamExistsError: A topic or a stream has this name, or that of a partition, already.
             NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
-            UsageError: The name, the number or a setting is not valid.
+            UsageError: The name, the number or a setting is not valid, the nodes of the partitions
+                are too many for one transaction, or settings were passed with `adopt`. The error is
+                also raised if `adopt` would leave out the stream of a further partition.
         """
         if adopt:
             if settings:
@@ -654,7 +719,11 @@ class Namespace:
 
         Returns:
             The names of the topics.
+
+        Raises:
+            UsageError: `prefix` is not text.
         """
+        check_type("prefix", prefix, str)
         return [name for name in await self._topics.names() if name.startswith(prefix)]
 
     async def topic(self, name: str) -> Topic:
@@ -713,7 +782,8 @@ class Namespace:
         Args:
             name: The name of the stream.
             create: Whether to create the stream if it does not exist.
-            lock: Seconds to wait for the stream's lock. None opens the stream without the lock.
+            lock: Seconds to wait for the stream's lock. With 0 the call fails at once if another
+                writer holds it. None opens the stream without the lock.
 
         Returns:
             The writer. Use it with `async with`, or close it.
@@ -725,8 +795,13 @@ class Namespace:
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            StreamQuotaError: The stream does not exist, and a limit `streams_max` is reached.
+            StreamDamagedError: The stream uses producers or fencing tokens, and an entry cannot be
+                decoded.
+            MetadataError: The metadata of a segment, or the settings, cannot be decoded.
             UsageError: The stream does not exist, and `create_stream` refuses its name, or the
-                library for the compression of the stream is not installed.
+                library for the compression of the stream is not installed, or `lock` is not a
+                number.
         """
         metadata = self.metadata(name)
         self._check_open(metadata)
@@ -814,11 +889,13 @@ class Namespace:
             name: The name of the stream.
             start: Where to begin: a position, or one of EARLIEST, LATEST, AtTxid, AtTime and
                 AtSequence.
-            end: The position before which to stop. By default the reader stops at the last record
-                that is acknowledged when it gets there.
-            follow: Whether to wait for further records until the stream is ended.
+            end: The position before which to stop. Without it the reader stops after the last
+                record that is acknowledged when it gets there, or with `follow` at the end of the
+                stream.
+            follow: Whether to wait for further records until `end`, or until the stream is ended.
             on_gap: What to do when records are missing: "raise" raises StreamGapError, "deliver"
-                yields a `Gap` among the batches, and "skip" continues after the gap.
+                yields a `Gap` among the `batches`, and "skip" continues after the gap. Iteration by
+                records leaves out the `Gap`.
 
         Returns:
             The reader.
@@ -852,6 +929,9 @@ class Namespace:
 
         Raises:
             NoSuchStreamError: The stream does not exist.
+            ReadError: Too few bookies answer to read an entry of the search.
+            StreamDamagedError: An entry cannot be decoded.
+            MetadataError: The metadata of a segment cannot be decoded.
             UsageError: `start` is not a valid start.
         """
         check_start(start)
@@ -871,12 +951,14 @@ class Namespace:
             The subscription. It holds no resources and need not be closed.
 
         Raises:
-            UsageError: The name of the reader is not valid.
+            UsageError: The name of the stream or of the reader is not valid.
         """
         return Subscription(self.metadata(name), subscriber)
 
     async def subscriptions(self, name: str) -> list[str]:
         """Return the names of the readers that store their positions with the stream, sorted.
+
+        Cancelling this call is safe.
 
         Args:
             name: The name of the stream.
@@ -919,7 +1001,9 @@ class Namespace:
 
         Raises:
             NoSuchStreamError: The stream does not exist, or has another life.
-            UsageError: The segment of the position has an old layout, which cannot store it.
+            UsageError: `before` is not a position, or its segment has an old layout, which cannot
+                store it.
+            MetadataError: The metadata of a segment cannot be decoded.
         """
         metadata = self.metadata(name)
         check_position(before)
@@ -945,6 +1029,7 @@ class Namespace:
 
         Raises:
             NoSuchStreamError: The stream does not exist.
+            MetadataError: The metadata of a segment, or the settings, cannot be decoded.
         """
         metadata = self.metadata(name)
         if dry_run:
@@ -990,8 +1075,7 @@ async def open_namespace(
         The open namespace.
 
     Raises:
-        NoSuchNamespaceError: The namespace does not exist.
-        UsageError: The path or a setting is not valid.
+        QuireError: The errors of `quire.Client.namespace`.
     """
     path = namespace_path(path)
     check_type("a password", password, bytes)

@@ -48,7 +48,7 @@ TIME_MIN_S = 0.001
 """The shortest time in seconds that a setting can have, because whole milliseconds are stored."""
 TIME_MAX_S = 1e300
 """The longest time in seconds that a setting can have. A much longer time is not a finite
-number of milliseconds. The limit is not smaller, because stored settings must stay readable.""" ""
+number of milliseconds. The limit is not smaller, because stored settings must stay readable."""
 
 
 @was_in_milliseconds("roll_interval", "retention")
@@ -57,6 +57,9 @@ class StreamSettings:
     """The settings of a stream.
 
     Where a setting is a limit that can be left out, 0 means that there is no limit.
+
+    Raises:
+        UsageError: A value has the wrong type or is out of range, or values contradict each other.
     """
 
     ensemble_size: int = 3
@@ -66,7 +69,7 @@ class StreamSettings:
     ack_quorum: int = 2
     """The number of bookies that must have fsynced an entry before its records are acknowledged."""
     digest: str = "crc32c"
-    """The digest of new ledgers. Java's readers detect it."""
+    """The digest of new ledgers: "crc32c", "crc32", "hmac" or "dummy". Java's readers detect it."""
     compression: str = "none"
     """The compression of entries: "none" or "lz4"."""
     txids: str = "time"

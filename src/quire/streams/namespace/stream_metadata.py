@@ -419,7 +419,8 @@ class StreamMetadata:
     async def newest_segments(self) -> list[StreamSegment]:
         """Return only the newest segment if all segments are completed, and all segments otherwise.
 
-        This is for callers that add segments often, because a stream may have very many.
+        This is for callers that add segments often, because a stream may have very many. Raises as
+        `segments` does.
         """
         newest = _newest_if_completed(await self._children())
         if newest is not None:

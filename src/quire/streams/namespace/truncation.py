@@ -47,8 +47,9 @@ async def truncate(
     undone. The change is durable on return, but it frees no space: `free` does.
 
     `life` is the path of the expected life (`StreamLife.path`), for a caller that must not truncate
-    another stream of the same name. Raises NoSuchStreamError, and UsageError if the segment of
-    the position has an old layout, which cannot store it.
+    another stream of the same name. Raises NoSuchStreamError, UsageError if the segment of the
+    position has an old layout, which cannot store it, and MetadataUnavailableError if the segments
+    change during each of `ATTEMPTS_MAX` attempts.
     """
 
     async def always(_: Sequence[StreamSegment]) -> DLSN | None:

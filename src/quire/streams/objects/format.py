@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote
 from quire._runtime.units import counted
 from quire.errors import (
     DAMAGED_JSON,
+    ArgumentTypeError,
     LaterMetadataError,
     MetadataError,
     UsageError,
@@ -187,6 +188,11 @@ def check_metadata(name: str, metadata: Mapping[str, str]) -> None:
     Raises:
         UsageError: The metadata is not text, or is too large.
     """
+    if not isinstance(metadata, Mapping):
+        raise ArgumentTypeError(
+            f"object {name!r}: the metadata must be a mapping of text to text, not "
+            f"{type(metadata).__name__}"
+        )
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
             raise UsageError(

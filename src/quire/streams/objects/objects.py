@@ -61,6 +61,8 @@ from quire.errors import (
     ObjectExistsError,
     QuireError,
     UsageError,
+    check_seconds,
+    check_type,
 )
 from quire.metadata.bookies.collection import check_collectable
 from quire.metadata.interface import Versioned
@@ -123,7 +125,8 @@ class Objects(Ready):
     """The objects of one bucket of a cluster. `Client.objects` returns it.
 
     All calls raise MetadataUnavailableError if the metadata store does not answer. Unless a call
-    says otherwise, the outcome of a change is then unknown.
+    says otherwise, the outcome of a change is then unknown. If the client is closed, all calls
+    raise ClientClosedError.
     """
 
     bucket: str
@@ -173,7 +176,8 @@ class Objects(Ready):
                 object that would be replaced, and returns whether to replace it. Readers of the old
                 version may continue for a while (see `ObjectReader`).
             metadata: Text that is stored with the object, by key.
-            chunk_bytes: The size of the chunks in which the object is stored, in bytes.
+            chunk_bytes: The size of the chunks in which the object is stored, in bytes. Each chunk
+                is an entry of the ledger.
             ensemble_size: The number of bookies over which the chunks are spread.
             write_quorum: The number of bookies that store each chunk.
             ack_quorum: The number of bookies that must have fsynced a chunk.
@@ -185,11 +189,15 @@ class Objects(Ready):
         Raises:
             ObjectExistsError: An object has this name, and it was not to be replaced. Nothing was
                 changed. If the object exists when the call begins, nothing is written.
-            UsageError: A name, size or metadata value is not valid.
+            UsageError: An argument is not valid.
             NoSuchLedgerError: A sweep deleted the ledger, because its age limit was shorter than
                 this put. The object was not stored.
+            MetadataError: The head of the object with this name cannot be decoded, and `replace` is
+                not True. Or other clients changed the object during each of 100 attempts. Nothing
+                was changed.
             QuireError: The ledger could not be created or written. See `Client.create_ledger` and
                 `LedgerWriter.append`.
+            Exception: The error that the source, or the function `replace`, raised.
         """
         check_name(name)
         check_chunk_bytes(chunk_bytes)
@@ -331,6 +339,7 @@ class Objects(Ready):
         Raises:
             NoSuchObjectError: There is no object with this name.
             MetadataError: The head of the object cannot be decoded.
+            UsageError: The name is not valid.
         """
         head, _ = await self._head(check_name(name))
         if head is None:
@@ -353,7 +362,8 @@ class Objects(Ready):
         Raises:
             NoSuchObjectError: There is no object with this name.
             ObjectDamagedError: The ledger of the object is gone or does not match the object.
-            MetadataError: The head of the object cannot be decoded.
+            MetadataError: The head of the object, or the metadata of its ledger, cannot be decoded.
+            UsageError: The name is not valid.
         """
         for _ in range(OPEN_ATTEMPTS_MAX):
             info = await self.info(name)
@@ -389,6 +399,7 @@ class Objects(Ready):
         Raises:
             MetadataError: Some objects cannot be decoded. The error names them, and is raised after
                 all other objects were yielded.
+            UsageError: `prefix` or `after` is not text.
         """
         async with aclosing(self.pages(prefix, after=after)) as pages:
             async for page in pages:
@@ -409,7 +420,10 @@ class Objects(Ready):
 
         Raises:
             MetadataError: As for `list`.
+            UsageError: As for `list`.
         """
+        check_type("prefix", prefix, str)
+        check_type("after", after, str)
         skipped: builtins.list[Skipped] = []
         async with aclosing(self._listed(prefix, after)) as listed:
             async for found in listed:
@@ -476,6 +490,12 @@ class Objects(Ready):
 
         Returns:
             Whether the object existed.
+
+        Raises:
+            MetadataError: The head of the object cannot be decoded, or other clients changed the
+                object during each of 100 attempts. The object was not deleted. `put` with
+                `replace=True` replaces a damaged head.
+            UsageError: The name is not valid.
         """
         gone = (await self._head(check_name(name)))[0]
         if gone is None:
@@ -499,7 +519,12 @@ class Objects(Ready):
 
         Yields:
             The orphans.
+
+        Raises:
+            MetadataError: The list of ledgers could not be read completely.
+            UsageError: An argument is not valid.
         """
+        check_seconds("older_than_s", older_than_s)
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         skipped: builtins.list[Skipped] = []
         ledger_ids = pages(self._client.list_ledgers(first), LEDGERS_LOOKED_AT)
@@ -525,9 +550,12 @@ class Objects(Ready):
             The ids of the ledgers that were deleted.
 
         Raises:
-            CollectionOffError: The metadata store forbids deletions.
-            MetadataWentBackError: The metadata store holds an older state than before, so nothing
-                may be deleted.
+            CollectionOffError: Garbage collection is switched off. Nothing was deleted.
+            MetadataWentBackError: The metadata store is in an older state than before. Nothing was
+                deleted.
+            MetadataError: The list of ledgers could not be read completely. Orphans that were found
+                before are deleted.
+            UsageError: An argument is not valid.
         """
         await check_collectable(self._store)
         deleted = []

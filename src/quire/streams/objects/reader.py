@@ -68,8 +68,10 @@ class ObjectReader:
             UsageError: The range is not valid, or the reader is closed.
             ObjectDamagedError: The SHA-256 differs, or a chunk has the wrong size.
             NoSuchObjectError: This version was deleted or replaced.
-            ReadError: No replica of a chunk could be read. It is unknown whether the chunk exists.
-            DigestError: All replicas of a chunk are damaged.
+            ReadError: A chunk could not be read from any replica.
+            DigestError: At least one replica of a chunk is damaged, and the others are damaged or
+                deny the chunk.
+            ClientClosedError: The client is closed.
         """
         info = self.info
         check_type("first_byte", first_byte, int)
@@ -96,6 +98,8 @@ class ObjectReader:
 
     async def read_all(self, first_byte: int = 0, size: int | None = None) -> bytes:
         """Return a range of the object's bytes. The whole range is held in memory.
+
+        Cancelling this call is safe.
 
         Args:
             first_byte: The offset of the first byte.

@@ -172,13 +172,17 @@ async def read_published(metadata: StreamMetadata, key: BatchKey) -> Published:
     """Read the node of the key's writer.
 
     A caller without a claim may read an old value, because another process may have published a
-    moment ago. Such a caller calls `Tree.sync` first.
+    moment ago. Such a caller calls `Tree.sync` first. Raises MetadataError if the node cannot be
+    decoded.
     """
     return await _read(metadata, node_path(metadata, key))
 
 
 async def check_moved(metadata: StreamMetadata, key: BatchKey) -> None:
-    """Raise UsageError if the key's query has published under the name of another writer."""
+    """Raise UsageError if the key's query has published under the name of another writer.
+
+    Raises MetadataError if the node of a writer cannot be decoded.
+    """
     directory = f"{metadata.paths.root}/{WRITERS}"
     try:
         names = await metadata.tree.children(directory)

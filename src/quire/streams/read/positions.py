@@ -16,7 +16,7 @@ from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.limits import MAX_TXID, StreamFormatError
 from quire.codec.distributedlog.record import Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
-from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError
+from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError, check_type
 from quire.streams.read.records import control_items, lacks_end, read_entries
 
 TIME_MAX_MS = 253_402_300_799_999
@@ -127,7 +127,8 @@ async def find(
 
     A position that no longer exists, or does not exist yet, is returned unchanged: reading reports
     it. If the record may have been in a segment whose ledger is gone, the beginning of that segment
-    is returned, so that reading reports the gap. The same holds for the end of a ledger.
+    is returned, so that reading reports the gap. If it may have been in the lost end of a ledger,
+    the position after the last entry that is left is returned, for the same reason.
 
     Args:
         client: The client of the cluster.
@@ -221,12 +222,18 @@ def check_start(start: Start) -> None:
 
     Raises:
         UsageError: `start` is an unknown text.
-        ArgumentTypeError: `start` has the wrong type.
+        ArgumentTypeError: `start`, or the number in it, has the wrong type.
     """
     if isinstance(start, str):
         if start not in (EARLIEST, LATEST):
             raise UsageError(f"a reader of a stream cannot begin at {start!r}", remedy=_STARTS)
-    elif not isinstance(start, DLSN | AtTxid | AtTime | AtSequence):
+    elif isinstance(start, AtTxid):
+        check_type("the txid of a start", start.txid, int)
+    elif isinstance(start, AtTime):
+        check_type("the time of a start", start.time_ms, int)
+    elif isinstance(start, AtSequence):
+        check_type("the sequence id of a start", start.sequence, int)
+    elif not isinstance(start, DLSN):
         raise ArgumentTypeError(
             f"a reader of a stream cannot begin at a value of type {type(start).__name__}",
             remedy=_STARTS,

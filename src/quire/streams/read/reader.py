@@ -53,9 +53,9 @@ class StreamReader:
     """A reader of one stream, from a position on. `Namespace.open_reader` opens it.
 
     Iterate over the reader (`async for record in reader`), or over `batches()`, which is much
-    cheaper. Every record is acknowledged, and each one is delivered once and in order. Without
-    `follow` the reader stops after the records that were acknowledged when it got there. With
-    `follow` it continues until the stream is ended.
+    cheaper. Every record is acknowledged, and each one is delivered once and in order. The reader
+    stops at its `end`, if it was opened with one. Otherwise it stops after the records that were
+    acknowledged when it got there, or with `follow` when the stream is ended.
 
     Cancelling a read is safe: what was not delivered is delivered the next time. Reading raises:
 
@@ -63,8 +63,11 @@ class StreamReader:
       with `on_gap="skip"` the gap is ignored.
     - NoSuchStreamError if the stream does not exist, or if another stream got its name after the
       first read.
-    - StreamDamagedError if the metadata or an entry cannot be decoded.
-    - The errors of reading ledgers, if too few bookies answer.
+    - StreamDamagedError or MetadataError if an entry or the metadata cannot be decoded, and
+      LaterStreamError if a later version wrote it.
+    - ReadError or RecoveryError if too few bookies answer, and MetadataUnavailableError if the
+      metadata store does not.
+    - UsageError if the reader is closed, and ClientClosedError if the client is.
     """
 
     name: str
@@ -159,8 +162,9 @@ class StreamReader:
         Raises:
             StreamGapError: Records are missing, and `on_gap` is "raise".
             NoSuchStreamError: The stream does not exist, or another stream has its name.
-            StreamDamagedError: The metadata or an entry cannot be decoded.
+            StreamDamagedError: An entry cannot be decoded.
             UsageError: The reader is closed.
+            QuireError: Another error of `StreamReader`.
         """
         self._check_open()
         async with self._listed() as listed:

@@ -77,6 +77,7 @@ class Subscription(Ready):
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
             StreamDamagedError: The stored position cannot be decoded.
+            LaterStreamError: A later version stored the position.
             MetadataUnavailableError: The metadata store does not answer.
         """
         await self._check_life()
@@ -102,7 +103,9 @@ class Subscription(Ready):
 
         Raises:
             NoSuchStreamError: The stream does not exist, or another stream has its name.
+            UsageError: `position` is not a DLSN.
             StreamDamagedError: The stored position cannot be decoded. It was not changed.
+            LaterStreamError: A later version stored the position. It was not changed.
             MetadataError: Other processes moved the subscription during each of many attempts.
                 It was not changed. Try again.
             MetadataUnavailableError: The metadata store does not answer. Outcome unknown.

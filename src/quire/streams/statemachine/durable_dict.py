@@ -202,7 +202,8 @@ class DurableDict(Mapping[str, Any]):
 
         Args:
             key: The key.
-            value: A value that JSON can represent.
+            value: A value that JSON can represent. It is read back as JSON: a tuple becomes a list,
+                and the keys of a dictionary become text.
 
         Raises:
             ArgumentTypeError: The key is not text, or JSON cannot represent the value. Nothing was
@@ -285,7 +286,7 @@ class DurableDict(Mapping[str, Any]):
     async def close(self) -> None:
         """Wait for the changes in progress, and close the dictionary.
 
-        Calling this again is safe.
+        Calling this again is safe. If the call is cancelled, the dictionary is closed all the same.
 
         Raises:
             QuireError: The leader has failed. See `Leader.close`.
@@ -322,6 +323,7 @@ async def open_dict(
     Raises:
         UsageError: The stream holds records that are not changes of a dictionary, or the snapshot
             is not that of a dictionary.
+        QuireError: The errors of `lead`.
     """
     machine = Dictionary()
     leader = await lead(

@@ -242,17 +242,23 @@ class _Replica(Generic[ResultT]):
                     self._position = record.position.next_slot()
                 yield
 
-    def _raise_if_lost(self, gap: StreamGapError) -> None:
-        """Raise StreamDamagedError if the snapshot that has the missing commands is lost."""
+    def _missing(self, gap: StreamGapError) -> StreamDamagedError:
+        """Return the error for commands that neither the stream nor a usable snapshot contains."""
+        missing = f"commands are missing ({gap.args[0]})"
         if self._lost_snapshot is not None:
-            raise StreamDamagedError(
-                f"state machine {self.name} cannot be restored: commands are missing "
-                f"({gap.args[0]}), and the snapshot that contains them is lost "
-                f"({self._lost_snapshot.args[0]})",
+            return StreamDamagedError(
+                f"state machine {self.name} cannot be restored: {missing}, and the snapshot that "
+                f"contains them is lost ({self._lost_snapshot.args[0]})",
                 remedy="If another replica has applied these commands, let it lead and "
                 "store a snapshot. Otherwise restore the stream or the snapshot "
                 "from a copy",
-            ) from gap
+            )
+        return StreamDamagedError(
+            f"state machine {self.name} cannot be restored: {missing}, and no snapshot contains "
+            "them",
+            remedy="If another replica has applied these commands, let it lead and store a "
+            "snapshot. Otherwise restore the stream from a copy",
+        )
 
     def _apply(self, command: bytes) -> None:
         if command != NOTHING:
@@ -311,7 +317,7 @@ class Leader(_Replica[ResultT]):
         except BaseException as error:
             self._writer.abandon()
             if isinstance(error, StreamGapError):
-                self._raise_if_lost(error)
+                raise self._missing(error) from error
             raise
         self._tasks.start(self._run())
 
@@ -341,11 +347,11 @@ class Leader(_Replica[ResultT]):
             The value that the machine's `apply` returned.
 
         Raises:
-            UsageError: The command is empty. Nothing was done.
+            UsageError: The command is empty or not a buffer. Nothing was done.
             StreamFencedError: Another leader took over. The outcome is unknown: the next leader may
                 or may not apply the command.
             QuireError: The command could not be appended. See `StreamWriter.append`.
-            Exception: The error that the machine's `apply` raised.
+            Exception: The error that the machine's `apply` raised. The command stays in the log.
         """
         command = payload_bytes(command, "a command")
         if command == NOTHING:
@@ -372,8 +378,11 @@ class Leader(_Replica[ResultT]):
 
         Raises:
             StreamFencedError: Another leader took over, or has taken a newer snapshot.
-            QuireError: The snapshot could not be stored (see `Objects.put`), or it was stored and
-                the commands before it could not be truncated.
+            UsageError: The machine's `snapshot` did not return a buffer.
+            QuireError: This leader has ended (see `execute`), or the snapshot could not be stored
+                (see `Objects.put`), or it was stored and the commands before it could not be
+                truncated.
+            Exception: The error that the machine's `snapshot` raised.
         """
         async with self._busy:
             await self.confirm()
@@ -412,7 +421,9 @@ class Leader(_Replica[ResultT]):
     async def close(self) -> None:
         """Wait for the commands in progress, and complete the stream's segment.
 
-        Calling this again is safe.
+        Calling this again is safe. If the call is cancelled, the leader is closed all the same.
+        Calls of `execute` that still wait then raise StreamClosedError, and their outcome is
+        unknown.
 
         Raises:
             QuireError: The error that ended the leader, if there was one.
@@ -563,14 +574,8 @@ class Follower(_Replica[ResultT]):
         before = self._position
         try:
             await self._restore()
-            self._raise_if_lost(gap)
-            if self._position <= before:
-                raise StreamDamagedError(
-                    f"the next commands of state machine {self.name} no longer exist in its "
-                    "stream, and no newer snapshot is stored",
-                    remedy="If another replica has applied them, let it lead and store a snapshot. "
-                    "Otherwise restore the stream from a copy",
-                )
+            if self._lost_snapshot is not None or self._position <= before:
+                raise self._missing(gap) from gap
         except QuireError as error:
             self.failure = error
         except Exception as error:  # noqa: BLE001 - the machine's `restore` may raise anything
@@ -611,7 +616,7 @@ class Follower(_Replica[ResultT]):
         return self.failure or self._ended
 
     async def close(self) -> None:
-        """Stop following. Calls that wait raise StreamClosedError."""
+        """Stop following. Calls that wait raise StreamClosedError. Calling this again is safe."""
         await self._close()
 
     async def _end(self, error: QuireError) -> None:
@@ -676,6 +681,8 @@ async def follow(
 ) -> Follower[ResultT]:
     """Keep a machine up to date with the commands of the leaders. See `quire.Client.state_machine`.
 
+    On return `machine` has the newest snapshot. Later commands are applied in the background.
+
     Args:
         streams: The namespace that holds the machine's stream.
         name: The name of the stream.
@@ -686,6 +693,7 @@ async def follow(
 
     Raises:
         NoSuchStreamError: The stream does not exist.
+        QuireError: The snapshot cannot be read or belongs to another stream.
     """
     follower = Follower(streams, name, machine)
     await streams.metadata(name).require()

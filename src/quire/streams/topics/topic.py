@@ -97,6 +97,9 @@ class Topic:
 
         Returns:
             The number of the partition.
+
+        Raises:
+            UsageError: The key has another type, or the text cannot be encoded.
         """
         return partition_of(text_bytes(key, "the key"), self.partitions)
 
@@ -167,7 +170,8 @@ class Topic:
             The reader.
 
         Raises:
-            UsageError: An argument is not valid.
+            UsageError: An argument is not valid. A single position is refused as `start`, because
+                it belongs to one partition.
         """
         if isinstance(start, DLSN):
             raise UsageError(
@@ -209,6 +213,7 @@ class Topic:
         Raises:
             UsageError: The name of the reader is not valid.
             NoSuchStreamError: The topic was deleted, also if another topic has its name.
+            QuireError: A position could not be read. See `Subscription.position`.
         """
         numbers = range(self.partitions)
         found = await each(numbers, lambda at: self._subscription(at, subscriber).position())
@@ -226,8 +231,9 @@ class Topic:
             positions: The position of the first record that is still to be processed, by partition.
 
         Raises:
-            UsageError: The name of the reader, or a partition, is not valid.
+            UsageError: The name of the reader, a partition or a position is not valid.
             NoSuchStreamError: The topic was deleted, also if another topic has its name.
+            QuireError: A position could not be stored. See `Subscription.commit`.
         """
         if not isinstance(positions, Mapping):
             raise ArgumentTypeError(

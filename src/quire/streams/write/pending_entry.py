@@ -116,7 +116,8 @@ class Appended(Sequence[DLSN]):
     """The positions of records that were appended together, as a sequence.
 
     The positions are known when the records are acknowledged. A position that is read before that
-    has no meaning.
+    has no meaning. The sequence is empty if no record was passed, or if the stream had all records
+    of a producer already. `first` and `last` raise IndexError then.
     """
 
     __slots__ = ("_parts", "_starts")

@@ -62,7 +62,10 @@ class ControlState:
         return NONE_YET if state is None else state.last_sequence
 
     def duplicates(self, producer_id: str, first_sequence: int, count: int) -> int:
-        """Return how many of these records, from the first on, the stream has already."""
+        """Return how many of these records, from the first on, the stream has already.
+
+        Raises UsageError if the number of the first record is negative.
+        """
         if first_sequence < 0:
             raise UsageError(
                 f"the sequence numbers of producer {producer_id!r} begin at 0, but "

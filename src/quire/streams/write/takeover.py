@@ -125,6 +125,9 @@ async def complete(
     Returns None for a segment without entries, which is removed (its number is assigned again). A
     segment whose ledger is gone is completed as lost. Its records may have been acknowledged and
     read, so neither its number nor their sequence ids may be assigned again.
+
+    Raises StreamFencedError if another writer took over meanwhile, RecoveryError if too few bookies
+    answer, and StreamDamagedError if the last entry cannot be decoded.
     """
     try:
         reader = await client.open_ledger(segment.ledger_id, password=password, recover=True)

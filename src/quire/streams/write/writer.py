@@ -163,6 +163,8 @@ class StreamWriter:
             StreamEndedError: The stream was ended by this writer. Nothing was appended.
             StreamFencedError: Another client opened the stream for writing. Outcome unknown.
             StreamClosedError: The writer was closed or abandoned. Outcome unknown.
+            ClientClosedError: The client was closed. Outcome unknown.
+            UnauthorizedError: A bookie does not accept this client. Outcome unknown.
             QuireError: Nothing could be written for 60 seconds, and this is the reason. Outcome
                 unknown.
         """
@@ -193,8 +195,8 @@ class StreamWriter:
     ) -> Appended:
         """Append several records in order, and wait until all of them are acknowledged.
 
-        On return all records are durable on an ack quorum. After an error or a cancellation a
-        prefix of them may be part of the stream.
+        On return all records are durable on an ack quorum. After an error or a cancellation, any
+        number of the records, from the first on, may be part of the stream.
 
         Args:
             payloads: The bytes of each record.
@@ -261,7 +263,8 @@ class StreamWriter:
             The position of the last record that this writer appended, or None if there is none.
 
         Raises:
-            QuireError: The writer failed before the records were acknowledged. See `append`.
+            QuireError: The writer failed before the records were acknowledged, or it appended none
+                and is closed. See `append`.
         """
         last = self._last
         if last is None:
@@ -282,8 +285,12 @@ class StreamWriter:
             The producer. It ends with this writer.
 
         Raises:
+            UsageError: The name is not text.
+            NoSuchStreamError: The stream was deleted or renamed.
+            MetadataError: The metadata store does not answer or refuses this client.
             QuireError: The writer is closed or has failed.
         """
+        check_type("the name of a producer", producer_id, str)
         await self._note_marks()
         return Producer(self, producer_id)
 
@@ -300,8 +307,12 @@ class StreamWriter:
         Raises:
             StreamConditionError: Another token is in force. Nothing was changed.
             UsageError: The token is not valid. Nothing was changed.
+            NoSuchStreamError: The stream was deleted or renamed. Nothing was changed.
+            MetadataError: The metadata store does not answer or refuses this client. The token was
+                not changed.
             QuireError: The writer failed. See `append`.
         """
+        check_type("a fencing token", token, str)
         control = encode_control(FencingToken(token))  # raises before anything is changed
         await self._note_marks()
         self._check_token(expect)
@@ -362,7 +373,7 @@ class StreamWriter:
 
         Raises:
             StreamClosedError: The writer was abandoned while this call waited.
-            QuireError: An append failed. See `append`.
+            QuireError: The writer has failed. See `append`.
         """
         await self._writer_task.close()
 
@@ -574,7 +585,8 @@ class Producer:
 
     The numbers begin at 0 and ascend. A record whose number is not above the last one in the stream
     is left out, because the stream has it already. The stream stores the last number of each
-    producer, so this holds across crashes of the producer and of the writer.
+    producer, so this holds across crashes of the producer and of the writer. A stream remembers
+    1,000 producers: those that have appended last.
     """
 
     producer_id: str
@@ -626,6 +638,7 @@ class Producer:
             The position of the record, or None if the stream had it already.
 
         Raises:
+            UsageError: An argument is not valid, or the number is negative. Nothing was appended.
             QuireError: See `StreamWriter.append`.
         """
         txids = None if txid is None else (txid,)
@@ -653,8 +666,8 @@ class Producer:
     ) -> Appended:
         """Append the records that the stream lacks, and wait until all are acknowledged.
 
-        On return all records are durable on an ack quorum. If the call is cancelled, a prefix of
-        them may become part of the stream: repeating the call is safe.
+        On return all records are durable on an ack quorum. If the call is cancelled, any number of
+        them, from the first on, may become part of the stream: repeating the call is safe.
 
         Args:
             payloads: The bytes of each record.
@@ -670,8 +683,10 @@ class Producer:
             The positions of the records that were appended.
 
         Raises:
+            UsageError: An argument is not valid, or the number is negative. Nothing was appended.
             QuireError: See `StreamWriter.append`.
         """
+        check_type("the number of a record", first_sequence, int)
         writer, sent_by = self._writer, (self.producer_id, first_sequence)
         appended = await writer._append(
             payloads, txids, None, token, sent_by, keys, headers, event_times

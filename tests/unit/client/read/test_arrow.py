@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -83,3 +85,14 @@ def test_tables_join_runs_and_may_be_empty() -> None:
     assert joined["entry_id"].to_pylist() == [0, 1, 2]
     assert arrow.table([]).schema == arrow.schema()
     assert isinstance(arrow.table([], ["entry_id"]), pa.Table)
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_a_data_frame_without_its_package_says_what_to_install(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without pandas, pyarrow raised ModuleNotFoundError, which says nothing of an extra."""
+    entries = arrow.table([run_of([b"one"], DigestType.CRC32C)])
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    with pytest.raises(UsageError, match=f"the Python package {package}, which is not installed"):
+        getattr(arrow, f"to_{package}")(entries)

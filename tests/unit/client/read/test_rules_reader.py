@@ -341,6 +341,31 @@ def test_a_read_is_limited_to_acknowledged_entries() -> None:
     simulated(main)
 
 
+def test_a_read_without_a_last_entry_that_begins_too_late_names_its_first_entry() -> None:
+    """The error said that the range 5..2 is not valid, although nobody had given its end."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(4))
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            last = reader.last_add_confirmed
+            assert [e async for e in reader.read(last + 1)] == []
+            with pytest.raises(ReadError, match=f"entry {last + 2} of ledger") as early:
+                _ = [e async for e in reader.read(last + 2)]
+            assert not isinstance(early.value, NoSuchEntryError)
+            assert early.value.entry_id == last + 2
+            stored = await cluster.store.read_ledger(LEDGER)
+            await update_ledger(cluster.store, LEDGER, stored, lambda now: now.with_close(3, 36))
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert [e async for e in reader.read(4)] == []
+            with pytest.raises(NoSuchEntryError, match="closed and ends at entry 3") as late:
+                _ = [e async for e in reader.read(5)]
+            assert late.value.entry_id == 5
+
+    simulated(main)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 def test_unconfirmed_entries_are_read_on_request(shape: tuple[int, int, int]) -> None:
     async def main() -> None:

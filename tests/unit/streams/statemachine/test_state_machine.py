@@ -468,6 +468,24 @@ def test_a_snapshot_without_its_ledger_is_ignored_or_reported() -> None:
     run(scene)
 
 
+def test_commands_that_no_snapshot_contains_are_reported_as_damage_to_a_leader() -> None:
+    """A leader raised StreamGapError, which says how to read a stream and nothing of a machine."""
+
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d") as d:
+            await d.set("a", 1)
+        async with await open_dict(b.streams, "d") as d:
+            await d.set("b", 2)
+        await b.streams.truncate("d", DLSN(2, 0, 0))
+        with pytest.raises(StreamDamagedError, match=r"missing .* no snapshot contains them"):
+            await open_dict(b.streams, "d")
+        with pytest.raises(StreamDamagedError, match=r"missing .* no snapshot contains them"):
+            async with await follow(b.streams, "d", Dictionary()) as follower:
+                await follower.wait_applied(1)
+
+    run(scene)
+
+
 def test_followers_reach_the_leaders_state_and_skip_to_a_snapshot() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings={"roll_bytes": 500, "entry_bytes": 1_024})
