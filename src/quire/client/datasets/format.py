@@ -52,6 +52,8 @@ TYPED_FORMAT = 2
 _NAMES = ("exists", "sequence", "chunks", "ledgers", "transactions", "condemned")
 """The fields of a head. A chunk has `ledgers` only."""
 _TYPED_NAMES = (*_NAMES, "schema")
+_NUMBER_FIELDS = ("ledger_id", "first", "last", "rows", "bytes")
+"""The fields of a `DatasetLedger` that are whole numbers."""
 _LEDGER_NAMES = ("id", "first", "last", "rows", "bytes")
 _TYPED_LEDGER_NAMES = (*_LEDGER_NAMES, "partition")
 VALUE_BYTES_MAX = 900_000
@@ -108,10 +110,10 @@ class DatasetLedger:
     """The value of each partition column, which all rows of this part have."""
 
     def __post_init__(self) -> None:
-        for name in ("ledger_id", "first", "last", "rows", "bytes"):
-            value = getattr(self, name)
-            if type(value) is not int:
-                check_type(f"{name} of a ledger in a dataset", value, int)
+        numbers = (self.ledger_id, self.first, self.last, self.rows, self.bytes)
+        if not {int}.issuperset(map(type, numbers)):
+            for name, number in zip(_NUMBER_FIELDS, numbers):
+                check_type(f"{name} of a ledger in a dataset", number, int)
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:
             raise UsageError(
                 f"entries {self.first}..{self.last} of ledger {self.ledger_id} are not a valid "
