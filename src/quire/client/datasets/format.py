@@ -52,6 +52,8 @@ TYPED_FORMAT = 2
 _NAMES = ("exists", "sequence", "chunks", "ledgers", "transactions", "condemned")
 """The fields of a head. A chunk has `ledgers` only."""
 _TYPED_NAMES = (*_NAMES, "schema")
+_NUMBER_FIELDS = ("ledger_id", "first", "last", "rows", "bytes")
+"""The fields of a `DatasetLedger` that are whole numbers."""
 _LEDGER_NAMES = ("id", "first", "last", "rows", "bytes")
 _TYPED_LEDGER_NAMES = (*_LEDGER_NAMES, "partition")
 VALUE_BYTES_MAX = 900_000

@@ -101,10 +101,11 @@ class Explained:
     """The explanation of one ledger."""
 
     ledger: int
+    """The id of the ledger."""
     state: str
     """The state in the metadata: "OPEN", "IN_RECOVERY" or "CLOSED"."""
     last_entry: int
-    """The last entry that is known to be confirmed."""
+    """The last entry that is known to be acknowledged."""
     quorums: tuple[int, int, int]
     """The ensemble size, the write quorum and the ack quorum."""
     segments: tuple[SegmentView, ...]
@@ -473,6 +474,7 @@ class Diagnosis:
     """The verdict about the ledger, and the command to type."""
 
     sentence: str
+    """The verdict as a sentence."""
     command: str
     """The command to type, or '' if there is nothing to do."""
 

@@ -131,6 +131,7 @@ def history(
         StreamGapError: Records exist neither in the files nor on the bookies.
         HistoryDamagedError: A file is missing or was changed.
         HistoryError: The directory cannot be read.
+        NoSuchNamespaceError: The namespace does not exist.
         NoSuchStreamError: A stream does not exist.
         UsageError: An argument is not valid, or the directory holds the history of another stream.
     """
@@ -255,6 +256,9 @@ def history_facts(
 
     Raises:
         HistoryDamagedError: A file is missing or was changed.
+        HistoryError: The directory cannot be read.
+        NoSuchNamespaceError: The namespace does not exist.
+        NoSuchStreamError: The stream does not exist.
         UsageError: The directory holds the history of another stream.
     """
     found = OffloadHistory(directory, stream)
