@@ -38,9 +38,10 @@ from quire.streams.read.segment_list import SegmentList
 from quire.streams.statemachine.durable_dict import open_dict
 from quire.streams.statemachine.state_machine import BUCKET, Objects, follow
 from quire.streams.write import producers
-from quire.streams.write.producers import ControlState
+from quire.streams.write.producers import ControlState, read_marks
 from quire.streams.write.segments import Segments
 from quire.streams.write.takeover import take_over
+from quire.streams.write.writer import StreamWriter
 from tests.support.streams import Bench, run
 
 SMALL = {"roll_bytes": 300, "entry_bytes": 1_024}
@@ -999,6 +1000,38 @@ def test_the_producer_that_was_idle_longest_is_forgotten(monkeypatch: pytest.Mon
     copy.sent("e", 5, DLSN(1, 5, 0))
     assert list(copy.producers) == ["a", "d", "e"]
     assert list(state.producers) == ["c", "a", "d"]
+
+
+@pytest.mark.parametrize("order", ["abcd", "dcba", "bdac", "cabdca"])
+@pytest.mark.parametrize("reopened", [1, 2, 4])
+def test_a_takeover_does_not_change_which_producer_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, order: str, reopened: int
+) -> None:
+    """A segment begins with the producers in the order of their ids, not of their records."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
+
+    async def scene(b: Bench) -> None:
+        sent = dict.fromkeys("abcde", 0)
+
+        async def append(writer: StreamWriter, name: str) -> None:
+            producer = await writer.producer(name)
+            await producer.append(name.encode(), sent[name])
+            sent[name] += 1
+
+        async with b.streams.open_writer("s", create=True) as writer:
+            for name in order:
+                await append(writer, name)
+        expected = list(dict.fromkeys(reversed(order)))[::-1]  # the one that was silent longest
+        for _ in range(reopened - 1):
+            async with b.streams.open_writer("s"):
+                pass
+        async with b.streams.open_writer("s") as writer:
+            await append(writer, "e")
+        segments = await b.streams.segments("s")
+        marks = await read_marks(b.client, segments, b"")
+        assert list(marks.producers) == [*expected[1:], "e"]
+
+    run(scene)
 
 
 def test_a_position_is_not_stored_in_a_stream_that_took_the_name_meanwhile() -> None:

@@ -82,6 +82,8 @@ async def _truncate(
     Nothing is changed if it returns None. Raises NoSuchStreamError if the stream has another life
     than `life`, and MetadataUnavailableError if its segments change during every attempt.
     """
+    done: dict[int, StreamSegment] = {}
+    """The segments that were changed by now, in all attempts, by number."""
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
         if life is not None and known.path != life:
@@ -93,7 +95,7 @@ async def _truncate(
         completed = [segment for segment in segments if not segment.in_progress]
         before = await choose(completed)
         if before is None:
-            return _Truncated([], completed)
+            return _Truncated(list(done.values()), completed)
         changed = []
         for segment in segments:
             if segment.in_progress:
@@ -105,11 +107,12 @@ async def _truncate(
             for at in range(0, len(changed), SEGMENTS_PER_COMMIT):
                 part = changed[at : at + SEGMENTS_PER_COMMIT]
                 known = await metadata.mark_truncated(known, part)
+                done |= {segment.lssn: segment for segment in part}
         except (NoSuchKeyError, VersionConflictError):
             continue
         now = {segment.lssn: segment for segment in changed}
         left = [now.get(segment.lssn, segment) for segment in completed]
-        return _Truncated(changed, left)
+        return _Truncated(list(done.values()), left)
     raise MetadataUnavailableError(
         f"stream {metadata.paths.name} was not truncated completely: its segments changed during "
         f"each of {ATTEMPTS_MAX} attempts",

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
+from quire.codec.distributedlog.segment import Truncation
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.metadata.interface import Versioned
 from quire.metadata.tree import Create, Delete
 from quire.streams import StreamSegment
-from quire.streams.namespace import known_segments
+from quire.streams.namespace import known_segments, truncation
 from quire.streams.namespace.known_segments import DOUBTED_MIN, READ_ANEW_S, KnownSegments
+from quire.streams.namespace.known_sizes import known_sizes
+from quire.streams.namespace.stream_life import StreamLife
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import truncate
+from quire.streams.read.segment_list import LIST_AGAIN_S, SegmentList
 from tests.support.streams import Bench, run
 
 SEGMENTS = 12
@@ -124,6 +133,52 @@ def test_a_truncation_of_more_than_the_attempts_reach_is_no_other_stream(
     run(scene)
 
 
+@pytest.mark.parametrize("disturbed", [None, 0, 1, 2, 5])
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 6, 7])
+def test_a_truncation_of_many_segments_is_made_in_parts_and_reported_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, disturbed: int | None
+) -> None:
+    """Another client may change the stream before any of the parts. No other part is repeated."""
+    monkeypatch.setattr(truncation, "SEGMENTS_PER_COMMIT", at_once)
+
+    async def scene(b: Bench) -> None:
+        await add_segments(b, 8)
+        segments = await b.streams.segments("s")
+        metadata, other = (
+            b.streams.metadata("s"),
+            StreamMetadata(b.client, b.streams.metadata("s").paths),
+        )
+        mark, parts = metadata.mark_truncated, list[int]()
+
+        attempts = 0
+
+        async def marked(known: StreamLife, part: Sequence[StreamSegment]) -> StreamLife:
+            nonlocal attempts
+            attempts += 1
+            if len(parts) == disturbed:
+                # It truncates the last of them, and whatever is before it.
+                await other.mark_truncated(await other.life(), [segments[5].truncated()])
+                parts.append(0)
+            done = await mark(known, part)
+            parts.append(len(part))
+            return done
+
+        monkeypatch.setattr(metadata, "mark_truncated", marked)
+        changed = await truncate(metadata, segments[6].first_dlsn)
+        assert [one.truncation for one in await metadata.segments()] == [
+            *[Truncation.TRUNCATED] * 6, *[Truncation.ACTIVE] * 2,
+        ]  # fmt: skip
+        ours = [one for one in parts if one]
+        expected = 6
+        if disturbed is not None and disturbed * at_once < 6:
+            expected = 5  # the other client has changed one
+        assert [one.lssn for one in changed] == list(range(1, expected + 1))
+        assert sum(ours) == expected
+        assert attempts <= -(-6 // at_once) + (disturbed is not None)
+
+    run(scene)
+
+
 def test_a_truncation_by_distributedlog_is_seen_after_a_while() -> None:
     """DistributedLog does not know the node that says that something was truncated."""
 
@@ -193,5 +248,102 @@ def test_a_look_succeeds_after_all_known_segments_changed() -> None:
             await truncate(b.streams.metadata("s"), segments[-1].first_dlsn)
             await writer.roll()
             assert (await known.look())[1] == await b.streams.segments("s")
+
+    run(scene)
+
+
+# -- a list that follows the stream -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_change_during_a_look_is_seen_at_once(moment: int) -> None:
+    """The list does not wait for `LIST_AGAIN_S`, whenever the watch reports the change."""
+
+    async def scene(b: Bench) -> None:
+        await add_segments(b, 2)
+        metadata = b.streams.metadata("s")
+        async with SegmentList(metadata) as listed:
+            await asyncio.sleep(1)  # the watch has reported the beginning
+            await listed.look()
+            operations = 0
+            tree = metadata.tree
+            read, children = tree.read, tree.children
+
+            def leave() -> None:
+                tree.read, tree.children = read, children  # type: ignore[method-assign]
+
+            async def interrupted(call: Callable[..., Awaitable[Any]], path: str) -> Any:
+                """Add a segment before the operation, or after it if `moment` is odd."""
+                nonlocal operations
+                operations += 1
+                if operations <= moment // 2:
+                    return await call(path)
+                leave()
+                if moment % 2:
+                    found = await call(path)
+                    await append(b)
+                    return found
+                await append(b)
+                return await call(path)
+
+            tree.read = partial(interrupted, read)  # type: ignore[method-assign]
+            tree.children = partial(interrupted, children)  # type: ignore[method-assign]
+            await listed.look()
+            leave()
+            if operations <= moment // 2:
+                await append(b)  # the look makes fewer operations
+            async with asyncio.timeout(LIST_AGAIN_S / 2):
+                while len(listed.segments) < 3:
+                    await listed.changed()
+
+    async def append(b: Bench) -> None:
+        last = (await b.streams.segments("s"))[-1]
+        added = replace(last, lssn=last.lssn + 1)
+        await b.client.metadata.tree.commit(
+            Create(b.streams.metadata("s").paths.segment(added.name), added.to_bytes())
+        )
+        await asyncio.sleep(0.01)  # the watch reports it
+
+    run(scene)
+
+
+# -- sizes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+@pytest.mark.parametrize("completed", [False, True])
+def test_the_size_of_a_ledger_is_remembered_once_it_is_closed(completed: bool, looks: int) -> None:
+    """A writer may complete a segment and die before it closes the ledger."""
+
+    async def scene(b: Bench) -> None:
+        await add_segments(b, 1)
+        metadata = b.streams.metadata("s")
+        sizes = known_sizes(metadata)
+        writer = await b.client.create_ledger()
+        await writer.append(b"0123456789")
+        segment = StreamSegment(2, writer.ledger_id, 1)
+        if completed:
+            segment = segment.completed(
+                last_txid=1, record_count=1, last_entry_id=0, last_slot_id=0,
+                completion_time_ms=1, start_sequence_id=1,
+            )  # fmt: skip
+        for _ in range(looks):
+            assert await sizes.of([segment]) == [0]
+        await writer.close()
+        assert await sizes.of([segment]) == [10]
+        reads = 0
+
+        async def read(ledger_id: int) -> LedgerMetadata:
+            nonlocal reads
+            reads += 1
+            return await ledger_metadata(ledger_id)
+
+        ledger_metadata = b.client.ledger_metadata
+        b.client.ledger_metadata = read  # type: ignore[method-assign]
+        assert await sizes.of([segment]) == [10]
+        assert reads == 0
+        await b.client.delete_ledger(segment.ledger_id)
+        assert await sizes.of([segment]) == [10]
+        assert await sizes.of([segment.truncated()] if completed else []) == [0] * completed
 
     run(scene)
