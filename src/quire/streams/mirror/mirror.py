@@ -416,18 +416,41 @@ class Mirror:
 
     async def _copy_sealed(self, segments: Sequence[StreamSegment]) -> None:
         assert self._claim is not None
+        part = segments[:SEGMENTS_AT_ONCE]
+        empty = await self._are_empty(part, segments[-1])
+        pieces = [self._piece(segment, empty=one) for segment, one in zip(part, empty, strict=True)]
+        if await self._is_copied_here(part):
+            await self._add(part, await self._copy_here(pieces), None)
+            return
         await self._to.require_claim(self._claim)  # another stream must not get the plan
-        # The deletion of orphans ends the plan before it deletes a ledger that the copy may get.
+        # Tasks may take longer than the age from which ledgers count as orphans. The deletion of
+        # orphans ends the plan before it deletes one of theirs.
         plan = await open_plan(self._to, PLANNED, self.target.client.clock.now_ms())
         try:
-            await self._copy_planned(segments, plan)
+            await self._add(part, await self._copy(pieces), plan)
         except BaseException:
             await forget_plan(self._to, plan)
             raise
 
-    async def _copy_planned(self, segments: Sequence[StreamSegment], plan: BatchPlan) -> None:
-        part = segments[:SEGMENTS_AT_ONCE]
-        answers = await self._answers(part, await self._are_empty(part, segments[-1]))
+    async def _is_copied_here(self, part: Sequence[StreamSegment]) -> bool:
+        """Return whether these segments are copied in this process.
+
+        While the stream is followed, small ones are. A Spark job would take longer, and further
+        segments would be completed meanwhile.
+        """
+        if self._stop.is_set():
+            return False
+        return await stored_bytes(self.source.client, part) <= DIRECT_BYTES_MAX
+
+    async def _copy_here(self, pieces: Sequence[Piece]) -> list[Piece]:
+        source, target = self.source, self.target
+        passwords = source.password, target.password
+        return [await copy_ledger(source.client, target.client, p, *passwords) for p in pieces]
+
+    async def _add(
+        self, part: Sequence[StreamSegment], answers: Sequence[Piece], plan: BatchPlan | None
+    ) -> None:
+        """Check the copies of these segments, and add them to the copy under the plan, if any."""
         copies = []
         for segment, answer in zip(part, answers, strict=True):
             found = await self.target.client.ledger_metadata(answer["ledger"])
@@ -447,7 +470,7 @@ class Mirror:
             await self._publish(copies, plan)
         except StreamFencedError as error:
             await self._delete_unnamed([copy.ledger_id for copy in copies])
-            if await self._ended_by_orphans(plan):
+            if plan is not None and await self._ended_by_orphans(plan):
                 raise _deleted_as_orphans(self.name) from error
             raise
         for answer in answers:
@@ -495,24 +518,9 @@ class Mirror:
             empty[-1] = False
         return empty
 
-    async def _answers(self, part: Sequence[StreamSegment], empty: Sequence[bool]) -> list[Piece]:
-        """Copy the ledgers of these segments, and return the result of `copy_ledger` for each.
-
-        `empty` says for each segment whether its copy is to be empty.
-
-        While the stream is followed, small segments are copied in this process. A Spark job would
-        take longer, and further segments would be completed meanwhile.
-        """
-        pieces = [self._piece(segment, empty=one) for segment, one in zip(part, empty, strict=True)]
-        source, target = self.source, self.target
-        if self._stop.is_set() or await stored_bytes(source.client, part) > DIRECT_BYTES_MAX:
-            return await self._copy(pieces)
-        passwords = source.password, target.password
-        return [await copy_ledger(source.client, target.client, p, *passwords) for p in pieces]
-
-    async def _publish(self, copies: Sequence[StreamSegment], plan: BatchPlan) -> None:
+    async def _publish(self, copies: Sequence[StreamSegment], plan: BatchPlan | None) -> None:
         assert self._claim is not None
-        more: list[Operation] = [plan.used()]
+        more: list[Operation] = [] if plan is None else [plan.used()]
         after: dict[str, bytes | None] = {
             self._to.paths.segment(copy.name): copy.to_bytes() for copy in copies
         }
