@@ -54,7 +54,7 @@ class Repaired:
     entries: int = 0
     """The number of entries that were written, back to a bookie or to another one."""
     size_bytes: int = 0
-    """The payload bytes of these entries."""
+    """The payload bytes of the entries that were written."""
     left: list[Finding] = field(default_factory=list)
     """The findings that could not be repaired. `Finding.detail` says why."""
 

@@ -731,7 +731,8 @@ def _deleted_as_orphans(stream: str) -> LedgerError:
     return LedgerError(
         f"segments of stream {stream} were not published in the target, because their new ledgers "
         "were deleted as orphans",
-        remedy="Delete only orphans that are older than the copy of 32 segments takes",
+        remedy="Run the replication again. If it happens again, let the deletion of orphans take "
+        "only ledgers that are older than the copy of 32 segments takes",
     )
 
 

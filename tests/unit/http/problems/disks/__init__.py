@@ -1,0 +1,1 @@
+"""Problems with the disks and directories of bookies."""
