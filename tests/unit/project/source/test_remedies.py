@@ -79,7 +79,6 @@ LOOK_FIRST = {
     "streams/mirror/mirror.py:Mirror._add": "the ledger is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
     "streams/mirror/mirror.py:Mirror._mirror": "the ledger is restored",
-    "streams/mirror/mirror.py:_deleted_as_orphans": "the job runs again, and fewer ledgers are deleted",
     "streams/mirror/check.py:REMEDY": "another namespace is used",
     "streams/namespace/namespace.py:Namespace._check_room": "the limit is raised",
     "streams/namespace/namespace.py:Namespace._check_size_of_rename": "the subscriptions are "
