@@ -76,7 +76,7 @@ LOOK_FIRST = {
     "spark/jobs/archive/store.py:ArchiveDirectory._remove_partial": "the size of the file shows "
     "whether it is incomplete",
     "spark/jobs/replicate_preview.py:_preview": "the ledger is restored",
-    "streams/mirror/mirror.py:Mirror._copy_sealed": "the ledger is looked at",
+    "streams/mirror/mirror.py:Mirror._add": "the ledger is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
     "streams/mirror/mirror.py:Mirror._mirror": "the ledger is restored",
     "streams/mirror/check.py:REMEDY": "another namespace is used",

@@ -692,7 +692,7 @@ def _deleted_as_orphans(stream: str) -> LedgerError:
     return LedgerError(
         f"segments of stream {stream} were not published in the target, because their new ledgers "
         "were deleted as orphans",
-        remedy="Delete only orphans that are older than the copy of 32 segments takes",
+        remedy="Choose an age limit for orphans that is longer than the copy of 32 segments takes",
     )
 
 
