@@ -16,6 +16,7 @@ from quire.client.cluster.pool import BookiePool
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames
+from quire.codec.wire.availability import EntryRanges
 from quire.codec.wire.v2 import LAST_ENTRY, Code
 from quire.config import KIB, MIB
 from quire.core.ranges import merged
@@ -217,12 +218,13 @@ class ModelControl(ControlChannel):
         await asyncio.sleep(ROUND_TRIP_S)
         return BookieInfo(DISK_BYTES, max(0, DISK_BYTES - self.bookie.stored_bytes))
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int) -> EntryRanges:
         await asyncio.sleep(ROUND_TRIP_S)
         there = self.bookie.entries.get(ledger_id)
         if not there:
             raise no_entry(self.bookie, ledger_id, LAST_ENTRY)
-        return merged((entry, entry) for entry in there)
+        ranges = merged((entry, entry) for entry in there)
+        return EntryRanges([(first, first, last - first + 1, 0) for first, last in ranges])
 
 
 class ModelProcess:

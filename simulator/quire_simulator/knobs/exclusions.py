@@ -109,7 +109,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         ),
         "codec.metadata.registration": "_PORT_MAX",
         "codec.protobuf_wire": "_VARINT_BYTES_MAX _MASK64",
-        "codec.wire.availability": "VERSION _SIZE_MAX",
+        "codec.wire.availability": "VERSION _SIZE_MAX ENTRY_MAX",
         "codec.wire.v2": (
             "MAX_FRAME_BYTES VERSION MAX_VERSION RECOVERY_ADD HIGH_PRIORITY ADD_WORD "
             "READ_WORD BATCH_READ_WORD FRAME_HEADER_BYTES KEY_BYTES ADD_RESPONSE_BYTES "

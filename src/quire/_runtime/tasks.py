@@ -108,13 +108,18 @@ class UnexpectedErrors:
         """The number of errors so far, of all kinds."""
         self._kinds: set[tuple[str, type[Exception]]] = set()
 
-    def note(self, what: str, error: Exception) -> None:
-        """Count an error of the work that is called `what`, and report the first of its kind."""
+    def note(self, what: str, error: Exception, message: str = "") -> None:
+        """Count an error of the work that is called `what`, and report the first of its kind.
+
+        The report is `message`, or a sentence that names the work.
+        """
         self.count += 1
         kind = what, type(error)
         if kind not in self._kinds:
             self._kinds.add(kind)
-            message = f"unexpected error in repeated background work ({what}), which goes on"
+            message = message or (
+                f"unexpected error in repeated background work ({what}), which goes on"
+            )
             asyncio.get_running_loop().call_exception_handler(
                 {"message": message, "exception": error}
             )

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from typing import cast
@@ -72,7 +72,7 @@ from quire.storage.directories import DataDirectory, LedgerDirectories, Store
 from quire.storage.interfaces import BlockingReader, Disk, Worker
 from quire.storage.log.group_commit import StorageTimes
 from quire.storage.recovery.log_recovery import RecoveryReport
-from quire.storage.stats import DirectoryState
+from quire.storage.stats import DirectoryState, space_of
 
 LOADING_TOLD_S = 5.0
 """Seconds between two log lines about the progress of loading the log."""
@@ -287,26 +287,18 @@ class Bookie:
 
         A directory whose file system does not answer is left out.
         """
-        return [(disk.path, total, free) for disk, total, free in self._spaces()]
+        found = []
+        for disk in self._disks:
+            with suppress(OSError):  # it failed; the state of the directory shows that
+                found.append((disk.path, disk.total_bytes(), disk.free_bytes()))
+        return found
 
     def space(self) -> tuple[int, int]:
         """Return the total and the free bytes of all data directories together.
 
         A file system with several of them counts once. One that does not answer is left out.
         """
-        disks: dict[Hashable, tuple[int, int]] = {}
-        for disk, total, free in self._spaces():
-            with suppress(OSError):
-                disks[disk.file_system()] = total, free
-        return sum(total for total, _ in disks.values()), sum(free for _, free in disks.values())
-
-    def _spaces(self) -> Iterator[tuple[Disk, int, int]]:
-        for disk in self._disks:
-            try:
-                total, free = disk.total_bytes(), disk.free_bytes()
-            except OSError:
-                continue  # it failed; the state of the directory shows that
-            yield disk, total, free
+        return space_of(self._disks) or (0, 0)
 
     def now_ms(self) -> int:
         """Return the Unix time in milliseconds by the clock of this bookie."""

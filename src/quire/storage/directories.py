@@ -37,6 +37,7 @@ from quire.storage.stats import (
     SegmentTotals,
     SegmentUsage,
     StorageStats,
+    space_of,
     total_stats,
 )
 from quire.storage.store import LedgerStore, StoreEvents
@@ -636,14 +637,16 @@ class LedgerDirectories(StoreEvents):
     # -- repair and numbers -----------------------------------------------------------------------
 
     def total_bytes(self) -> int:
-        return sum(store.total_bytes() for store in self._one_of_each_disk())
+        return self._space()[0]
 
     def free_bytes(self) -> int:
-        return sum(store.free_bytes() for store in self._one_of_each_disk())
+        return self._space()[1]
 
-    def _one_of_each_disk(self) -> Iterable[LedgerStore]:
-        """Return the store of one directory on each file system, whose space counts once."""
-        return {place.store.file_system(): place.store for place in self._serving}.values()
+    def _space(self) -> tuple[int, int]:
+        """Return the total and the free bytes. Raises OSError if no file system answers."""
+        if (found := space_of(place.store for place in self._serving)) is None:
+            raise OSError("no file system of the bookie's directories answers")
+        return found
 
     @property
     def deletions_logged(self) -> bool:

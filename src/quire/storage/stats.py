@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 from quire.storage.background.compactor import Compactor
 from quire.storage.background.maintenance import BackgroundMaintenance
@@ -183,6 +184,31 @@ def collect_stats(
         negatives_unknown=catalogue.negatives_unknown,
         writable=writable,
     )
+
+
+class HasSpace(Protocol):
+    """A data directory, or its store, that says how much space its file system has."""
+
+    def file_system(self) -> Hashable: ...
+
+    def total_bytes(self) -> int: ...
+
+    def free_bytes(self) -> int: ...
+
+
+def space_of(places: Iterable[HasSpace]) -> tuple[int, int] | None:
+    """Return the total and the free bytes of data directories together.
+
+    A file system with several of them counts once. One that does not answer is left out. The result
+    is None if no file system answers.
+    """
+    found: dict[Hashable, tuple[int, int]] = {}
+    for place in places:
+        with suppress(OSError):
+            found[place.file_system()] = place.total_bytes(), place.free_bytes()
+    if not found:
+        return None
+    return sum(total for total, _ in found.values()), sum(free for _, free in found.values())
 
 
 def total_stats(parts: Sequence[StorageStats]) -> StorageStats:

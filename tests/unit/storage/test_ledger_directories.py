@@ -109,6 +109,26 @@ def test_the_space_of_different_disks_is_added() -> None:
     assert box.store.free_bytes() == sum(disk.free_bytes() for disk in box.disks)
 
 
+def test_a_disk_that_does_not_answer_is_left_out_of_the_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients got an error for the space of the whole bookie, and its own page did not."""
+
+    def silent() -> int:
+        raise OSError("the disk does not answer")
+
+    box = DirectoriesOnDisks(2)
+    box.disks[0].capacity_bytes = 30_000_000
+    box.disks[1].capacity_bytes = 10_000_000
+    box.open()
+    monkeypatch.setattr(box.disks[0], "free_bytes", silent)
+    assert box.store.total_bytes() == 10_000_000
+    assert box.store.free_bytes() == box.disks[1].free_bytes()
+    monkeypatch.setattr(box.disks[1], "total_bytes", silent)
+    with pytest.raises(OSError, match="no file system"):
+        box.store.free_bytes()
+
+
 def test_a_full_directory_gets_no_new_ledger_and_the_other_accepts_adds() -> None:
     box = DirectoriesOnDisks(2)
     box.open()

@@ -1,5 +1,6 @@
-"""Helpers for Python names: lazy imports, deprecated names, and suggestions for misspelt names.
+"""Helpers for names: lazy imports, deprecated names, suggestions, and names in commands.
 
 Start with `lazy`; then read `former_names`, which warns with the help of `caller_warnings`, and
-`suggest`. `extras` has the hint for installing an optional extra of the package.
+`suggest`. `in_commands` writes names of streams and bookies in commands. `extras` has the hint for
+installing an optional extra of the package.
 """

@@ -8,11 +8,11 @@ The bookie is stopped, and its directories stay locked until everything is done.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, verb
 from quire.bookie.directories.identity import check_not_registered, repair
 from quire.bookie.directories.lost_directory import (
@@ -274,7 +274,8 @@ def others_of(
             f"none of the other directories of bookie {holder.bookie_id} can be read here: "
             + ", ".join(found),
             "Run this command on the bookie's machine. If all directories are lost, restore its "
-            f"data to other bookies: `quire bookie recover {shlex.quote(holder.bookie_id)}`",
+            f"data to other bookies: "
+            f"`{command_with('quire bookie recover', holder.bookie_id)}`",
         )
     return found
 

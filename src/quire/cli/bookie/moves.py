@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
 from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.names.in_commands import command_with
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.moves import (
     LISTED_MAX,
@@ -155,8 +155,8 @@ def _text(found: Decommissioned, keep_cookie: bool, open_skipped: bool) -> str:
         )
     elif keep_cookie:
         lines.append(
-            f"bookie {bookie} is empty and read-only. To make it writable again, run: quire bookie "
-            f"decommission {shlex.quote(bookie)} --cancel"
+            f"bookie {bookie} is empty and read-only. To make it writable again, run: "
+            f"{command_with('quire bookie decommission', bookie, '--cancel')}"
         )
     else:
         lines.append(f"bookie {bookie} is decommissioned: its cookie is removed")

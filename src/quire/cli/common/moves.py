@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import counted, plural, some_of, verb
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
@@ -204,7 +204,7 @@ def how_to_go_on(bookie: str) -> str:
     """Return what to type after a decommissioning that was not completed."""
     return (
         "run the same command again to continue. To cancel it and make the bookie writable, run: "
-        f"quire bookie decommission {shlex.quote(bookie)} --cancel"
+        f"{command_with('quire bookie decommission', bookie, '--cancel')}"
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.tasks import each
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
@@ -171,9 +172,10 @@ def _say_deleting(topics: Mapping[str, ListedTopic], path: str) -> None:
     """Print which topics are being deleted, and how to complete a deletion."""
     for name, topic in topics.items():
         if topic.deleting:
+            delete = command_with("quire stream delete", name, f"-n {quote(path)}")
             say(
                 f"topic {name} is being deleted, or its deletion was interrupted. To complete the "
-                f"deletion: quire stream delete {quote(name)} -n {quote(path)}"
+                f"deletion: {delete}"
             )
 
 

@@ -5,12 +5,12 @@ they cost next to nothing. `opentelemetry-api` (the extra `otel`) is imported on
 tracer. docs/guides/programs/client-observability.md describes each span.
 
 The tracer, its exporters and its span processors are code of the program. An error of theirs breaks
-no call: the event loop's exception handler receives the first one, and the span is missing.
+no call: the event loop's exception handler receives the first of each kind, and the span is
+missing.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from quire._runtime.tasks import UnexpectedErrors
 from quire.errors import QuireError
 
 if TYPE_CHECKING:
@@ -85,15 +86,11 @@ class Tracing:
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
-        self._reported = False
+        self._unexpected = UnexpectedErrors()
 
     def _report(self, error: Exception) -> None:
-        """Pass an error of the tracer to the event loop's exception handler, if it is the first."""
-        if not self._reported:
-            self._reported = True
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "the tracer of a client failed: spans are missing", "exception": error}
-            )
+        message = "the tracer of a client failed: spans are missing"
+        self._unexpected.note("tracing", error, message)
 
     def span(self, name: str, **values: Value) -> AbstractContextManager[GuardedSpan | None]:
         """Return a context manager for the span of a block of code.

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict, Unpack
 
-from quire._runtime.tasks import TaskSet
+from quire._runtime.tasks import TaskSet, UnexpectedErrors
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
 from quire.client.observability.metrics import ClientCounters
@@ -735,6 +735,7 @@ class AddTimeouts:
         self._step = AT_ONCE
         self._pause_s = self._interval_s
         self._timer: asyncio.TimerHandle | None = None
+        self._unexpected = UnexpectedErrors()
 
     def watch(self, session: AddSession) -> None:
         """Check the time-outs of a session from now on."""
@@ -760,9 +761,7 @@ class AddTimeouts:
                 session.end_with_client()
             except Exception as error:  # noqa: BLE001 - one session must not keep the others
                 message = "ending a writer with its client failed"
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": message, "exception": error}
-                )
+                self._unexpected.note("ends", error, message)
 
     def _begin_round(self) -> None:
         self._left = list(self._sessions)
@@ -779,7 +778,7 @@ class AddTimeouts:
                 session.check_timeouts(now)
             except Exception as error:  # noqa: BLE001 - one session must not end the others' checks
                 message = "checking the time-outs of a writer failed"
-                loop.call_exception_handler({"message": message, "exception": error})
+                self._unexpected.note("time-outs", error, message)
         del self._left[-self._step :]
         if not self._sessions:
             self._timer = None

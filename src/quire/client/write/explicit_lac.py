@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quire._runtime.tasks import cancelled
+from quire._runtime.tasks import UnexpectedErrors, cancelled
 from quire.client.write.add_session import AddSession
 from quire.codec.entry.entry import EntryCodec
 from quire.errors import QuireError
@@ -49,8 +49,7 @@ class ExplicitLac:
         self._busy: dict[str, asyncio.Task[bool]] = {}
         """The request in progress to each bookie that has not answered the last LAC yet. No other
         LAC is sent to it meanwhile."""
-        self._reported = False
-        """Whether an unexpected error was reported. Further ones are only counted."""
+        self._unexpected = UnexpectedErrors()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -127,18 +126,10 @@ class ExplicitLac:
         except (QuireError, TimeoutError):
             pass
         except Exception as error:  # noqa: BLE001 - a defect must not end all later LACs
-            self._report(error)
+            message = f"unexpected error in the explicit LACs of ledger {self._codec.ledger_id}"
+            self._unexpected.note("explicit LACs", error, message)
         else:
             return True
         self.failures += 1
         await asyncio.sleep(RETRY_DELAY_S)
         return False
-
-    def _report(self, error: Exception) -> None:
-        """Report an unexpected error to the event loop, but only the first one."""
-        if not self._reported:
-            self._reported = True
-            message = f"unexpected error in the explicit LACs of ledger {self._codec.ledger_id}"
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": message, "exception": error}
-            )

@@ -6,12 +6,12 @@ which puts the copies of each entry into at least two racks if it can. The funct
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, percent_text, plural, some_of, them, verb
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
@@ -133,7 +133,7 @@ def warnings_of(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
                 "note",
                 "No bookie has a location, so clients cannot keep the copies of an entry in "
                 "different racks",
-                f"quire cluster locations set {shlex.quote(there[0]['id'])} /RACK",
+                _locate(there[0]["id"]),
             ),
         ]
     found = [*lost, *data_warnings(bookies), *_capacity(located)]
@@ -173,7 +173,7 @@ def _unlocated(there: Sequence[Bookie], located: Sequence[Bookie]) -> Iterator[T
             f"{len(unknown)} of {counted(len(there), 'bookie')} {_have(len(unknown))} no location: "
             f"{some_of(unknown)}. Clients treat such bookies as one rack, and do not use them "
             "where racks are enforced",
-            f"quire cluster locations set {shlex.quote(unknown[0])} /RACK. {MOVE_COPIES}",
+            f"{_locate(unknown[0])}. {MOVE_COPIES}",
             "All copies of an entry may be in one rack",
             tuple(unknown),
             MOVES_NOTHING,
@@ -191,7 +191,7 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
             "warn",
             f"{counted(len(other), 'bookie')} {_have(len(other))} a location of another depth than "
             f"most bookies: {some_of(named)}. Clients ignore such a location",
-            f"quire cluster locations set {shlex.quote(other[0]['id'])} /{form}. {MOVE_COPIES}",
+            f"{_locate(other[0]['id'], f'/{form}')}. {MOVE_COPIES}",
             "All copies of an entry may be in one rack",
             tuple(one["id"] for one in other),
             MOVES_NOTHING,
@@ -232,8 +232,8 @@ def _one_rack(bookies: Sequence[Bookie]) -> Iterator[TopologyWarning]:
             "warn",
             f"All {counted(len(writable), 'writable bookie')} with a location are in {rack}: every "
             "copy of a ledger can be lost with that rack",
-            f"If a bookie is really in another rack, say so: quire cluster locations set "
-            f"{shlex.quote(writable[0]['id'])} /RACK. Otherwise start a bookie in another rack, "
+            f"If a bookie is really in another rack, say so: {_locate(writable[0]['id'])}. "
+            "Otherwise start a bookie in another rack, "
             f"and set its location in the same way. {MOVE_COPIES}. To make writers fail rather "
             "than put all copies into one rack, start them with this in their environment: "
             "export QUIRE_PLACEMENT=rack-aware,enforce_racks,locations=metadata",
@@ -298,3 +298,8 @@ def _uneven(racks: Mapping[str, Sequence[Bookie]]) -> Iterator[TopologyWarning]:
 
 def _have(count: int) -> str:
     return "has" if count == 1 else "have"
+
+
+def _locate(bookie_id: str, location: str = "/RACK") -> str:
+    """Return the command that sets the location of a bookie."""
+    return command_with("quire cluster locations set", bookie_id, then=location)

@@ -35,7 +35,6 @@ from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
 from quire.errors import (
     ClientClosedError,
-    LedgerError,
     MetadataError,
     NoSuchLedgerError,
     QuireError,
@@ -69,9 +68,7 @@ from quire.replication.repair.bookie_removal import (
     LedgerOutcome,
     LedgerResult,
     OpenLedgerState,
-    fence_and_close,
-    not_recoverable,
-    not_recovered,
+    fence_if_abandoned,
     take_out_locked,
 )
 from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
@@ -506,17 +503,9 @@ class ReplicationWorker:
                 if result.work is not LedgerOutcome.DONE:
                     return result
                 if await self._cannot_tell(ledger, looked_at):
-                    now_seen = OpenLedgerState.of(ledger)
-                    if seen != now_seen:
-                        return replace(result, work=LedgerOutcome.OPEN, seen=now_seen)
-                    if why := not_recoverable(ledger):
-                        failed = replace(result, work=LedgerOutcome.FAILED, reason=why)
-                        return replace(failed, seen=now_seen)
-                    try:
-                        await fence_and_close(self._client, ledger)
-                    except LedgerError as error:
-                        return await not_recovered(self._client, ledger, result, error)
-                    result = replace(result, recovered=True)
+                    result = await fence_if_abandoned(self._client, ledger, result, seen)
+                    if result.work is not LedgerOutcome.DONE:
+                        return result
                     continue
                 if why := await self._make_durable(ledger, looked_at):
                     return replace(result, work=LedgerOutcome.FAILED, reason=why)

@@ -10,11 +10,11 @@ Nothing is changed.
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.tasks import TaskGroup, each
 from quire._runtime.units import are, does, duration_text, plural, some_of, them
 from quire.client import Client
@@ -639,10 +639,10 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
             f"{'it' if len(lost) == 1 else some_of(written)}. If the writer is alive, it replaces "
             f"the {plural('bookie', len(written))} with its next entry. If not, close the "
             f"ledger first: `quire ledger recover {facts.ledger}`. {_why(facts)}. {again}",
-            f"quire bookie recover {shlex.quote(gone[0])}",
+            command_with("quire bookie recover", gone[0]),
         )
     return Diagnosis(
-        f"{what}. {_why(facts)}. {again}", f"quire bookie recover {shlex.quote(gone[0])}"
+        f"{what}. {_why(facts)}. {again}", command_with("quire bookie recover", gone[0])
     )
 
 

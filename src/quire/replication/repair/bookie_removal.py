@@ -231,18 +231,12 @@ async def take_out_locked(
         if not newest.closed and members(newest, lost := await recheck(lost)):
             if why := await _fenced_for_nothing(client, ledger, newest, lost):
                 return _failed(result, why)
-            seen = OpenLedgerState.of(ledger)
-            if before is None or seen != before:
-                return replace(result, work=LedgerOutcome.OPEN, seen=seen)
-            if why := not_recoverable(ledger):
-                return replace(_failed(result, why), seen=seen)
             try:
-                await fence_and_close(client, ledger)
+                result = await fence_if_abandoned(client, ledger, result, before)
             except NoSuchLedgerError:
                 continue
-            except QuireError as error:
-                return await not_recovered(client, ledger, result, error)
-            result = replace(result, recovered=True)
+            if result.work is not LedgerOutcome.DONE:
+                return result
             continue
         await _unmark(locks, lock, ledger)
         return replace(result, work=LedgerOutcome.DONE)
@@ -361,7 +355,30 @@ async def _fenced_for_nothing(
     return ""
 
 
-def not_recoverable(ledger: OpenedLedger) -> str:
+async def fence_if_abandoned(
+    client: Client, ledger: OpenedLedger, result: LedgerResult, before: OpenLedgerState | None
+) -> LedgerResult:
+    """Fence and close an open ledger if its state is the same as `before`, a grace period ago.
+
+    Returns `result` with the outcome. OPEN means that the writer gets its grace period, which
+    begins with `seen`. FAILED has the reason why the ledger cannot be recovered now. DONE means
+    that the ledger was closed. Raises NoSuchLedgerError if it was deleted meanwhile.
+    """
+    seen = OpenLedgerState.of(ledger)
+    if seen != before:
+        return replace(result, work=LedgerOutcome.OPEN, seen=seen)
+    if why := _not_recoverable(ledger):
+        return replace(_failed(result, why), seen=seen)
+    try:
+        await fence_and_close(client, ledger)
+    except NoSuchLedgerError:
+        raise
+    except QuireError as error:
+        return await _not_recovered(client, ledger, result, error)
+    return replace(result, recovered=True)
+
+
+def _not_recoverable(ledger: OpenedLedger) -> str:
     """Return why an open ledger cannot be recovered now, or ''.
 
     If too few bookies answer, its state seems to stay the same although the writer appends, and a
@@ -388,7 +405,7 @@ async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
     reader.close()
 
 
-async def not_recovered(
+async def _not_recovered(
     client: Client, ledger: OpenedLedger, result: LedgerResult, error: QuireError
 ) -> LedgerResult:
     """Return `result` as FAILED, because the ledger could not be fenced and closed.

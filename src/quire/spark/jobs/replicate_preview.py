@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire import blocking
+from quire._runtime.names.in_commands import command_with
 from quire.blocking.background import call
 from quire.errors import NoSuchNamespaceError, QuireError, StreamGapError
 from quire.spark.jobs.replicate import ReplicateEnd, check_ends, matching, none_matches
@@ -193,12 +194,13 @@ async def _preview(
     facts = await segment_statistics(source.client, todo, source.password)
     for fact in facts:
         if fact.lost:
+            before = f"--before {fact.segment.lssn + 1}:0:0"
             raise StreamGapError(
                 f"stream {name} cannot be replicated: ledger {fact.segment.ledger_id} of its "
                 f"segment {fact.segment.lssn} is lost in the source",
                 remedy="Restore the ledger. If that is impossible, give up this segment and all "
-                f"before it in the source: `quire stream truncate {name} --before "
-                f"{fact.segment.lssn + 1}:0:0`",
+                f"before it in the source: "
+                f"`{command_with('quire stream truncate', name, before)}`",
             )
     copied = [fact for fact in facts if await _grew(source, fact, end)]
     read = [fact for fact in copied if not fact.truncated]  # truncated segments are copied empty

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from quire._runtime.names.former_names import deprecated
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
 from quire.client import Client
@@ -562,7 +563,7 @@ class Namespace:
                         f"there is no stream {name} in namespace {self.path}, but stream "
                         f"{new_name} exists. If an earlier call to rename it ended with an error, "
                         "that call may have succeeded",
-                        remedy=f"Look at {new_name}: quire stream show {new_name}",
+                        remedy=f"Look at {new_name}: {command_with('quire stream show', new_name)}",
                     )
                 raise StreamExistsError(
                     f"stream {name} was not renamed: stream {new_name} already exists",

@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire.client import Client
@@ -257,7 +258,8 @@ class StreamMetadata:
             raise NoSuchStreamError(
                 f"stream {self.paths.name} of namespace {self.paths.namespace} is being deleted, "
                 "or its deletion was interrupted",
-                remedy=f"Complete the deletion: quire stream delete {self.paths.name} (in Python, "
+                remedy="Complete the deletion: "
+                f"{command_with('quire stream delete', self.paths.name)} (in Python, "
                 "delete_stream)",
             )
 
@@ -347,7 +349,8 @@ class StreamMetadata:
         if topic and number.isdecimal() and await self.tree.exists(topic_path(namespace, topic)):
             return NoSuchStreamError(
                 f"topic {topic} of namespace {namespace} has no partition {number}",
-                remedy=f"Name one of its partitions (`quire stream show {topic}` shows them)",
+                remedy=f"Name one of its partitions "
+                f"(`{command_with('quire stream show', topic)}` shows them)",
             )
         return NoSuchStreamError(
             f"stream {name} does not exist in namespace {namespace}: it was never created, or it "

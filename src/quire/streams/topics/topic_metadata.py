@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream_name
@@ -208,9 +209,10 @@ class TopicMetadata:
                     f"{stream.paths.name} exists already",
                     remedy=remedy,
                 ) from error
+            adopt = command_with("quire stream create", name, "--partitions N --adopt")
             remedy = (
                 "Choose another name, or rename that stream. If all partitions exist, as in a copy "
-                f"of a topic, `quire stream create {name} --partitions N --adopt` makes them one"
+                f"of a topic, `{adopt}` makes them one"
             )
             if await self.find(stream.paths.name) is not None:
                 raise StreamExistsError(
@@ -250,17 +252,17 @@ class TopicMetadata:
         found = await self.find(name)
         if found is None:
             await self._refuse_stream(name)
+            create = command_with("quire stream create", name, "--partitions N")
             raise NoSuchStreamError(
                 f"there is no topic {name} in namespace {self._namespace}",
-                remedy=f"Create it: quire stream create {name} --partitions N (in Python, "
-                "create_topic)",
+                remedy=f"Create it: {create} (in Python, create_topic)",
             )
         if found.deleting:
             raise NoSuchStreamError(
                 f"topic {name} of namespace {self._namespace} is being deleted, or its deletion "
                 "was interrupted",
-                remedy=f"Complete the deletion: quire stream delete {name} (in Python, "
-                "delete_topic)",
+                remedy="Complete the deletion: "
+                f"{command_with('quire stream delete', name)} (in Python, delete_topic)",
             )
         return found
 
@@ -407,8 +409,8 @@ def topic_exists(topic: StoredTopic) -> StreamExistsError:
         return StreamExistsError(
             f"topic {topic.name} is being deleted, or its deletion was interrupted, so its name "
             "and those of its partitions cannot be used yet",
-            remedy=f"Complete the deletion: quire stream delete {topic.name} (in Python, "
-            "delete_topic)",
+            remedy="Complete the deletion: "
+            f"{command_with('quire stream delete', topic.name)} (in Python, delete_topic)",
         )
     return StreamExistsError(
         f"topic {topic.name} already exists, with {topic.partitions} partitions. It was not "

@@ -54,8 +54,8 @@ def a_writer_has_no_grace(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
         bookie_removal,
-        "take_out_locked",
-        ("if before is None or seen != before:", "if False:"),
+        "fence_if_abandoned",
+        ("if seen != before:", "if False:"),
     )
 
 

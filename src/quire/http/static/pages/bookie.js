@@ -4,7 +4,7 @@
 import { QUESTIONS, button } from "/ui/parts/actions.js";
 import { ask, get } from "/ui/parts/api.js";
 import { stateMarks } from "/ui/pages/bookies.js";
-import { advice, command, empty, LEDGER, quoted, stateKind, tiles, usage } from "/ui/parts/controls.js";
+import { advice, command, commandWith, empty, LEDGER, stateKind, tiles, usage } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
 import { address, facts, h, link, mark, section, table } from "/ui/parts/dom.js";
 import { bytes, count, counted, localSizes, milliseconds, percent, rate, seconds, time } from "/ui/parts/format.js";
@@ -102,12 +102,12 @@ function actions({ bookie, actions: can }, act) {
       () => ask("PUT", `${path(id)}/readonly`, { body: { readOnly: false } }),
       { title: `Make ${id} writable?`, text: "It accepts new entries again, unless its disk is full or it is being decommissioned.", action: "Make it writable" }],
     ["decommission", "Decommission", "Copies its ledgers to other bookies, and then removes it from the cluster for good.",
-      () => ask("PUT", "/api/v1/autorecovery/decommission", { body: { bookie_src: id } }), QUESTIONS.decommission(id), `quire bookie decommission ${quoted(id)}`],
+      () => ask("PUT", "/api/v1/autorecovery/decommission", { body: { bookie_src: id } }), QUESTIONS.decommission(id), commandWith("quire bookie decommission", id)],
     ["take_back", "Stop decommissioning", "Withdraws the order, so that it accepts new entries again. Copies that were made stay where they are.",
       () => ask("DELETE", `${path(id)}/decommission`),
-      { title: `Stop the decommissioning of ${id}?`, text: "The order is withdrawn, and a job that empties the bookie ends. The bookie accepts new entries again. Copies that were made stay where they are.", action: "Stop decommissioning" }, `quire bookie decommission ${quoted(id)} --cancel`],
+      { title: `Stop the decommissioning of ${id}?`, text: "The order is withdrawn, and a job that empties the bookie ends. The bookie accepts new entries again. Copies that were made stay where they are.", action: "Stop decommissioning" }, commandWith("quire bookie decommission", id, "--cancel")],
     ["recover", "Recover", "Copies the ledgers of this lost bookie to other bookies, from the replicas that are left.",
-      () => ask("PUT", "/api/v1/autorecovery/bookie", { body: { bookie_src: [id] } }), QUESTIONS.recover(id), `quire bookie recover ${quoted(id)}`],
+      () => ask("PUT", "/api/v1/autorecovery/bookie", { body: { bookie_src: [id] } }), QUESTIONS.recover(id), commandWith("quire bookie recover", id)],
   ];
   // What is possible comes first.
   return section("Actions", accessNote(), h("ul", { class: "actions" }, all.sort(([one], [other]) => can[other].possible - can[one].possible).map(([name, title, text, work, question, typed]) => {

@@ -1,7 +1,7 @@
 // One topic: the sums over its partitions, each partition, its subscriptions, and the records of all partitions.
 
 import { get } from "/ui/parts/api.js";
-import { command, empty, quoted, tiles } from "/ui/parts/controls.js";
+import { command, commandWith, empty, quoted, tiles } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, percent, rate } from "/ui/parts/format.js";
 import { pageTabs, pager } from "/ui/parts/lists.js";
@@ -31,7 +31,7 @@ function keyFigures(data, sums) {
 
 const deletion = (name, namespace) => h("div", { class: "alert warn" },
   h("p", null, "! This topic is being deleted, or its deletion was interrupted. It can no longer be written or read."),
-  h("p", null, "What to do: If no process deletes it now, complete the deletion:"), command(`quire stream delete ${quoted(name)} --namespace ${quoted(namespace)}`));
+  h("p", null, "What to do: If no process deletes it now, complete the deletion:"), command(commandWith("quire stream delete", name, `--namespace ${quoted(namespace)}`)));
 
 const topicTabs = (namespace, name, here) => pageTabs(`Topic ${name}`, [
   ["Partitions and lag", address("topic", [namespace, name]), here === "partitions"], ["Records", address("topic", [namespace, name, "records"]), here === "records"]]);

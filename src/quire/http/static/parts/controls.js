@@ -50,6 +50,11 @@ const SAFE = /^[\w./:@%+=,-]+$/;
 /** Return a word of a command, quoted for a shell if it needs quotes. */
 export const quoted = (word) => (SAFE.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
+/** Return a command with a name as its argument. A name that begins with a dash comes last, after
+ *  `--`, so that it is not taken for an option. `options` are quoted already. */
+export const commandWith = (text, name, options = "") =>
+  (name.startsWith("-") ? [text, options, "--", quoted(name)] : [text, quoted(name), options]).filter(Boolean).join(" ");
+
 /** A command of at least this many characters has its button below it on a small screen. */
 const LONG_CHARS = 60;
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterator
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, does, some_of, them, verb
 from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
 from quire.http.views.problems.problem import Problem, follows_from
@@ -77,10 +77,10 @@ def _other_racks(movable: str) -> str:
 
     `movable` is a bookie that could be given another location.
     """
+    locate = command_with("quire cluster locations set", movable, then="/RACK")
     return (
-        f"Give each bookie the location of its real rack: quire cluster locations set "
-        f"{shlex.quote(movable)} /RACK. To see the present locations: quire cluster locations "
-        "list. If they are right, start a bookie in another rack"
+        f"Give each bookie the location of its real rack: {locate}. To see the present "
+        "locations: quire cluster locations list. If they are right, start a bookie in another rack"
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, some_of, verb
 from quire.http.views.problems.autorecovery import healing
 from quire.http.views.problems.problem import Bookie, Problem, listed
@@ -115,8 +115,8 @@ def _give_up(names: Sequence[str], *, empty: bool, spare: bool) -> str:
     # Without a ledger that needs it, the bookie only has to be removed from the cluster.
     command = "decommission" if empty else "recover"
     # People paste this command into a shell, and ids may have characters such as ';': quote them.
-    named = shlex.quote(names[0]) if len(names) == 1 else "BOOKIE"
-    return f"{lost}: quire bookie {command} {named}"
+    named = names[0] if len(names) == 1 else "BOOKIE"
+    return f"{lost}: {command_with(f'quire bookie {command}', named)}"
 
 
 def start_again(bookie: Bookie, names: Sequence[str]) -> str:

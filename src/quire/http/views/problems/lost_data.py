@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import NAMED_MAX, counted, some_of
 from quire.http.views.problems.problem import Problem
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
@@ -96,29 +97,33 @@ def _lost_with(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
 
 
 def _what_to_do(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
-    name, place = shlex.quote(owner.name), shlex.quote(owner.place)
+    place = shlex.quote(owner.place)
     if owner.kind == "stream":
-        stream = f"{name} --namespace {place}"
+        within = f"--namespace {place}"
+        show = command_with("quire stream show", owner.name, within)
+        deliver = command_with("quire stream read", owner.name, f"{within} --on-gap deliver")
+        skip = command_with("quire stream read", owner.name, f"{within} --on-gap skip")
         ledger = ledgers[0].ledger_id
         text = (
-            f"To see its segments: quire stream show {stream}. Bookies may still have the entries. "
+            f"To see its segments: {show}. Bookies may still have the entries. "
             "To keep bookies from deleting them: quire cluster gc off. To see whether a data "
             "directory has them, on the machine of each bookie: quire bookie disk ledger DIR "
             f"{ledger}. Then restore a backup of the metadata store that has the ledger, if there "
             "is one. Otherwise readers can go on without the lost records. To read past the gap "
-            f"and be told what is missing: quire stream read {stream} --on-gap deliver. To read "
-            f"past it silently: quire stream read {stream} --on-gap skip"
+            f"and be told what is missing: {deliver}. To read past it silently: {skip}"
         )
         # A position may be after any of the lost segments; the last one ends the problem.
         if after := ledgers[-1].after:
+            truncate = command_with(
+                "quire stream truncate", owner.name, f"{within} --before {after}"
+            )
             text += (
-                ". To give up the lost records for good, and all records before them: quire "
-                f"stream truncate {stream} --before {after}"
+                f". To give up the lost records for good, and all records before them: {truncate}"
             )
         return text
     if owner.kind == "dataset":
         return f"Write the rows of the dataset {owner.name} again, in overwrite mode"
-    return f"quire object show {name} --bucket {place}"
+    return command_with("quire object show", owner.name, f"--bucket {place}")
 
 
 def _count(number: int, risk: AtRisk) -> str:

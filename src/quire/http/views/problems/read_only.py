@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import counted, duration_text, size_text, some_of
 from quire.http.views.problems.disks import (
     NO_ROOM,
@@ -136,8 +137,9 @@ def _of_one(bookie: Bookie, risk: str, now_ms: int) -> Iterator[Problem]:
             yield Problem(
                 "note",
                 f"{name} is read-only because it is being drained or decommissioned{held_by}",
-                f"quire bookie decommission {shlex.quote(name)} continues it. To make the bookie "
-                f"writable again: quire bookie decommission {shlex.quote(name)} --cancel",
+                f"{command_with('quire bookie decommission', name)} continues it. To make the "
+                "bookie writable again: "
+                f"{command_with('quire bookie decommission', name, '--cancel')}",
                 risk,
                 bookies=(name,),
             )

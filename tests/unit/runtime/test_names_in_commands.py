@@ -1,0 +1,48 @@
+"""Names in commands that people copy into a shell."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+import pytest
+
+from quire._runtime.names.in_commands import command_with
+from quire.cli.main import cli
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "then", "argument"),
+    [
+        ("quire stream show", "--namespace /team", "", "name"),
+        ("quire stream read", "--namespace /team --on-gap skip", "", "name"),
+        ("quire stream truncate", "--namespace /team --before 2:0:0", "", "name"),
+        ("quire stream delete", "-n /team", "", "name"),
+        ("quire stream create", "--partitions 3 --adopt", "", "name"),
+        ("quire object show", "--bucket /team", "", "name"),
+        ("quire bookie recover", "", "", "bookie"),
+        ("quire bookie decommission", "--cancel", "", "bookie"),
+        ("quire cluster locations set", "", "/RACK", "bookie"),
+    ],
+)
+@pytest.mark.parametrize("name", ["-f", "--help", "a b", "plain"])
+def test_a_copied_command_takes_any_name(
+    command: str, options: str, then: str, argument: str, name: str
+) -> None:
+    """A name that begins with a dash was taken for an option."""
+    words = shlex.split(command_with(command, name, options, then=then))
+    found: click.Command = cli
+    context = click.Context(found)
+    words = words[1:]
+    while isinstance(found, click.Group):
+        inner = found.get_command(context, words[0])
+        assert inner is not None
+        found, words = inner, words[1:]
+    parsed, _, _ = found.make_parser(context).parse_args(words)
+    values = [value for key, value in parsed.items() if key not in ("namespace", "bucket")]
+    assert name in values or (name,) in values, parsed
+
+
+def test_an_ordinary_name_comes_before_the_options() -> None:
+    assert command_with("quire stream show", "s", "-n /team") == "quire stream show s -n /team"
+    assert command_with("quire x", "a b", then="c") == "quire x 'a b' c"
