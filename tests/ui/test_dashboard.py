@@ -215,7 +215,7 @@ def test_a_running_pipeline_is_listed(dashboard: Dashboard, tab: Tab) -> None:
 def test_no_health_is_claimed_without_an_auditor(dashboard: Dashboard, tab: Tab) -> None:
     """Nobody looks for lost bookies here, so the page does not say that no replica lacks."""
     tab.open("work")
-    expect(tab.page.get_by_role("main")).to_contain_text("ledgers may lack replicas without a mark")
+    expect(tab.page.get_by_role("main")).to_contain_text("although none is marked")
     tab.go("")
     expect(tab.page.locator(".tile.warn").filter(has_text="no auditor")).to_be_visible()
 

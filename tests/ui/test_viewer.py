@@ -529,7 +529,7 @@ def test_ledgers_are_listed_newest_first_with_owner_and_replicas(
     page.get_by_label("Part of the owner's name").press("Enter")
     expect(page.get_by_role("link", name="stream orders").first).to_be_visible()
     assert len(ledger_ids(page)) == 3
-    expect(page.get_by_role("main")).to_contain_text("which are all there are")
+    expect(page.get_by_role("main")).to_contain_text("which is all of them")
     page.get_by_role("link", name="Remove all").click()
     page.get_by_text("Filters").click()
     page.get_by_label("From id").fill(str(stored.many))

@@ -457,7 +457,7 @@ def test_a_subscription_continues_at_its_position(quire: Quire) -> None:
     subscribed = ("--subscription", "s")
     assert read(quire, "a", *subscribed, "--limit", "50") == [b"%d" % n for n in range(50)]
     (found,) = show(quire, "a")["subscriptions"]  # type: ignore[misc]
-    assert found == {"name": "s", "position": "2:0:10", "lag": 50}
+    assert found == {"name": "s", "position": "2:0:10", "lag": 50, "missed": False}
     assert read(quire, "a", *subscribed) == [b"%d" % n for n in range(50, 100)]
     assert read(quire, "a", *subscribed) == []
     (found,) = show(quire, "a")["subscriptions"]  # type: ignore[misc]

@@ -40,7 +40,7 @@ function figures({ bookie, report }, ledgers) {
 // -- disks --------------------------------------------------------------------------------------
 
 const DIRECTORY = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], failed: ["bad", "✗ failed"], loading: ["note", "loading"] };
-const SEGMENT = { current: "current: new entries go to it", closed: "closed: it waits to be sealed", sealed: "sealed", retired: "retired: it is being removed", damaged: "damaged", prepared: "prepared: empty, for later entries" };
+const SEGMENT = { current: "current: adds go to it", closed: "closed: it waits to be sealed", sealed: "sealed", retired: "retired: it is being removed", damaged: "damaged", prepared: "prepared: empty, for later entries" };
 const SEGMENT_KIND = { damaged: "bad", closed: "warn", retired: "note", current: "accent" };
 
 function directory(one) {
