@@ -33,6 +33,7 @@ from tests.sim.mutants import (
     spark,
     storage,
     streams,
+    topics,
     writer,
 )
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
@@ -41,7 +42,7 @@ ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged, objects, answers,
+    damaged, topics, objects, answers,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]
