@@ -27,6 +27,7 @@ from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.report.recorder import TraceRecorder
 from quire_simulator.report.result import RunFailure, RunResult
 from quire_simulator.streams.judge import judge_streams
+from quire_simulator.topics.actors import judge_topics
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World
 
@@ -209,6 +210,7 @@ async def _heal(stage: Stage, actors: Actors) -> None:
             await _judge_datasets(stage)
             await objects.judge(stage)
             await judge_streams(actors.streams, actors.tailers)
+            await judge_topics(actors.streams, actors.topics)
             await operators.finish(stage)
             stage.moved.set()
             while actors.holders():

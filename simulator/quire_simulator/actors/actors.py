@@ -21,10 +21,12 @@ from quire_simulator.actors.writers import write
 from quire_simulator.faults.byzantine import BYZANTINE, ByzantineBookie, hear
 from quire_simulator.invariants.objects import ObjectInvariants
 from quire_simulator.machine.loop import SimTask
-from quire_simulator.plans.plans import LedgerPlan, readers_of
+from quire_simulator.plans.plans import LedgerPlan, TopicPlan, readers_of
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.streams.actors import is_tailer, stream_actors
 from quire_simulator.streams.stage import StreamStage
+from quire_simulator.topics.actors import use_topics
+from quire_simulator.topics.history import TopicInvariants
 from quire_simulator.world.stage import Stage
 
 Work = Callable[[Stage, str, Client], Awaitable[None]]
@@ -51,6 +53,10 @@ class Actors:
         self.stage = stage
         self.tasks: list[SimTask[None]] = []
         self.streams = StreamStage(stage)
+        self.topics: TopicInvariants | None = None
+        """What is known of topics, in runs that have some."""
+        if stage.plan.topics:
+            self.topics = TopicInvariants(stage.world, stage.checker)
         if stage.plan.healers:
             HealInvariants(stage)
         if stage.plan.jobs:
@@ -81,6 +87,10 @@ class Actors:
         for objects in self.stage.plan.objects:
             work = partial(use_objects, plan=objects)
             self._spawn(f"objects-{objects.number}", objects.begin_s, work)
+        for topics in self.stage.plan.topics:
+            assert self.topics is not None
+            use = partial(_use_topics, streams=self.streams, facts=self.topics, plan=topics)
+            self._spawn(f"topics-{topics.number}", topics.begin_s, use)
         for healer in self.stage.plan.healers:
             self._spawn(f"healer-{healer.number}", healer.begin_s, partial(heal, plan=healer))
         for job in self.stage.plan.jobs:
@@ -131,3 +141,15 @@ class Actors:
             await client.close()
         except QuireError as error:
             stage.history.add(name, "close failed", note=type(error).__name__)
+
+
+async def _use_topics(
+    stage: Stage,
+    name: str,
+    client: Client,
+    *,
+    streams: StreamStage,
+    facts: TopicInvariants,
+    plan: TopicPlan,
+) -> None:
+    await use_topics(streams, facts, name, client, plan)

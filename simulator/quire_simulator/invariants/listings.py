@@ -45,7 +45,7 @@ async def list_names(
         return
     unsure = {name for name, moment in stage.names_changed.items() if moment > begun}
     there = {name for name in wanted if before.get(name, False)}
-    _compare(stage.checker, f"{who} listed streams with {part!r}", found, there, unsure)
+    compare_listed(stage.checker, f"{who} listed streams with {part!r}", found, there, unsure)
 
 
 def _names_of(stage: StreamStage) -> list[str]:
@@ -102,7 +102,7 @@ async def judge_lists(stage: StreamStage, who: str, client: Client, streams: Nam
         unsure = facts.committing - set(facts.committed)
         mine = [name for name in found if name.startswith("tailer-")]  # A query has one too.
         what = f"{who} listed the subscriptions of {plan.name}"
-        _compare(stage.checker, what, mine, set(facts.committed), unsure)
+        compare_listed(stage.checker, what, mine, set(facts.committed), unsure)
 
 
 async def judge_ledgers(stage: Stage, who: str, client: Client) -> None:
@@ -121,16 +121,17 @@ async def judge_ledgers(stage: Stage, who: str, client: Client) -> None:
     passing = {n for n in found if n not in before and n in stage.checker.ledgers}
     there = {ledger_id for ledger_id in before if ledger_id >= first}
     what = f"{who} listed the ledgers from {first} on"
-    _compare(stage.checker, what, found, there, unsure | passing)
+    compare_listed(stage.checker, what, found, there, unsure | passing)
 
 
-def _compare(
+def compare_listed(
     checker: Checker,
     what: str,
     found: Sequence[Key],
     there: Iterable[Key],
     unsure: Iterable[Key],
 ) -> None:
+    """Compare a list with what must be there, except for what changed during the call."""
     checker.checks += 1
     wrong = (set(found) ^ set(there)) - set(unsure)
     if wrong:

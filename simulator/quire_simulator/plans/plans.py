@@ -135,6 +135,23 @@ class ObjectPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A client that creates, writes, reads and deletes topics in several rounds."""
+
+    number: int
+    names: int
+    """The number of names that all these clients share."""
+    begin_s: float
+    rounds: int
+    pause_s: float
+    """The longest pause between two rounds, and between two appends."""
+    deletions: float
+    """The share of rounds that delete a topic."""
+    stalls: float
+    """As in `ObjectPlan`."""
+
+
+@dataclass(frozen=True, slots=True)
 class HealerPlan:
     """A process of autorecovery."""
 
@@ -222,6 +239,7 @@ class RunPlan:
     knobs: tuple[DrawnKnob, ...] = ()
     """The limits of Quire that differ from their defaults in this run."""
     objects: tuple[ObjectPlan, ...] = ()
+    topics: tuple[TopicPlan, ...] = ()
 
     @classmethod
     def make(cls, seed: int, workload: str) -> RunPlan:
@@ -235,6 +253,7 @@ class RunPlan:
         index = random.Random(f"{seed}/index {workload}")
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
         objects = _objects(random.Random(f"{seed}/objects {workload}"), mix, span_s)
+        topics = _topics(random.Random(f"{seed}/topics {workload}"), mix, span_s)
         streams = make_streams(seed, workload, mix, bookies, span_s)
         jobs = _jobs(random.Random(f"{seed}/jobs {workload}"), mix, bookies, span_s)
         healers = _healers(random.Random(f"{seed}/healers {workload}"), mix, span_s)
@@ -247,6 +266,7 @@ class RunPlan:
             bookies=[f"bookie-{number}" for number in range(bookies)],
             clients={
                 **_clients(ledgers, publishers, objects),
+                **_topic_clients(topics),
                 **stream_clients(streams),
                 **_healer_clients(healers),
                 **_job_clients(jobs),
@@ -260,7 +280,7 @@ class RunPlan:
             bookies=bookies,
             span_s=span_s,
             explicit_lac_interval_ms=chance.choice([0, 0, 40]),
-            metadata_delay_s=chance.choice([0.0, 0.002, 0.05, 0.3]),
+            metadata_delay_s=chance.choice(mix.metadata_delays_s),
             metadata_version=chance.choice([2, 3, 3, 3]),
             skew_ms=chance.choice([0, 0, 1_000, 600_000]),
             uneven=chance.random() < mix.uneven,
@@ -294,6 +314,7 @@ class RunPlan:
             schedule=schedule,
             knobs=() if os.environ.get(KNOBS_VARIABLE) == "0" else draw_knobs(seed, workload),
             objects=objects,
+            topics=topics,
         )
 
     @property
@@ -304,6 +325,7 @@ class RunPlan:
         streams = (f"stream-{stream.number}" for stream in self.streams)
         clients = (
             *_clients(self.ledgers, self.publishers, self.objects),
+            *_topic_clients(self.topics),
             *stream_clients(self.streams),
             *_healer_clients(self.healers),
             *_job_clients(self.jobs),
@@ -520,6 +542,30 @@ def _objects(chance: random.Random, mix: Mix, span_s: float) -> tuple[ObjectPlan
         )
         for number in range(chance.randint(3, 6))
     )
+
+
+def _topics(chance: random.Random, mix: Mix, span_s: float) -> tuple[TopicPlan, ...]:
+    if chance.random() >= mix.topics:
+        return ()
+    names, pause_s = chance.choice([1, 1, 2, 4]), chance.choice([0.01, 0.1, 0.5])
+    deletions = chance.choice([0.0, 0.02, 0.05])
+    return tuple(
+        TopicPlan(
+            number=number,
+            names=names,
+            begin_s=chance.random() * span_s / 3,
+            rounds=chance.randint(15, 40),
+            pause_s=pause_s,
+            deletions=deletions,
+            stalls=chance.choice([0.0, 0.0, 0.01, 0.05]),
+        )
+        for number in range(chance.randint(2, 4))
+    )
+
+
+def _topic_clients(topics: tuple[TopicPlan, ...]) -> dict[str, float]:
+    """Return when each client of topics begins."""
+    return {f"topics-{plan.number}": plan.begin_s for plan in topics}
 
 
 def _healers(chance: random.Random, mix: Mix, span_s: float) -> tuple[HealerPlan, ...]:

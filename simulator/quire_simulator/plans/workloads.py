@@ -77,10 +77,14 @@ class Mix:
     """The share of runs with only as many bookies as the ensembles need."""
     bookies_min: int = 0
     """The smallest number of bookies in all other runs."""
+    metadata_delays_s: tuple[float, ...] = (0.0, 0.002, 0.05, 0.3)
+    """The choices for the longest delay of a call of the metadata store."""
     datasets: float = 0.05
     """The share of runs in which ledgers are published as datasets, and swept."""
     objects: float = 0.0
     """The share of runs with objects that several clients put, get, delete and sweep."""
+    topics: float = 0.0
+    """The share of runs with topics that several clients create, write, read and delete."""
     streaming: float = 0.0
     """The share of runs with streams."""
     streams: tuple[int, int] = (1, 1)
@@ -342,6 +346,16 @@ WORKLOADS: dict[str, Mix] = {
         ledgers=(0, 1),
         datasets=0.0,
         objects=1.0,
+        cancelling=(0.0, 0.0, 0.0, 0.2),
+    ),
+    "topics": Mix(
+        (*CLIENT_KINDS, "zombie", "metadata fails", "expire client", "late watches", "crash",
+         "restart", "cut and reset"),
+        (0, 6),
+        ledgers=(0, 0),
+        metadata_delays_s=(0.0, 0.002, 0.002, 0.02),
+        datasets=0.0,
+        topics=1.0,
         cancelling=(0.0, 0.0, 0.0, 0.2),
     ),
     "amnesia": LOST_DATA,

@@ -103,7 +103,7 @@ class StreamStage:
     def note(self, who: str, kind: str, what: object = "") -> None:
         self.stage.history.add(who, kind, note=str(what))
 
-    async def namespace(self, client: Client) -> Namespace:
+    async def namespace(self, client: Client, path: str = NAMESPACE) -> Namespace:
         """Open a namespace for a client, whose ledgers are observed as they are written."""
         task = asyncio.current_task()
         assert isinstance(task, SimTask)
@@ -119,7 +119,7 @@ class StreamStage:
             return handle
 
         client.create_ledger = create_ledger  # type: ignore[method-assign]
-        return await self.insist(lambda: open_namespace(client, NAMESPACE, create=True))
+        return await self.insist(lambda: open_namespace(client, path, create=True))
 
     async def insist(self, work: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS_MAX) -> T:
         """Repeat the work until it succeeds, and return its result.

@@ -19,7 +19,17 @@ from quire_simulator.streams.invariants import (
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "internals" / "simulator.md").read_text(
     encoding="utf-8"
 )
-ROOMS = ("actors", "faults", "invariants", "plans", "report", "spark", "streams", "world")
+ROOMS = (
+    "actors",
+    "faults",
+    "invariants",
+    "plans",
+    "report",
+    "spark",
+    "streams",
+    "topics",
+    "world",
+)
 ROOT = Path(simulation.__file__).parent
 SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).glob("*.py"))]
 RAISERS = {"fail", "tell", "InvariantError", "RunFailure"}

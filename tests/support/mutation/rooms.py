@@ -43,11 +43,12 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "replication": ("autorecovery", "racks", "replaced", "decommission"),
     "replication/moves": ("decommission", "racks"),
     "streams": ("streams", "relay", "lives"),
-    "streams/namespace": ("streams", "relay", "lives", "retention"),
+    "streams/namespace": ("streams", "relay", "lives", "retention", "topics"),
     "streams/ownership": ("streams", "publishing", "damaged"),
     "streams/publish": ("publishing", "spark"),
     "streams/read": ("streams", "lives", "retention", "damaged"),
     "streams/objects": ("objects",),
+    "streams/topics": ("topics",),
 }  # fmt: skip
 """The simulator's workloads that exercise each folder below src/quire.
 
