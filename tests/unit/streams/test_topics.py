@@ -878,6 +878,34 @@ def test_a_writer_that_ends_with_an_error_is_abandoned() -> None:
     with_topic(scene)
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["read", "commit"])
+def test_a_topic_replaced_right_after_the_last_look_at_it_is_neither_read_nor_moved(
+    monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    require_same = TopicMetadata.require_same
+
+    async def scene(b: Bench, topic: Any) -> None:
+        async def then_replaced(metadata: TopicMetadata, known: StoredTopic) -> None:
+            await require_same(metadata, known)
+            monkeypatch.undo()
+            await b.streams.delete_topic("clicks")
+            await b.streams.create_topic("clicks", 2)
+            async with (await b.streams.topic("clicks")).open_writer() as writer:
+                await writer.append(b"of the other topic", key="a")
+
+        monkeypatch.setattr(TopicMetadata, "require_same", then_replaced)
+        positions = dict.fromkeys(range(2), DLSN(1, 0, 0))
+        if moved:
+            with pytest.raises(NoSuchStreamError):
+                await topic.commit("mail", positions)
+        else:
+            with pytest.raises(NoSuchStreamError):
+                [record async for record in topic.open_reader(start=positions)]
+        assert await (await b.streams.topic("clicks")).positions("mail") == {}
+
+    with_topic(scene, 2)
+
+
 def test_a_writer_notices_that_the_topic_was_replaced() -> None:
     async def scene(b: Bench, topic: Any) -> None:
         await b.streams.delete_topic("clicks")

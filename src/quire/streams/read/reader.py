@@ -151,6 +151,16 @@ class StreamReader:
             yield record
         self._position, self.ended = behind
 
+    async def find_life(self) -> None:
+        """Look which stream has the name now, so that the reader never reads another one.
+
+        Otherwise the first read decides. Raises NoSuchStreamError and MetadataUnavailableError.
+        """
+        life = await self._metadata.life_id()
+        if self._life is not None and life != self._life:
+            raise self._metadata.replaced()
+        self._life = life
+
     async def batches(self) -> AsyncGenerator[RecordBatch | Gap, None]:
         """Yield the records of one entry at a time.
 

@@ -87,6 +87,13 @@ class Subscription(Ready):
             return None
         return self._decode(value)
 
+    async def find_life(self) -> None:
+        """Look which stream has the name now, so that the subscription never is one of another.
+
+        Otherwise the first use decides. Raises NoSuchStreamError and MetadataUnavailableError.
+        """
+        await self._check_life()
+
     async def commit(self, position: DLSN) -> bool:
         """Store that everything before a position has been processed.
 

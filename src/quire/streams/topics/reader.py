@@ -190,7 +190,6 @@ class TopicReader(Ready):
         """
         self._check_open()
         await each(self._starts, self._settle)
-        await self._require_same()
         self._readers = dict(zip(self._opened, await each(self._opened, self._open)))
         iterations = {number: reader.batches() for number, reader in self._readers.items()}
         # A dictionary serves as an ordered set, so that the same seed gives the same run.
@@ -201,6 +200,10 @@ class TopicReader(Ready):
             waiting[task] = partition
 
         try:
+            # The positions belong to this topic only if it is still there after each reader has
+            # found its stream. Another topic of the name may have streams of the same names.
+            await each(self._readers.values(), lambda reader: reader.find_life())
+            await self._require_same()
             self._check_open()  # it may have been closed while the readers were opened
             for partition in iterations:
                 wait_for(partition)

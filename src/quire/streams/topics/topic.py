@@ -244,9 +244,13 @@ class Topic:
         if positions:
             self._assigned(positions)
 
-        async def store(partition: int) -> None:
-            await self._subscription(partition, subscriber).commit(positions[partition])
+        moved = {partition: self._subscription(partition, subscriber) for partition in positions}
 
+        async def store(partition: int) -> None:
+            await moved[partition].commit(positions[partition])
+
+        # The streams are found before the topic is, so that none belongs to a later topic.
+        await each(moved.values(), lambda subscription: subscription.find_life())
         await self._require_same()
         await each(positions, store)
 
