@@ -63,6 +63,7 @@ class _Node:
     ctime_ms: int = 0
     created_zxid: int = 0
     changed_zxid: int = 0
+    children_zxid: int = 0
     made: int = 0
     """The number of children created so far, which numbers the next sequential one."""
     children: dict[str, None] = field(default_factory=dict)
@@ -204,7 +205,8 @@ class ZooKeeperModel:
         parent.made += 1
         self._zxid += 1
         at_ms = int(self._now_s * 1000)
-        node = _Node(value, owner, 0, at_ms, self._zxid, self._zxid)
+        node = _Node(value, owner, 0, at_ms, self._zxid, self._zxid, self._zxid)
+        parent.children_zxid = self._zxid
         self.nodes[path] = node
         parent.children[path.rpartition("/")[2]] = None
         if owner:
@@ -236,8 +238,10 @@ class ZooKeeperModel:
             raise NodeNotEmptyError(path)
         above = path.rpartition("/")[0] or "/"
         del self.nodes[path]
-        del self.nodes[above].children[path.rpartition("/")[2]]
         self._zxid += 1
+        parent = self.nodes[above]
+        del parent.children[path.rpartition("/")[2]]
+        parent.children_zxid = self._zxid
         if node.owner in self._ephemeral:
             self._ephemeral[node.owner].pop(path, None)
         self._fire((path, False), (path, True), (above, True))
@@ -431,4 +435,5 @@ def _stat(node: _Node) -> Stat:
     return Stat(
         node.version, node.ctime_ms, node.owner, len(node.children),
         node.created_zxid, node.changed_zxid, 2 * node.made - len(node.children),
+        node.children_zxid,
     )  # fmt: skip
