@@ -27,7 +27,7 @@ from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.report.recorder import TraceRecorder
 from quire_simulator.report.result import RunFailure, RunResult
 from quire_simulator.streams.judge import judge_streams
-from quire_simulator.topics.actors import judge_topics
+from quire_simulator.streams.topics.actors import judge_topics
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World
 

@@ -25,8 +25,8 @@ from quire_simulator.plans.plans import LedgerPlan, TopicPlan, readers_of
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.streams.actors import is_tailer, stream_actors
 from quire_simulator.streams.stage import StreamStage
-from quire_simulator.topics.actors import use_topics
-from quire_simulator.topics.history import TopicInvariants
+from quire_simulator.streams.topics.actors import use_topics
+from quire_simulator.streams.topics.history import TopicInvariants
 from quire_simulator.world.stage import Stage
 
 Work = Callable[[Stage, str, Client], Awaitable[None]]

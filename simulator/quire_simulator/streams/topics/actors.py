@@ -27,7 +27,7 @@ from quire.streams.write.segments import APPLICATION
 from quire_simulator.actors.calls import call
 from quire_simulator.plans.plans import TopicPlan
 from quire_simulator.streams.stage import COMPONENT, StreamStage
-from quire_simulator.topics.history import (
+from quire_simulator.streams.topics.history import (
     NAMES,
     NAMESPACE,
     SentRecord,
