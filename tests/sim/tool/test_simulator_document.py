@@ -27,11 +27,10 @@ ROOMS = (
     "report",
     "spark",
     "streams",
-    "topics",
     "world",
 )
 ROOT = Path(simulation.__file__).parent
-SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).glob("*.py"))]
+SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).rglob("*.py"))]
 RAISERS = {"fail", "tell", "InvariantError", "RunFailure"}
 """Functions whose first argument, or the one after some facts, is the name of an invariant."""
 
