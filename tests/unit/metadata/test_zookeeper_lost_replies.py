@@ -132,7 +132,7 @@ class ZooKeeper:
 
     def _stat(self, path: str) -> Stat:
         node = self.nodes[path]
-        return Stat(node.version, 0, node.owner, 0, 1, node.zxid, 0)
+        return Stat(node.version, 0, node.owner, 0, 1, node.zxid, 0, 1)
 
     def on_connected(self, call: object) -> Any:
         return lambda: None

@@ -127,6 +127,8 @@ def _text(node: ast.AST) -> str:
             return f"{_text(body)} {_text(otherwise)}"
         case ast.Call(ast.Name("repair"), arguments):
             return "quire bookie " + " ".join(map(_text, arguments))
+        case ast.Call(ast.Name("command_with"), [command, *arguments]):
+            return " ".join(map(_text, [command, *arguments]))
         case ast.Call(ast.Name("give_up")):
             return "See {}. Only then format it"
         case ast.Call(ast.Name("erasing")):
