@@ -24,6 +24,7 @@ from tests.support.spark.workers import write_python
 cloudpickle.register_pickle_by_value(faults)
 
 
+FOLDER = Path(__file__).parent
 WITH_DRIVERS = (
     "test_demo",
     "test_elsewhere",
@@ -41,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     both cores.
     """
     for item in items:
-        if item.path.parent.name == "spark" and (
+        if item.path.is_relative_to(FOLDER) and (
             "spark" in getattr(item, "fixturenames", ()) or item.path.stem in WITH_DRIVERS
         ):
             item.add_marker(pytest.mark.jvm)
