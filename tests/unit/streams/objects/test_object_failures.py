@@ -613,3 +613,50 @@ async def test_a_sweep_through_a_server_that_lags_keeps_a_published_object(
     else:
         async with objects.get("o") as found:
             assert await found.read_all() == b"bytes"
+
+
+# -- servers of the metadata store that lag ---------------------------------------------------
+
+
+async def test_reads_through_a_server_that_lags_see_every_earlier_change(
+    bench: Bench, objects: Objects
+) -> None:
+    reader = await bench.objects()
+    server = LaggingServer(reader._store)
+    server.fall_behind()
+    await objects.put("o", b"1")
+    async with reader.get("o") as found:
+        assert await found.read_all() == b"1"
+    server.fall_behind()
+    await objects.put("p", b"1")
+    assert await names(reader) == ["o", "p"]
+    server.fall_behind()
+    put = await objects.put("o", b"2", replace=True)
+    assert await reader.info("o") == put
+
+
+async def test_a_put_through_a_server_that_lags_takes_the_name_of_a_deleted_object(
+    bench: Bench, objects: Objects
+) -> None:
+    other = await bench.objects()
+    server = LaggingServer(other._store)
+    await objects.put("o", b"1")
+    server.fall_behind()
+    await objects.delete("o")
+    await other.put("o", b"2")
+    async with objects.get("o") as found:
+        assert await found.read_all() == b"2"
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_deletion_through_a_server_that_lags_deletes_the_present_object(
+    replaced: bool, bench: Bench, objects: Objects
+) -> None:
+    other = await bench.objects()
+    server = LaggingServer(other._store)
+    if replaced:
+        await objects.put("o", b"1")
+    server.fall_behind()
+    await objects.put("o", b"2", replace=True)
+    assert await other.delete("o")
+    await nothing_there(bench, "o")
