@@ -247,13 +247,14 @@ class Objects(Ready):
         in_doubt = False
 
         async def attempt() -> bool:
-            """Make one attempt, and return False if others have stored an object since another."""
+            """Make one attempt, and return False if others changed the object since another."""
             nonlocal previous, in_doubt
             head, stored = await self._head(info.name, damaged=replace is True)
             if head is not None and head.ledger_id == info.ledger_id:
                 return True  # the answer to an earlier attempt was lost
-            if in_doubt and head is not None and head != previous:
-                # Perhaps they have replaced the object of this put, which must not be stored twice.
+            if in_doubt and head != previous:
+                # Perhaps they have replaced or deleted the object of this put, which must not be
+                # stored twice.
                 return False
             if not replace or (head is not None and callable(replace) and not replace(head)):
                 await self._refuse_taken(head)

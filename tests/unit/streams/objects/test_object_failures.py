@@ -512,6 +512,29 @@ async def test_a_put_whose_answer_was_lost_does_not_replace_a_later_object(
     assert await content(objects, "o") == b"theirs"
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_a_put_whose_answer_was_lost_does_not_bring_back_its_deleted_object(
+    bench: Bench, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put was done twice: the client that deleted its object had not condemned its ledger."""
+
+    async def dies(*_: object) -> None:
+        pass
+
+    async def change() -> None:
+        assert await content(objects, "o") == b"mine"
+        with monkeypatch.context() as patch:
+            patch.setattr(objects, "_clean_up", dies)
+            assert await objects.delete("o")
+
+    await objects.put("o", b"old")
+    late = await bench.objects(After(change, lost=True))
+    with pytest.raises(MetadataUnavailableError, match="may have been stored") as put:
+        await late.put("o", b"mine", replace=True)
+    assert not put.value.outcome_known
+    await nothing_there(bench, "o")
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_put_that_was_replaced_before_it_returns_has_succeeded(
     bench: Bench, objects: Objects, deleted: bool
