@@ -395,6 +395,20 @@ def test_a_row_that_does_not_fit_the_schema_is_refused(
     assert read_listed(spark, loose)[0].count() == 2
 
 
+@pytest.mark.parametrize("row", ["1,x,more", "1"])
+def test_a_csv_row_with_another_number_of_values_than_the_header_is_refused(
+    row: str, spark: SparkSession, cluster: LocalCluster, options: ClusterOptions, tmp_path: Path
+) -> None:
+    """Without a schema, too: the value for which there is no column was left out."""
+    (tmp_path / "a.csv").write_text(f"id,v\n0,w\n{row}\n")
+    files, stream = Files([str(tmp_path / "a.csv")]), f"ragged-{tmp_path.name}"
+    with pytest.raises(Exception, match="MALFORMED_RECORD"):
+        ingest(spark, options, read_listed(spark, files)[0], target(stream))
+    assert records(cluster, stream) == []
+    loose = Files(files.paths, options={"mode": "PERMISSIVE"})
+    assert read_listed(spark, loose)[0].count() == 2
+
+
 def test_timestamps_keep_their_microseconds(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
 ) -> None:

@@ -333,6 +333,8 @@ async def _planned(
 ) -> _Plan:
     from quire.spark.streams.view import StreamView, lost
 
+    # A server that lags behind would not show what was acknowledged just before this call.
+    await client.metadata.tree.sync()
     async with await open_namespace(client, namespace, password=cluster.password) as streams:
         view = StreamView(streams, found.stream)
         try:

@@ -526,8 +526,10 @@ def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame
             frame = reader.options(**strict).load(list(files.paths))
         return frame
     frame = reader.load(list(files.paths))
-    if checked := _checked(files, listing, frame.columns):
-        # Only files with these columns, in this order, have their values under the right names.
+    checked = {**_checked(files, listing, frame.columns), **_strict(files, listing, frame.columns)}
+    if checked:
+        # Only files with these columns, in this order, have their values under the right names,
+        # and values of a row for which there is no column would be left out.
         frame = reader.options(**checked).schema(frame.schema).load(list(files.paths))
     return frame
 
@@ -572,10 +574,11 @@ def _checked(files: Files, listing: Listing, columns: Sequence[str]) -> dict[str
 
 
 def _strict(files: Files, listing: Listing, columns: Sequence[str]) -> dict[str, str]:
-    """Return the options with which a row that does not fit the given schema is an error.
+    """Return the options with which a row that does not fit the schema is an error.
 
-    By default, Spark makes null of what it cannot parse, and nulls are left out of records. If the
-    schema has the column for such rows, nothing is lost.
+    By default, Spark makes null of what it cannot parse, and nulls are left out of records. It also
+    leaves out values of a CSV row that has more of them than there are columns. If the schema has
+    the column for such rows, nothing is lost.
     """
     given = {key.lower(): text for key, text in _options(files, listing).items()}
     corrupt = given.get("columnnameofcorruptrecord", CORRUPT)

@@ -434,6 +434,8 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
 
     async def _laid(self, client: Any) -> list[list[StreamSplit]]:
         options = self._options
+        # A server that lags behind would not show what was acknowledged just before the query.
+        await client.metadata.tree.sync()
         async with await open_namespace(
             client, options.namespace, password=options.password
         ) as streams:

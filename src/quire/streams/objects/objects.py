@@ -204,6 +204,7 @@ class Objects(Ready):
         check_metadata(name, metadata or {})
         check_source(source)
         if not replace:
+            await self._store.tree.sync()
             await self._refuse_taken((await self._head(name))[0])
         writer = await self._client.create_ledger(
             ensemble_size=ensemble_size,
@@ -246,13 +247,14 @@ class Objects(Ready):
         in_doubt = False
 
         async def attempt() -> bool:
-            """Make one attempt, and return False if others have stored an object since another."""
+            """Make one attempt, and return False if others changed the object since another."""
             nonlocal previous, in_doubt
             head, stored = await self._head(info.name, damaged=replace is True)
             if head is not None and head.ledger_id == info.ledger_id:
                 return True  # the answer to an earlier attempt was lost
-            if in_doubt and head is not None and head != previous:
-                # Perhaps they have replaced the object of this put, which must not be stored twice.
+            if in_doubt and head != previous:
+                # Perhaps they have replaced or deleted the object of this put, which must not be
+                # stored twice.
                 return False
             if not replace or (head is not None and callable(replace) and not replace(head)):
                 await self._refuse_taken(head)
@@ -341,7 +343,9 @@ class Objects(Ready):
             MetadataError: The head of the object cannot be decoded.
             UsageError: The name is not valid.
         """
-        head, _ = await self._head(check_name(name))
+        check_name(name)
+        await self._store.tree.sync()
+        head, _ = await self._head(name)
         if head is None:
             raise NoSuchObjectError(
                 f"object {name!r} does not exist in bucket {self.bucket!r}",
@@ -448,6 +452,7 @@ class Objects(Ready):
         *folder, _ = prefix.split("/")
         if any(part in ("", ".", "..") for part in folder):
             return  # no valid name begins with this prefix
+        await self._store.tree.sync()
         async with aclosing(pages(self._names(folder, prefix, after), PAGE_OBJECTS)) as names:
             async for page in names:
                 found = await each(page, self._info_or_skipped)
@@ -497,7 +502,9 @@ class Objects(Ready):
                 `replace=True` replaces a damaged head.
             UsageError: The name is not valid.
         """
-        gone = (await self._head(check_name(name)))[0]
+        check_name(name)
+        await self._store.tree.sync()  # or a server that lags behind denies the present version
+        gone = (await self._head(name))[0]
         if gone is None:
             return False
         await self._remove_head(gone)

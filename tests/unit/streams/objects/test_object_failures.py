@@ -512,6 +512,29 @@ async def test_a_put_whose_answer_was_lost_does_not_replace_a_later_object(
     assert await content(objects, "o") == b"theirs"
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_a_put_whose_answer_was_lost_does_not_bring_back_its_deleted_object(
+    bench: Bench, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put was done twice: the client that deleted its object had not condemned its ledger."""
+
+    async def dies(*_: object) -> None:
+        pass
+
+    async def change() -> None:
+        assert await content(objects, "o") == b"mine"
+        with monkeypatch.context() as patch:
+            patch.setattr(objects, "_clean_up", dies)
+            assert await objects.delete("o")
+
+    await objects.put("o", b"old")
+    late = await bench.objects(After(change, lost=True))
+    with pytest.raises(MetadataUnavailableError, match="may have been stored") as put:
+        await late.put("o", b"mine", replace=True)
+    assert not put.value.outcome_known
+    await nothing_there(bench, "o")
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_put_that_was_replaced_before_it_returns_has_succeeded(
     bench: Bench, objects: Objects, deleted: bool
@@ -613,3 +636,50 @@ async def test_a_sweep_through_a_server_that_lags_keeps_a_published_object(
     else:
         async with objects.get("o") as found:
             assert await found.read_all() == b"bytes"
+
+
+# -- servers of the metadata store that lag ---------------------------------------------------
+
+
+async def test_reads_through_a_server_that_lags_see_every_earlier_change(
+    bench: Bench, objects: Objects
+) -> None:
+    reader = await bench.objects()
+    server = LaggingServer(reader._store)
+    server.fall_behind()
+    await objects.put("o", b"1")
+    async with reader.get("o") as found:
+        assert await found.read_all() == b"1"
+    server.fall_behind()
+    await objects.put("p", b"1")
+    assert await names(reader) == ["o", "p"]
+    server.fall_behind()
+    put = await objects.put("o", b"2", replace=True)
+    assert await reader.info("o") == put
+
+
+async def test_a_put_through_a_server_that_lags_takes_the_name_of_a_deleted_object(
+    bench: Bench, objects: Objects
+) -> None:
+    other = await bench.objects()
+    server = LaggingServer(other._store)
+    await objects.put("o", b"1")
+    server.fall_behind()
+    await objects.delete("o")
+    await other.put("o", b"2")
+    async with objects.get("o") as found:
+        assert await found.read_all() == b"2"
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_deletion_through_a_server_that_lags_deletes_the_present_object(
+    replaced: bool, bench: Bench, objects: Objects
+) -> None:
+    other = await bench.objects()
+    server = LaggingServer(other._store)
+    if replaced:
+        await objects.put("o", b"1")
+    server.fall_behind()
+    await objects.put("o", b"2", replace=True)
+    assert await other.delete("o")
+    await nothing_there(bench, "o")
