@@ -125,6 +125,27 @@ async def test_a_candidate_reads_no_vote_of_another(
         assert len(read) == 2, "the vote of the first candidate, and the one that was in doubt"
 
 
+@pytest.mark.parametrize("owner", ["host-1", "10.0.0.1:3181", "[::1]:3181", "a@b=c;d^e"])
+async def test_a_vote_in_doubt_is_withdrawn_whatever_the_name_of_its_candidate(
+    owner: str, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the candidate waits behind its own vote, and nobody is the auditor."""
+    commit = store.tree.commit
+
+    async def unanswered(*operations: Operation) -> list[Result]:
+        await commit(*operations)
+        raise MetadataUnavailableError("the answer was lost")
+
+    candidate = election(store, owner)
+    monkeypatch.setattr(store.tree, "commit", unanswered)
+    with pytest.raises(MetadataUnavailableError):
+        await _win(candidate)
+    monkeypatch.setattr(store.tree, "commit", commit)
+    await votes_of(store, 0)
+    async with asyncio.timeout(LIMIT_S):
+        await _win(candidate)
+
+
 async def _win(candidate: Election) -> None:
     async with candidate.won():
         pass

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ from quire.errors import (
 from quire.metadata import open_metadata
 from quire.metadata.interface import BookieAddress, Bookies
 from quire.metadata.sqlite.file import QUEUED_CALLS_MAX, SqliteFile
-from quire.metadata.sqlite.session import ProcessId, ThisMachine
+from quire.metadata.sqlite.session import ProcessId, ThisMachine, _boot_id_of_sysctl
 from quire.metadata.sqlite.store import SqliteStore
 from tests.support.metadata.backends import Backend, ids_of
 from tests.support.metadata.sqlite import (
@@ -226,6 +227,53 @@ def test_a_reused_process_id_is_not_taken_for_the_former_process() -> None:
     ended.wait()
     assert not machine.exists(replace(me, pid=ended.pid))
     assert machine.exists(ProcessId(ended.pid, "another namespace", 1))  # cannot be seen
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Let this process open no file in the block. Those that are open can be used."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_process_without_descriptors_ends_no_session_of_others(sqlite: Backend) -> None:
+    """It cannot look at their processes, and once took them for ended ones."""
+    two = replace(ONE, bookie_id="bookie-2")
+    store = await open_store(sqlite)
+    try:
+        await store.register_bookie(two)
+        with process(REGISTER, str(path_of(sqlite)), str(LONG_MS)) as running:
+            assert await next_line(running) == "registered"
+            with no_descriptor_left():
+                assert set((await store.bookies()).writable) == {"bookie-1", "bookie-2"}
+                assert await store._renew_now(tuple(store._presences.values())) == []
+            assert set((await store.bookies()).writable) == {"bookie-1", "bookie-2"}
+    finally:
+        await store.close()
+
+
+def test_a_boot_id_that_cannot_be_read_is_not_another_one() -> None:
+    """All sessions would belong to an earlier start of the machine."""
+    machine = ThisMachine()
+    if not Path("/proc/sys/kernel/random/boot_id").exists():
+        pytest.skip("the boot id is read from /proc on Linux only")
+    with no_descriptor_left(), pytest.raises(OSError, match="Too many open files"):
+        machine.boot_id()
+
+
+def test_a_boot_id_that_macos_does_not_tell_in_time_is_not_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(command: list[str], **how: Any) -> None:
+        raise subprocess.TimeoutExpired(command, 5)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(OSError, match="boot id of the machine could not be read"):
+        _boot_id_of_sysctl()
 
 
 async def test_a_cancelled_registration_leaves_no_bookie(sqlite: Backend) -> None:

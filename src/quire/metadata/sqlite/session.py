@@ -7,7 +7,8 @@ A session is alive while all of these conditions hold:
   continues while the machine sleeps.
 - Its process exists, so that the session of a killed process ends at once and not with its lease. A
   process is identified by its id and start time, because ids are used again. Only processes in the
-  same process namespace can be checked; others are taken to exist.
+  same process namespace can be checked; others are taken to exist. The same applies if a process
+  cannot be checked, for example because this one may not open any more files.
 
 The calls of `Session` run on the file's thread, in the caller's transaction. The lock of the
 transaction covers both the check of a lease and what is done about it.
@@ -49,7 +50,10 @@ class LeaseMachine(Protocol):
     """The properties of the machine that leases depend on. Tests replace them. Calls may block."""
 
     def boot_id(self) -> str:
-        """Return an id that changes with each start of the machine."""
+        """Return an id that changes with each start of the machine.
+
+        Raises OSError if it cannot be read now. A wrong id would end the sessions of all others.
+        """
         ...
 
     def now_ms(self) -> int:
@@ -71,7 +75,7 @@ class ThisMachine:
     def boot_id(self) -> str:
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        except OSError:
+        except FileNotFoundError:
             return _boot_id_of_sysctl()
 
     def now_ms(self) -> int:
@@ -79,18 +83,26 @@ class ThisMachine:
 
     def this_process(self) -> ProcessId:
         pid = os.getpid()
-        return ProcessId(pid, _namespace(), _start_of(pid) or _NO_START)
+        try:
+            start = _start_of(pid) or _NO_START
+        except OSError:
+            start = _NO_START
+        return ProcessId(pid, _namespace(), start)
 
     def exists(self, process: ProcessId) -> bool:
         if process.start == _NO_START or process.namespace != _namespace():
             return True
-        return _start_of(process.pid) == process.start
+        try:
+            return _start_of(process.pid) == process.start
+        except OSError:
+            return True  # its lease decides
 
 
 def _boot_id_of_sysctl() -> str:
-    """Return the boot id of macOS, or "unknown".
+    """Return the boot id of macOS, or "unknown" if the machine has none.
 
-    Without it, a lease from before a restart could look alive until it expires.
+    Without it, a lease from before a restart could look alive until it expires. Raise OSError if
+    the id cannot be read now.
     """
     try:
         run = subprocess.run(
@@ -99,8 +111,10 @@ def _boot_id_of_sysctl() -> str:
             timeout=_SYSCTL_TIMEOUT_S,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (FileNotFoundError, PermissionError, subprocess.CalledProcessError):
         return "unknown"
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"the boot id of the machine could not be read: {error}") from error
     return run.stdout.decode("ascii", "replace").strip()
 
 
@@ -114,11 +128,12 @@ def _namespace() -> str:
 def _start_of(pid: int) -> int | None:
     """Return when the process was started, in clock ticks since the start of the machine.
 
-    Return None if there is no such process, or if it has ended and only waits for its parent.
+    Return None if there is no such process, or if it has ended and only waits for its parent. Raise
+    OSError if that is not known, for example because this process may not open any more files.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     # The name is in parentheses and may contain anything, so fields are counted after it.
     fields = stat.rpartition(")")[2].split()

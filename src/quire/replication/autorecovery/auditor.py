@@ -37,7 +37,7 @@ from functools import partial
 
 from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
-from quire._runtime.tasks import TaskGroup, came, each
+from quire._runtime.tasks import TaskGroup, UnexpectedErrors, came, each
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -51,6 +51,7 @@ from quire.core.fragments import Fragment, last_stored, next_stored, stored_coun
 from quire.core.ranges import Range
 from quire.core.replicas import Bad
 from quire.errors import (
+    ClientClosedError,
     MetadataError,
     NoSuchEntryError,
     NoSuchLedgerError,
@@ -149,6 +150,7 @@ class Auditor:
         self._adheres = adheres or partial(keeps_to_policy, client)
         self._log = log
         self._settle_s = settle_s
+        self._unexpected = UnexpectedErrors()
         self._lost = LostBookies()
         self._delay_version: int | None = None
         self._enabled = True
@@ -500,7 +502,12 @@ class Auditor:
                     return await look(ledger_id, registered)
                 except UNREADABLE as error:
                     unread.add(ledger_id, error)
-                    return LackingReplicas()
+                except (MetadataError, ClientClosedError):
+                    raise
+                except Exception as error:  # noqa: BLE001 - one ledger must not end all checks
+                    self._unexpected.note("check a ledger", error)
+                    unread.add(ledger_id, f"unexpected error: {error!r}")
+                return LackingReplicas()
 
             found = dict(zip(page, await each(page, one)))
             if again := [ledger for ledger, lacking in found.items() if lacking.bookies]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -38,7 +39,9 @@ class Election:
         self._tree = store.tree
         self._owner = owner
         self._clock = clock
-        self._tag = f"{owner.replace(':', '.')}/{self._tree.session_id:x}/{next(_numbers)}"
+        # A tag has no other characters, but the name may, as in "[::1]:3181".
+        name = re.sub("[^a-zA-Z0-9_./-]", ".", owner)
+        self._tag = f"{name}/{self._tree.session_id:x}/{next(_numbers)}"
         self._made: set[tuple[int, str]] = set()
         """The votes that this candidate has created and not deleted: the session of each, and the
         name."""

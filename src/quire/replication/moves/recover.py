@@ -18,6 +18,7 @@ from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.tasks import each, pages
 from quire._runtime.units import counted
 from quire.client import Client
+from quire.core.fragments import members
 from quire.errors import NoSuchLedgerError, QuireError, UsageError
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread
 from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
@@ -461,9 +462,11 @@ class _Job:
         await each(ledgers, one, self.options.parallel)
 
     async def _fence(self, ledger_id: int) -> None:
-        """Fence and close a ledger.
+        """Fence and close a ledger, if its last segment still names the bookie.
 
-        An error is recorded in `not_closed`, and is reported if the ledger stays open.
+        The earlier attempt may have been hours ago. If the writer has replaced the bookie since, or
+        another ledger has the id, nothing is fenced. An error is recorded in `not_closed`, and is
+        reported if the ledger stays open.
         """
         await self.progress.may_go_on()
         self.not_closed.pop(ledger_id, None)
@@ -471,8 +474,9 @@ class _Job:
             ledger = await open_for_repair(
                 self.client, ledger_id, password=self.options.password, ask=False
             )
-            if ledger.metadata.closed:
-                return  # its writer has closed it meanwhile
+            newest = ledger.fragments()[-1]
+            if newest.closed or not members(newest, (self.bookie,)):
+                return  # its writer has closed it meanwhile, or does not use the bookie any more
             await fence_and_close(self.client, ledger)
             self.fenced.append(ledger_id)
         except NoSuchLedgerError:

@@ -29,6 +29,7 @@ from quire.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
     DataUnknownError,
+    LedgerError,
     NoSuchEntryError,
     QuireError,
     SilentConnectionError,
@@ -209,7 +210,7 @@ class ReplicaReader:
             answer = await self._patiently(ask)
         except NoEntryAnswer:
             return await self._missing(first, last)
-        except (BookieError, UnauthorizedError):
+        except (BookieError, LedgerError):
             return []
         except Unreachable as error:
             # Apache's bookies before 4.17 close a connection that requests a batch read.
@@ -278,6 +279,8 @@ class ReplicaReader:
             ) from error
         if isinstance(error, BookieError):
             return Bad(entry, entry, Kind.DAMAGED, "I/O error")
+        if isinstance(error, LedgerError):
+            return Bad(entry, entry, Kind.DAMAGED, "the bookie's answer makes no sense for a read")
         raise error
 
     async def _missing(self, first: int, last: int) -> list[Part]:

@@ -730,6 +730,33 @@ def test_a_replica_that_only_lags_is_not_marked(monkeypatch: pytest.MonkeyPatch)
     office(scenario, replicas_check_interval_s=50)
 
 
+def test_an_unexpected_error_about_one_ledger_does_not_end_the_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next auditor would meet the same error, and end as well."""
+    looks: list[int] = []
+
+    async def check(client: Any, ledger_id: int, registered: Any) -> LackingReplicas:
+        looks.append(ledger_id)
+        if ledger_id == looks[0]:
+            raise OverflowError("too large")
+        return LackingReplicas((bookie_id("bookie-0"),))
+
+    monkeypatch.setattr(auditor, "check_replicas", check)
+
+    async def scenario(there: Office) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+        ledgers = [await there.ledger(bookie_id("bookie-0")) for _ in range(2)]
+        await asyncio.sleep(30.0)
+        assert there.running is not None
+        assert not there.running.done()
+        marks = [await there.marked(ledger_id) for ledger_id in ledgers]
+        assert sorted(marks) == [(), (bookie_id("bookie-0"),)]
+        assert (there.stats.replicas_checks, there.stats.ledgers_unreadable) == (1, 1)
+
+    office(scenario, replicas_check_interval_s=50)
+
+
 def test_an_absent_bookie_makes_no_ledger_misplaced() -> None:
     """Its rack is unknown, so its ledgers are left to the search for lost bookies."""
 

@@ -49,6 +49,7 @@ from quire.replication.moves.rebalance import RebalanceOptions, _fragment, rebal
 from quire.replication.moves.rebalance_plan import PlannedMove
 from quire.replication.moves.recover import (
     MoveOptions,
+    NoProgress,
     OpenLedgers,
     RecoverResult,
     check_known,
@@ -136,6 +137,40 @@ def test_an_open_ledger_is_skipped_or_fenced_as_requested(mode: OpenLedgers) -> 
         await other.close()
 
     simulated(scenario, bookies=4)
+
+
+def test_a_writer_that_has_replaced_the_bookie_meanwhile_is_not_fenced() -> None:
+    """The turn that found its ledger open may take hours."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client, other = world.client("client"), world.client("other")
+        writer = await write(client, 5, close=False)
+        ledger_id = writer.ledger_id
+        lost = (await client.ledger_metadata(ledger_id)).segments[0].ensemble[1]
+        world.crash(name_of(lost))
+
+        class Progress(NoProgress):
+            calls = 0
+
+            async def may_go_on(self) -> None:
+                self.calls += 1
+                if self.calls == 2:  # before the ledger is fenced
+                    await writer.append(b"five")
+                    while lost in (await other.ledger_metadata(ledger_id)).last_segment.ensemble:
+                        await asyncio.sleep(0.1)
+
+        options = MoveOptions(open_ledgers=OpenLedgers.FENCE, open_grace_s=1.0)
+        locks = locks_of(world, other)
+        done = await recover_bookie(other, locks, lost, options=options, progress=Progress())
+        assert (done.complete, done.fenced) == (True, ())
+        await writer.append(b"six")
+        await writer.close()
+        assert len(await read_all(other, ledger_id)) == 7
+        await client.close()
+        await other.close()
+
+    simulated(scenario)
 
 
 def test_an_unknown_bookie_is_refused() -> None:

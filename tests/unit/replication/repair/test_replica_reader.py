@@ -324,6 +324,7 @@ SHAPES = [(3, 3, 2), (5, 3, 2)]
         (Code.NO_LEDGER, Kind.MISSING, "no such entry"),
         (Code.IO_ERROR, Kind.DAMAGED, "I/O error"),
         (Code.UNKNOWN_LEDGER_STATE, Kind.DAMAGED, "does not know which entries"),
+        (Code.FENCED, Kind.DAMAGED, "makes no sense for a read"),
         (None, Kind.DAMAGED, "digest"),
     ],
 )
