@@ -519,6 +519,22 @@ def test_an_entry_larger_than_a_segment_is_refused() -> None:
     assert box.read(1, 0) == [box.written[1, 0]]
 
 
+def test_small_segments_take_entries_however_many_of_them_there_are() -> None:
+    """A header lists the ranges of the segments, and adjacent segments are one range."""
+    box = opened(replace(SMALL, segment_bytes=16 * 1024, reserve_bytes=16 * 1024))
+    while box.store.stats().sealed_segments < 520:
+        box.append(entries(1, len(box.written), 1))
+        box.pump()
+    box.fence(1)
+    box.pump()
+    assert box.fenced == {1}
+    assert box.acknowledged == box.written
+    box.open()
+    assert box.store.ledgers[1].fenced
+    for entry in (0, len(box.written) - 1):
+        assert box.read(1, entry) == [box.written[1, entry]]
+
+
 @pytest.mark.parametrize(("runs", "most", "sealed"), [(1, 10, 4), (4, 12, 16), (5, 12, 24)])
 def test_a_segment_is_rolled_at_its_maximum_number_of_runs(
     runs: int, most: int, sealed: int

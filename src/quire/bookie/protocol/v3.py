@@ -57,6 +57,9 @@ ADD = int(Op.ADD)  # comparing plain integers is faster than comparing enumerati
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
 RECOVERY = int(Flag.RECOVERY_ADD)
 PRIORITY = int(Flag.HIGH_PRIORITY)
+MAX_LAC_PACKET_BYTES = 1024
+"""The most bytes of an explicit LAC packet. A real one has 36 bytes at most. The bookie keeps the
+newest packet of each ledger in memory, so that a larger one would be a way to fill its memory."""
 MIN_STRETCH = 4
 """The least number of adjacent requests of one size that are parsed together."""
 
@@ -295,7 +298,7 @@ class RequestsV3:
     def _write_lac(self, request: Request, txn: int) -> None:
         write = request.writeLacRequest
         answer = WriteLacAnswer(self._connection, txn, write.ledgerId)
-        if len(write.body) < LAC_PACKET.size:
+        if not LAC_PACKET.size <= len(write.body) <= MAX_LAC_PACKET_BYTES:
             answer(Code.BAD_REQUEST)
             return
         ledger, lac = LAC_PACKET.unpack_from(write.body)

@@ -200,8 +200,11 @@ class Appender:
         """
         preallocated = self._preallocated
         # Keep one block for the end mark, in case this becomes the last group of the segment.
-        header = segment_header_size(len(self._catalogue.segments) + 1)
-        needed = header + cost + BLOCK_BYTES
+        body = cost + BLOCK_BYTES
+        needed = segment_header_size(len(self._catalogue.segments) + 1) + body
+        if needed > self._config.segment_bytes:
+            # The header is shorter than this bound, because adjacent segments are one range.
+            needed = segment_header_size(len(ranges_of(self._catalogue.live_numbers()))) + body
         if needed > self._config.segment_bytes:
             raise UsageError(
                 f"entries that take {cost:,} bytes of the log together do not fit into a segment "

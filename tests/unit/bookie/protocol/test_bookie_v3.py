@@ -304,6 +304,20 @@ async def test_an_invalid_lac_packet_is_refused(peer: Peer) -> None:
     assert code(await ask(peer, v3.write_lac_request(1, 14, 0, KEY, b"short"))) == Code.BAD_REQUEST
 
 
+async def test_a_lac_packet_that_is_much_too_long_is_refused(peer: Peer) -> None:
+    """A bookie keeps the newest packet of each ledger in memory, so its size has a bound."""
+    await peer.ask(add(1, 14, 0))
+    packet = EntryCodec(14, DigestType.HMAC, b"").pack_lac(0)
+    for txn, size in ((2, 1025), (3, 1_000_000)):
+        answer = await ask(peer, v3.write_lac_request(txn, 14, 0, KEY, packet.ljust(size)))
+        assert code(answer) == Code.BAD_REQUEST
+    known = await ask(peer, v3.read_lac_request(4, 14))
+    assert not known.readLacResponse.HasField("lacBody")
+    for txn, size in ((5, 1024), (6, len(packet))):
+        answer = await ask(peer, v3.write_lac_request(txn, 14, 0, KEY, packet.ljust(size)))
+        assert code(answer) == Code.OK
+
+
 async def test_the_wrong_key_writes_no_lac(peer: Peer) -> None:
     await peer.ask(add(1, 15, 0))
     packet = EntryCodec(15, DigestType.CRC32C, b"").pack_lac(0)
