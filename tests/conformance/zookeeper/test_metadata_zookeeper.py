@@ -753,6 +753,17 @@ def test_a_server_that_exits_is_reported(tmp_path: Path) -> None:
     server.stop()
 
 
+def test_a_server_removes_old_snapshots_and_logs(tmp_path: Path) -> None:
+    """ZooKeeper removes nothing by default, and refuses to keep fewer than three snapshots."""
+    server = ZooKeeperServer(tmp_path, 1)
+    server._launch(["true"])
+    server.stop()
+    lines = (tmp_path / "zoo.cfg").read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines)
+    assert int(settings["autopurge.purgeInterval"]) > 0
+    assert int(settings["autopurge.snapRetainCount"]) >= 3
+
+
 def test_missing_pyspark_or_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(zookeeper_server.importlib.util, "find_spec", lambda name: None)

@@ -770,6 +770,7 @@ NAMES_ONLY = {
     "http/routes/contents.py ContentRoutes.buckets": "names",
     "http/views/cluster_settings.py _orders": "names",
     "cli/cluster/metadata.py erase_now": "it deletes nodes by name, and reads none",
+    "cli/cluster/metadata.py _clusters_inside": "names, and whether a LAYOUT is that of ledgers",
     "cli/shell/cluster.py list_bookies": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py _find_unnamed": "a listed ledger is alive, readable or not",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +36,11 @@ so a larger id may be mistyped, and with the largest ones no ledger could ever b
 _LAST = ("LAYOUT", "INSTANCEID", "available")
 """The nodes that make a cluster recognisable. They are deleted last, so that an interrupted
 `quire cluster erase` can be run again."""
+_OWN = re.compile(
+    r"LAYOUT|INSTANCEID|available|cookies|idgen|idgen-long|underreplication|ID-\d+|L\d+|\d{2,3}",
+    re.ASCII,
+)
+"""The names of nodes below the root of a cluster that belong to the cluster itself."""
 
 
 # -- init -------------------------------------------------------------------------------------
@@ -85,9 +92,10 @@ def _check_manager(uri: str, ledger_manager: str | None) -> None:
 async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> int:
     """Destroy a cluster and all its ledgers, by deleting its metadata in ZooKeeper.
 
-    The command fails while a bookie is registered. It names the streams, objects and datasets that
-    lose their ledgers. It does not delete the files of bookies (use
-    `quire bookie format`), nor the metadata of streams, which is stored elsewhere in ZooKeeper.
+    The command fails while a bookie is registered, and if the root of another cluster is below that
+    of this one. It names the streams, objects and datasets that lose their ledgers. It does not
+    delete the files of bookies (use `quire bookie format`), nor the metadata of streams, which is
+    stored elsewhere in ZooKeeper.
     """
 
     async with opened_metadata(uri) as store:
@@ -110,8 +118,9 @@ async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> 
 async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
     """Return the instance id of a cluster that may be erased.
 
-    Raises UsageError if a bookie is registered, if the cluster has another id than `instance_id`,
-    or if the store is not in ZooKeeper. Raises MetadataError.
+    Raises UsageError if a bookie is registered, if the root of another cluster is below that of
+    this one, if the cluster has another id than `instance_id`, or if the store is not in ZooKeeper.
+    Raises MetadataError.
     """
     from quire.metadata.uri import Driver, parse_uri
 
@@ -139,7 +148,32 @@ async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
             remedy="Stop them first. A bookie that was killed stays registered until its ZooKeeper "
             "session expires",
         )
+    inside = await _clusters_inside(store, where.root)
+    if inside:
+        some = ", ".join(inside[:NAMED_MAX]) + (", ..." if len(inside) > NAMED_MAX else "")
+        raise UsageError(
+            f"the nodes of the cluster at {store.uri} contain those of another cluster ({some}), "
+            "which would be destroyed as well; nothing was changed",
+            remedy="If nobody needs the other cluster either, erase it first: its metadata URI "
+            "ends with that path",
+        )
     return found
+
+
+async def _clusters_inside(store: MetadataStore, root: str) -> list[str]:
+    """Return the roots of other clusters below the root of this one, sorted.
+
+    The nodes of this cluster itself, such as those of its ledgers, are not searched.
+    """
+    from quire.streams.namespace.tree_search import walk
+
+    names = await store.tree.children(root)
+    tops = [f"{root}/{name}" for name in names if not _OWN.fullmatch(name)]
+    found: list[str] = []
+    async with aclosing(walk(store.tree, tops, left_out=found)) as nodes:
+        async for _ in nodes:
+            pass
+    return sorted(found)
 
 
 async def erase_now(store: MetadataStore, instance_id: str) -> None:

@@ -19,6 +19,8 @@ CHUNK_BYTES = 1024 * 1024
 CHUNKS_WAITING_MAX = 4
 """The number of chunks of input at which the thread stops reading until the event loop has taken
 one."""
+CLOSE_TIMEOUT_S = 1.0
+"""Seconds to wait for the end of the thread, which blocks the event loop."""
 
 
 class Splitter(Protocol):
@@ -127,9 +129,15 @@ class InputSource:
             self._pieces.put_nowait(None)
 
     def close(self) -> None:
-        """Stop, and wait until the thread has ended."""
+        """Stop, and wait until the thread has ended.
+
+        A thread that is blocked in a read is left behind after `CLOSE_TIMEOUT_S`. This happens if
+        another program has taken what `select` saw, or if the file system of the input hangs.
+        """
         self.stop()
-        self._thread.join()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            return  # it still looks at the pipe after its read
         os.close(self._wake_read)
         os.close(self._wake_write)
 

@@ -33,6 +33,10 @@ PORT_ATTEMPTS_MAX = 5
 
 TICK_MS = 2_000
 HEAP_MB = 256
+SNAPSHOTS_KEPT = 3
+"""The number of snapshots that are kept, with the logs of transactions that belong to them."""
+PURGE_INTERVAL_H = 1
+"""Hours between two removals of older snapshots and logs. The first one is at the start."""
 JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """With the quick compiler alone, a start takes half as much processor time."""
 _POLL_S = 0.05
@@ -191,6 +195,9 @@ class ZooKeeperServer:
             f"clientPort={self.port}\n"
             "admin.enableServer=false\n"
             "maxClientCnxns=0\n"
+            # Otherwise every snapshot and every log of transactions stays for ever.
+            f"autopurge.snapRetainCount={SNAPSHOTS_KEPT}\n"
+            f"autopurge.purgeInterval={PURGE_INTERVAL_H}\n"
             "4lw.commands.whitelist=ruok,srvr,conf\n",
             encoding="utf-8",
         )

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from quire.cli.bookie import start
 from quire.cli.cluster.destroyed import destroyed
 from quire.cli.main import cli
-from quire.metadata.interface import BookieAddress, Bookies
+from quire.metadata.interface import BookieAddress, Bookies, Versioned
 from quire.streams.namespace.namespace import open_namespace
 from tests.support.objects import Bench, object_bench
 
@@ -104,6 +104,26 @@ class Cluster:
 
     @property
     def tree(self) -> Any:
+        return Nodes({"/ledgers": ["INSTANCEID", "LAYOUT", "available"]})
+
+
+class Nodes:
+    """The tree of a cluster from which nothing may be deleted. A node without children is absent.
+
+    Each LAYOUT has a value.
+    """
+
+    def __init__(self, children: dict[str, list[str]]) -> None:
+        self._children = children
+
+    async def children(self, path: str) -> list[str]:
+        return self._children.get(path, [])
+
+    async def read(self, path: str) -> Versioned[bytes]:
+        assert path.endswith("/LAYOUT")
+        return Versioned(b"2\nfactory:1", 0)
+
+    async def delete_tree(self, path: str) -> None:
         raise AssertionError("nothing may be deleted")
 
 
@@ -131,4 +151,47 @@ def test_a_cluster_that_has_changed_since_the_question_is_not_erased(
     monkeypatch.setattr("quire.cli.cluster.metadata.destroyed", told)
     done = CliRunner().invoke(cli, ["cluster", "erase", "--metadata", cluster.uri, "--yes"])
     assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
+    assert "nothing was changed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cluster erase --metadata URI --yes",
+        "cluster erase --metadata URI --dry-run",
+        "shell --metadata URI nukeexistingcluster -p /ledgers -f",
+        "shell --metadata URI metaformat -n -f",
+    ],
+)
+def test_a_cluster_around_another_one_is_not_erased(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bookies are stopped, and those of the other cluster may be running."""
+
+    class Outer(Cluster):
+        async def is_initialised(self) -> bool:
+            return True
+
+        @property
+        def tree(self) -> Any:
+            root = ["INSTANCEID", "LAYOUT", "available"]
+            return Nodes(
+                {
+                    "/ledgers": [*root, "00", "cookies", "test"],
+                    "/ledgers/test": ["eu"],
+                    "/ledgers/test/eu": root,
+                }
+            )
+
+    cluster: Any = Outer(("one", EMPTY), ("one", EMPTY))
+
+    @asynccontextmanager
+    async def opened(uri: str, *, create: bool = False) -> AsyncIterator[Any]:
+        yield cluster
+
+    monkeypatch.setattr("quire.cli.cluster.metadata.opened_metadata", opened)
+    monkeypatch.setattr("quire.cli.shell.session.opened_metadata", opened)
+    done = CliRunner().invoke(cli, words.replace("URI", cluster.uri).split())
+    assert done.exit_code == 2, done.output
+    assert "contain those of another cluster (/ledgers/test/eu)" in done.stderr
     assert "nothing was changed" in done.stderr

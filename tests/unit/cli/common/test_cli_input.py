@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -111,6 +112,33 @@ async def test_closing_ends_the_thread_that_waits_for_room(
         assert not source._thread.is_alive()
         # The pieces that the thread has handed over, and the end mark.
         assert source._pieces.qsize() == command_input.CHUNKS_WAITING_MAX + 1
+
+
+async def test_closing_leaves_a_thread_behind_that_is_blocked_in_a_read(
+    pipe: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program has read what `select` saw. Signals could not end the process otherwise."""
+    look, reading = command_input.select.select, threading.Event()
+
+    def misled(*files: list[int]) -> tuple[list[int], list[int], list[int]]:
+        if reading.is_set():
+            return look(*files)
+        reading.set()
+        return [pipe[0]], [], []
+
+    monkeypatch.setattr(command_input.select, "select", misled)
+    monkeypatch.setattr(command_input, "CLOSE_TIMEOUT_S", 0.01, raising=False)
+    source = LineSource(pipe[0], LIMIT)
+    assert reading.wait(TIMEOUT_S)
+    ending = threading.Thread(target=source.close, daemon=True)
+    ending.start()
+    ending.join(TIMEOUT_S)
+    stuck = ending.is_alive()
+    os.write(pipe[1], b"late")
+    source._thread.join(TIMEOUT_S)
+    assert (stuck, source._thread.is_alive()) == (False, False)
+    os.close(source._wake_read)
+    os.close(source._wake_write)
 
 
 async def test_a_large_input_arrives_whole(tmp_path: Path) -> None:
