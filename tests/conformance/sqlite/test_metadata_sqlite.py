@@ -256,6 +256,23 @@ async def test_a_process_without_descriptors_ends_no_session_of_others(sqlite: B
         await store.close()
 
 
+def test_a_process_that_proc_hides_counts_as_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `hidepid` or `ProtectProc`, /proc does not show the processes of other users."""
+    machine = ThisMachine()
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("without /proc only leases tell")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    hidden = replace(machine.this_process(), pid=ended.pid)
+    assert not machine.exists(hidden)
+
+    def refused(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refused)
+    assert machine.exists(hidden)
+
+
 def test_a_boot_id_that_cannot_be_read_is_not_another_one() -> None:
     """All sessions would belong to an earlier start of the machine."""
     machine = ThisMachine()

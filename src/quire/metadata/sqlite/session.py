@@ -134,6 +134,10 @@ def _start_of(pid: int) -> int | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
+        try:
+            os.kill(pid, 0)  # /proc may hide the processes of other users: PermissionError
+        except ProcessLookupError:
+            pass
         return None
     # The name is in parentheses and may contain anything, so fields are counted after it.
     fields = stat.rpartition(")")[2].split()
