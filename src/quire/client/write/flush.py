@@ -81,15 +81,20 @@ class Flush:
                 try:
                     call()
                 except Exception as error:  # noqa: BLE001 - one writer must not stop the others
-                    message = "sending what was appended in an event-loop iteration failed"
-                    asyncio.get_running_loop().call_exception_handler(
-                        {"message": message, "exception": error}
-                    )
+                    _report(error)
         finally:
             self.running = False
             loaded, self.loaded = self.loaded, []
             for group in loaded:
-                group.send()
+                try:
+                    group.send()
+                except Exception as error:  # noqa: BLE001 - a group not sent is not loaded again
+                    _report(error)
+
+
+def _report(error: Exception) -> None:
+    message = "sending what was appended in an event-loop iteration failed"
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
 class ConnectionGroup:
@@ -163,10 +168,13 @@ class ConnectionGroup:
 
     def send(self) -> None:
         """Send everything that writers have queued, as one buffer, over every connection."""
-        self._seal()
-        data = b"".join(self._pieces)
+        # Take everything before anything can fail, because only an empty group is loaded again.
+        pieces, self._pieces = self._pieces, []
         leaving, self._leaving = self._leaving, []
-        self._pieces.clear()
+        filling, self._filling = self._filling, None
+        if filling is not None:
+            pieces += filling.seal()
+        data = b"".join(pieces)
         self._rests -= self._rests > 0
         for coalesced in leaving:
             self._flush.counters.count_adds(

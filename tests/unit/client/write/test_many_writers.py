@@ -150,6 +150,37 @@ async def test_an_error_in_one_flush_does_not_prevent_the_others() -> None:
     assert [str(error) for error in reported] == ["broken"]
 
 
+async def test_an_error_in_what_one_group_sends_does_not_keep_anything_else() -> None:
+    """The group itself also sends what it gets next."""
+    flush = Flush(ClientCounters())
+    reported: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    links = [mock.Mock(bookie_id=f"b:{number}") for number in range(3)]
+    groups = [flush.group((link,)) for link in links]
+    links[0].send.side_effect = [MemoryError("too much"), None]
+    for data in (b"first", b"second"):
+        for group in groups:
+            flush.at_end(partial(group.put, [data]))
+        await asyncio.sleep(0)
+    for link in links:
+        assert [call.args[0] for call in link.send.mock_calls] == [b"first", b"second"]
+    assert [str(error) for error in reported] == ["too much"]
+
+
+async def test_a_group_whose_pieces_cannot_be_joined_sends_what_it_gets_next() -> None:
+    flush = Flush(ClientCounters())
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    link = mock.Mock(bookie_id="b:1")
+    group = flush.group((link,))
+    flush.at_end(partial(group.put, [None]))  # type: ignore[list-item]
+    await asyncio.sleep(0)
+    flush.at_end(partial(group.put, [b"next"]))
+    await asyncio.sleep(0)
+    assert [call.args[0] for call in link.send.mock_calls] == [b"next"]
+
+
 # -- sessions ---------------------------------------------------------------------------------
 
 
