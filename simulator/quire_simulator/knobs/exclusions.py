@@ -53,7 +53,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "replication.moves.rebalance": "BOOKIES_MIN",
         "bookie.protocol.connection": "MIN_ADD_BYTES",
         "bookie.protocol.v2": "ADD_KIND MIN_ANSWERABLE_BYTES LAC_AT",
-        "bookie.protocol.v3": "ADD RECOVERY PRIORITY BASE_BYTES",
+        "bookie.protocol.v3": "ADD RECOVERY PRIORITY BASE_BYTES MAX_LAC_PACKET_BYTES",
         "client.client": "CTOKEN_BITS",
         "client.datasets.format": "FORMAT TYPED_FORMAT",
         "client.datasets.schema": "VERSION",
