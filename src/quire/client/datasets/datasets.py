@@ -240,8 +240,7 @@ class Datasets(Ready):
             UsageError: The name is not valid.
         """
         check_dataset_name(name)
-        await self._store.tree.sync()
-        head = (await self._head(name))[0]
+        head = await self._newest(name)
         if not head.exists:
             raise no_such_dataset(name)
         return head.schema
@@ -264,8 +263,7 @@ class Datasets(Ready):
             UsageError: The name is not valid.
         """
         check_dataset_name(name)
-        await self._store.tree.sync()
-        return (await self._head(name))[0].transactions.get(txn)
+        return (await self._newest(name)).transactions.get(txn)
 
     async def list_datasets(self) -> list[str]:
         """List the names of all datasets.
@@ -733,6 +731,11 @@ class Datasets(Ready):
             return Skipped(f"ledger {ledger_id}", str(error))
 
     # -- heads and chunks ---------------------------------------------------------------------
+
+    async def _newest(self, name: str) -> Head:
+        """Return the head after all acknowledged changes, which a server may lag behind."""
+        await self._store.tree.sync()
+        return (await self._head(name))[0]
 
     async def _head(self, name: str) -> tuple[Head, int | None]:
         """Return the head and its version, or None as the version if nothing was ever stored."""

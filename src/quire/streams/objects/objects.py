@@ -204,8 +204,7 @@ class Objects(Ready):
         check_metadata(name, metadata or {})
         check_source(source)
         if not replace:
-            await self._store.tree.sync()
-            await self._refuse_taken((await self._head(name))[0])
+            await self._refuse_taken(await self._newest(name))
         writer = await self._client.create_ledger(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
@@ -344,8 +343,7 @@ class Objects(Ready):
             UsageError: The name is not valid.
         """
         check_name(name)
-        await self._store.tree.sync()
-        head, _ = await self._head(name)
+        head = await self._newest(name)
         if head is None:
             raise NoSuchObjectError(
                 f"object {name!r} does not exist in bucket {self.bucket!r}",
@@ -374,8 +372,7 @@ class Objects(Ready):
             try:
                 return ObjectReader(info, await self._client.open_ledger(info.ledger_id))
             except NoSuchLedgerError as error:
-                await self._store.tree.sync()  # a deleted head may still be visible
-                if (await self._head(name))[0] == info:
+                if await self._newest(name) == info:
                     raise ObjectDamagedError(
                         f"object {name!r} is lost: its ledger {info.ledger_id} was deleted, but "
                         "the object still names it",
@@ -503,8 +500,7 @@ class Objects(Ready):
             UsageError: The name is not valid.
         """
         check_name(name)
-        await self._store.tree.sync()  # or a server that lags behind denies the present version
-        gone = (await self._head(name))[0]
+        gone = await self._newest(name)
         if gone is None:
             return False
         await self._remove_head(gone)
@@ -634,6 +630,14 @@ class Objects(Ready):
 
     def _key(self, name: str) -> tuple[str, ...]:
         return head_key(self.bucket, name)
+
+    async def _newest(self, name: str) -> ObjectInfo | None:
+        """Return the object as it is after all acknowledged changes, or None.
+
+        A server of the store that lags behind may lack the present version, or have a deleted one.
+        """
+        await self._store.tree.sync()
+        return (await self._head(name))[0]
 
     async def _head(
         self, name: str, *, damaged: bool = False
