@@ -236,7 +236,7 @@ async def _serving(
         peers(options.bookies_token, current, proven=proven) as (fetch, put),
         prometheus_fetcher() as ask,
     ):
-        view = ClusterView(clock.monotonic, fetch)
+        view = ClusterView(clock.monotonic, fetch, now_ms=clock.now_ms)
         recorder = SeriesRecorder(
             connected, clock, fetch, view.spaces, view.marks, log, always=about_cluster
         )

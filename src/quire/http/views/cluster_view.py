@@ -170,6 +170,8 @@ class ClusterView:
         fetch: Fetch,
         wait_s: float = LOOK_WAIT_S,
         answers_wait_s: float | None = None,
+        *,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         """Create a view.
 
@@ -180,11 +182,13 @@ class ClusterView:
                 that are already known.
             answers_wait_s: Seconds that a caller waits until all bookies have answered, or did not
                 answer in time. None means `wait_s`.
+            now_ms: Returns the Unix time in milliseconds, with which the clocks of bookies are
+                compared. None means that of this machine.
         """
         answers_wait_s = wait_s if answers_wait_s is None else answers_wait_s
         self.spaces = DiskSpaces(monotonic, answers_wait_s)
         self.ports = GonePorts(monotonic, answers_wait_s)
-        self.known = KnownReports(monotonic, fetch, wait_s)
+        self.known = KnownReports(monotonic, fetch, wait_s, now_ms=now_ms)
         self.http_certificates: Callable[[], Sequence[CertificateExpiry]] = tuple
         """A function that returns when the certificates of this process's HTTP server expire."""
         self.rates = Rates(monotonic, fetch, wait_s)

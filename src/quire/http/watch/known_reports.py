@@ -26,8 +26,6 @@ REPORTS_AT_ONCE = 4
 """The number of reports that are read at the same time. It is small, so that requests for pages do
 not wait meanwhile."""
 
-_CLOCK = SystemClock()
-
 
 class KnownReports(BackgroundObservation):
     """The last reports of the bookies of a cluster.
@@ -44,11 +42,11 @@ class KnownReports(BackgroundObservation):
         fetch: Fetch,
         wait_s: float = LOOK_WAIT_S,
         *,
-        now_ms: Callable[[], int] = _CLOCK.now_ms,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(monotonic, KNOWN_INTERVAL_S, wait_s)
         self._fetch = fetch
-        self._now_ms = now_ms
+        self._now_ms = now_ms or SystemClock().now_ms
         self._asked: frozenset[str] = frozenset()
         self._found: dict[str, dict[str, Any]] = {}
         self.refused: frozenset[str] = frozenset()
