@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import some_of
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.cluster.destroyed import destroyed
 from quire.cli.common.groups import EXIT_ERROR, say
@@ -28,8 +29,6 @@ from quire.errors import UsageError
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
 
-NAMED_MAX = 5
-"""The number of bookies that are named in an error which says that some are still running."""
 SURE_IDS = 10**12
 """The largest ledger id that `skip-ids` takes without --force. No cluster has had as many ledgers,
 so a larger id may be mistyped, and with the largest ones no ledger could ever be created again."""
@@ -141,19 +140,17 @@ async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
     bookies = await store.bookies()
     running = sorted({*bookies.writable, *bookies.readonly})
     if running:
-        some = ", ".join(running[:NAMED_MAX]) + (", ..." if len(running) > NAMED_MAX else "")
         raise UsageError(
-            f"bookies of the cluster at {store.uri} are still registered ({some}); nothing was "
-            "changed",
+            f"bookies of the cluster at {store.uri} are still registered ({some_of(running)}); "
+            "nothing was changed",
             remedy="Stop them first. A bookie that was killed stays registered until its ZooKeeper "
             "session expires",
         )
     inside = await _clusters_inside(store, where.root)
     if inside:
-        some = ", ".join(inside[:NAMED_MAX]) + (", ..." if len(inside) > NAMED_MAX else "")
         raise UsageError(
-            f"the nodes of the cluster at {store.uri} contain those of another cluster ({some}), "
-            "which would be destroyed as well; nothing was changed",
+            f"the nodes of the cluster at {store.uri} contain those of another cluster "
+            f"({some_of(inside)}), which would be destroyed as well; nothing was changed",
             remedy="If nobody needs the other cluster either, erase it first: its metadata URI "
             "ends with that path",
         )

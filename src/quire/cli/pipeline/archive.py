@@ -17,7 +17,13 @@ from quire._runtime.uris import without_credentials
 from quire.cli.common.groups import EXIT_ERROR, fail
 from quire.cli.common.options import Duration, dry_run_option, flag, key_values, size_option
 from quire.cli.pipeline.job import PipelineJob, job_options
-from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
+from quire.cli.stream.options import (
+    PLACES,
+    end_place,
+    name_argument,
+    namespace_option,
+    place_option,
+)
 from quire.errors import JobError
 
 if TYPE_CHECKING:
@@ -179,7 +185,9 @@ def _preview(
     help="The directory that the stream was offloaded to.",
 )
 @place_option("from", f"The position to begin at: {PLACES}. [default: earliest]")
-@place_option("to", "Stop before this position. [default: the last acknowledged record]")
+@place_option(
+    "to", "Stop before this position. [default: the last acknowledged record]", parse=end_place
+)
 @flag("--count", "Count the records.")
 @flag("--check", "Read every file and compare it with its digests.")
 @click.option(

@@ -271,10 +271,12 @@ def place_text(place: Start) -> str:
             return str(place)
 
 
-def place_option(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
+def place_option(
+    name: str, help_text: str, *, parse: Callable[[str], Start] = place, **more: Any
+) -> Callable[[Command], Command]:
+    """Return an option for a place in a stream. `parse` is `end_place` if reading ends there."""
     return click.option(
-        f"--{name}", f"{name}_place", metavar="PLACE",
-        callback=checked(end_place if name == "to" else place), help=help_text,
+        f"--{name}", f"{name}_place", metavar="PLACE", callback=checked(parse), help=help_text,
         **more,
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ from quire.cli.stream.options import (
     PLACES,
     delimiter_option,
     end_if_beyond,
+    end_place,
     is_topic,
     key_separator_option,
     name_argument,
@@ -142,8 +143,9 @@ _shared = composed(
 @namespace_option
 @place_option("from", f"The position to begin at: {PLACES}. [default: earliest]")
 @place_option(
-    "to", "Stop before this position, in the same forms. [default: the last acknowledged record]"
-)
+    "to", "Stop before this position, in the same forms. [default: the last acknowledged record]",
+    parse=end_place,
+)  # fmt: skip
 @click.option(
     "--limit",
     metavar="N",
