@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from quire._runtime.names.process_numbers import numbers_from_one
 from quire.client import Client
 from quire.errors import QuireError, UsageError
 from quire_simulator.actors import healers, objects, operators, publishers, racks
@@ -62,7 +63,7 @@ def run_plan(plan: RunPlan, *, trace: bool = False) -> RunResult:
     Raises:
         UsageError: The plan has a knob that does not exist.
     """
-    with applied(plan.knobs):
+    with applied(plan.knobs), numbers_from_one():
         return _run_plan(plan, trace=trace)
 
 

@@ -59,10 +59,10 @@ async def _fill(uri: str) -> None:
             for name in ("orders", "visits-eu"):
                 await site.create_stream(name)
             await _append(site, 10)
-            for partition, read in ((0, 3), (1, 4)):
+            for partition, read in ((0, 2), (1, 3)):
                 stream = f"visits/{partition}"
                 records = [one async for one in site.open_reader(stream)]
-                await site.subscription(stream, "billing").commit(records[read - 1].position)
+                await site.subscription(stream, "billing").commit(records[read].position)
 
         async def delete(stream: StreamMetadata, _: object) -> None:
             if stream.paths.name.endswith("/1"):
@@ -140,8 +140,8 @@ def test_the_subscriptions_of_a_topic_are_summed(site: str, tab: Tab) -> None:
     page = tab.page
     tab.open("topic/%2Fsite/visits")
     progress = row_of(page, "billing")
-    # Of 10 and 10 records, 3 and 4 were read. Another test may have appended 200 more.
-    expect(progress.get_by_role("cell").first).to_have_text(re.compile("^(13|213|215)$"))
+    # Of 10 and 10 records, 2 and 3 were read. Another test may have appended 200 more.
+    expect(progress.get_by_role("cell").first).to_have_text(re.compile("^2?15$"))
     expect(progress).to_contain_text(re.compile(r"\d+ % read"))
     summary = progress.locator("summary")
     expect(summary).to_have_text(re.compile("^most in partition 0: "))

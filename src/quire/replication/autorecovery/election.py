@@ -9,21 +9,18 @@ everything that an auditor does may be done twice.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from quire._runtime.clock import Clock
+from quire._runtime.names.process_numbers import process_number
 from quire.codec.metadata.registration import check_bookie_id
 from quire.codec.metadata.underreplication import ELECTION, VOTE_PREFIX, LockHolder, vote_number
 from quire.errors import MetadataError, NoSuchKeyError
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication.marks.locks import replication_root
-
-_numbers = itertools.count(1)
-"""The source of numbers that distinguish the candidates of one session."""
 
 
 class Election:
@@ -41,7 +38,7 @@ class Election:
         self._clock = clock
         # A tag has no other characters, but the name may, as in "[::1]:3181".
         name = re.sub("[^a-zA-Z0-9_./-]", ".", owner)
-        self._tag = f"{name}/{self._tree.session_id:x}/{next(_numbers)}"
+        self._tag = f"{name}/{self._tree.session_id:x}/{process_number()}"
         self._made: set[tuple[int, str]] = set()
         """The votes that this candidate has created and not deleted: the session of each, and the
         name."""

@@ -6,12 +6,12 @@ In ZooKeeper, the tree is below the ledgers root. Other stores have a tree of th
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
+from quire._runtime.names.process_numbers import process_number
 from quire.codec.metadata.underreplication import LockHolder, Underreplicated, lock_path
 from quire.codec.metadata.underreplication import mark_path as mark_path_below
 from quire.errors import (
@@ -31,9 +31,6 @@ from quire.metadata.uri import replication_root as replication_root
 
 MARK_DEPTH = 4
 """The number of levels of nodes between `ledgers` and a mark."""
-
-_numbers = itertools.count(1)
-"""The source of numbers that distinguish the locks of one session."""
 
 
 class LockHeldError(MetadataError):
@@ -78,7 +75,7 @@ class ReplicationLocks:
         """
         await self.tidy()
         path = lock_path(self.root, ledger_id)
-        tag = f"{self._tree.session_id:x}/{next(_numbers)}"
+        tag = f"{self._tree.session_id:x}/{process_number()}"
         await self._take(ledger_id, path, tag)
         try:
             mark, unreadable = None, ""

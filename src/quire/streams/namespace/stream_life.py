@@ -18,11 +18,11 @@ life begins. A life is looked for in all namespaces that the stream may be in.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from quire._runtime.names.process_numbers import process_number
 from quire.codec.distributedlog.name import HIDDEN, StreamPaths
 from quire.errors import (
     MetadataDeniedError,
@@ -37,8 +37,6 @@ from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 LIVES = f"{HIDDEN}/lives"
 """The path below a namespace that holds the lives of its streams."""
 FIND_ATTEMPTS = 10
-
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class StreamLife:
 
 def unique(tree: Tree) -> str:
     """Return a name that no other call returns, in this session or in another one."""
-    return f"{tree.session_id:x}-{next(_numbers)}"
+    return f"{tree.session_id:x}-{process_number()}"
 
 
 class StreamLives:

@@ -11,9 +11,9 @@ lock. Each other member watches the one before it, so that a release wakes only 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 
+from quire._runtime.names.process_numbers import process_number
 from quire._runtime.tasks import TaskSet, each
 from quire.codec.distributedlog.lock import LockMember, lock_member_prefix
 from quire.errors import (
@@ -26,9 +26,6 @@ from quire.errors import (
 from quire.metadata.interface import Versioned, Watch
 from quire.metadata.tree import Create, Delete, Tree
 
-_numbers = itertools.count(1)
-"""The counter that gives each member of a lock in this process its own number."""
-
 
 class StreamLock:
     """One member of a lock. It can be acquired once, and `release` ends it in any state."""
@@ -38,7 +35,7 @@ class StreamLock:
         self._tree = tree
         self._path = path
         self._tasks = tasks
-        self._client_id = f"quire/{tree.session_id:x}/{next(_numbers)}"
+        self._client_id = f"quire/{tree.session_id:x}/{process_number()}"
         self._member: LockMember | None = None
         self._left = False
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
