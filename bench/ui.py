@@ -36,7 +36,7 @@ from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import CONTENT_TYPE, exposition
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Address, Bookie
-from quire.client.datasets.datasets import DatasetLedger
+from quire.client.datasets.format import DatasetLedger
 from quire.codec.metadata.registration import Endpoint
 from quire.config import BookieConfig, ClientConfig
 from quire.core.placement.tables import with_location

@@ -29,7 +29,7 @@ from rich.table import Table
 from quire import blocking
 from quire.cli.common.output import diverted
 from quire.cli.common.progress import ProgressBar
-from quire.client.datasets.datasets import OWNER_KEY
+from quire.client.datasets.unpublished import OWNER_KEY
 from quire.errors import NoSuchLedgerError, QuireError, ReadError, UsageError
 from quire.testing.cluster import LocalCluster
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import quire
-from quire.client.datasets.datasets import DatasetLedger
+from quire.client.datasets.format import DatasetLedger
 from quire.client.write.writer import LedgerWriter
 from tests.support.processes.cli import Quire
 from tests.support.processes.http import TOKEN

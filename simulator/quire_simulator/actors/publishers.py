@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 
 from quire.client import Client
-from quire.client.datasets.datasets import OWNER_KEY, Dataset
+from quire.client.datasets.datasets import Dataset
 from quire.client.datasets.format import DatasetLedger
+from quire.client.datasets.unpublished import OWNER_KEY
 from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
 from quire_simulator.plans.plans import PublisherPlan
 from quire_simulator.world.stage import DatasetRecord, Stage

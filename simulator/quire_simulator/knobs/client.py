@@ -48,9 +48,9 @@ KNOBS = (
     *limits("client.cluster.pool", OPENS_AT_ONCE_MAX=1, RECOVERIES_AT_ONCE_MAX=1),
     # -- compare-and-swaps, and datasets
     Knob("client.compare_and_swap", "UPDATE_ATTEMPTS_MAX", 5,
-         also=("quire.client.datasets.datasets",)),
+         also=("quire.client.datasets.heads",)),
     *limits("client.compare_and_swap", UNKNOWN_ATTEMPTS_MAX=2, UNKNOWN_BACKOFF=0.01),
     *limits("client.datasets.format", INLINE_BYTES_MAX=0, CHUNK_BYTES_MAX=64),
-    Knob("client.datasets.format", "CONDEMNED_MAX", 1, also=("quire.client.datasets.datasets",)),
+    Knob("client.datasets.format", "CONDEMNED_MAX", 1, also=("quire.client.datasets.unpublished",)),
     *limits("client.forgotten", REST_S=1.0),
 )  # fmt: skip

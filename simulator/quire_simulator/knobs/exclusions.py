@@ -150,12 +150,13 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "bookie.background.damage": "NAMED_PER_PASS",
         "bookie.protocol.read_failures": "SAME_FILE_S FILES_MAX",
         "bookie.server": "UNNAMED_TOLD NOTE_BACKOFF",
-        "client.datasets.datasets": "IDS_NAMED_MAX",
+        "client.datasets.datasets": "LOST_NAMED_MAX",
         "metadata.bookies.damage_notes": (
             "NOTES_MAX LEDGERS_NAMED_MAX REPAIRED_KEPT_MS BOOKIES_READ_MAX"
         ),
         "metadata.bookies.start_commands": "WORDS_BYTES_MAX",
         "metadata.outages": ("RECENT_MS OUTAGES_MAX SERVERS_READ_MAX WRITE_BACKOFF WRITE_ATTEMPTS"),
+        "client.datasets.unpublished": "IDS_NAMED_MAX",
         "client.unreadable_items": "NAMED_MAX",
         "core.placement.descriptions": "NAMES_MAX RACKS_MAX",
         "metadata.ledgers.naming": "NAMED_MAX KEPT_MAX",

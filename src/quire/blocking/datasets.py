@@ -10,16 +10,11 @@ from collections.abc import Iterable
 
 from quire.blocking.background import call
 from quire.blocking.handles import ContextHandle
-from quire.client.datasets.datasets import (
-    Dataset,
-    DatasetOrphan,
-    DatasetOrphans,
-    Publication,
-    Sweep,
-)
+from quire.client.datasets.datasets import Dataset, Publication
 from quire.client.datasets.datasets import Datasets as AsyncDatasets
 from quire.client.datasets.format import DatasetLedger
 from quire.client.datasets.schema import DatasetSchema
+from quire.client.datasets.unpublished import DatasetOrphan, DatasetOrphans, Sweep
 
 
 class Datasets(ContextHandle[AsyncDatasets]):

@@ -25,7 +25,7 @@ from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.directories.lost_directory import KnownBookie
 from quire.bookie.directories.replacement import DirectoryRemoval
 from quire.cli.cluster.destroyed import destroyed
-from quire.client.datasets.datasets import HEADS as DATASETS
+from quire.client.datasets.heads import HEADS as DATASETS
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.routes.cluster import ClusterRoutes, cluster_facts
@@ -796,7 +796,7 @@ LISTING = {
     "plan_for", "walk",
 }  # fmt: skip
 """Calls that list items."""
-ELSEWHERE = ("metadata/", "testing/", "streams/", "spark/", "client/datasets/datasets.py")
+ELSEWHERE = ("metadata/", "testing/", "streams/", "spark/", "client/datasets/")
 """Drivers, test tools, and folders whose passes have their own tests."""
 
 

@@ -16,7 +16,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from quire import blocking
 from quire.blocking import Datasets
-from quire.client.datasets.datasets import HEADS
+from quire.client.datasets.heads import HEADS
 from quire.client.datasets.rows import VERSION_KEY
 from quire.errors import UsageError
 from quire.testing.cluster import LocalCluster

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from quire import blocking
 from quire.blocking import Datasets
-from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY
+from quire.client.datasets.unpublished import JOB_KEY, OWNER_KEY
 from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError, UsageError
 from quire.spark import sweep_orphans
 from quire.spark.ledgers.writer import ATTEMPT_KEY, PARTITION_KEY, TXN_KEY

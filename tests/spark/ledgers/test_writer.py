@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from quire import blocking
 from quire.blocking import Datasets
-from quire.client.datasets.datasets import OWNER_KEY
+from quire.client.datasets.unpublished import OWNER_KEY
 from quire.errors import MetadataUnavailableError, NoSuchKeyError
 from quire.spark import sweep_orphans
 from quire.spark.ledgers import writer as module
@@ -240,7 +240,7 @@ def test_replaced_ledgers_of_other_writers_are_kept(
     start: Start, values: Values, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     """A ledger that was published by hand was not written for the dataset."""
-    from quire.client.datasets.datasets import DatasetLedger
+    from quire.client.datasets.format import DatasetLedger
 
     with client.create_ledger() as mine:
         mine.append(b"mine")

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from quire import blocking
 from quire.blocking import Datasets
-from quire.client.datasets.datasets import DatasetLedger
+from quire.client.datasets.format import DatasetLedger
 from quire.errors import NoSuchKeyError
 from quire.testing.cluster import LocalCluster
 

@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from quire import blocking
-from quire.client.datasets.datasets import DatasetLedger
+from quire.client.datasets.format import DatasetLedger
 from quire.errors import (
     ClientClosedError,
     LedgerClosedError,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.client.datasets.datasets import Dataset, DatasetLedger
+from quire.client.datasets.datasets import Dataset
+from quire.client.datasets.format import DatasetLedger
 
 
 def summary(dataset: Dataset) -> dict[str, Any]:

@@ -8,10 +8,7 @@ A reader sees all ledgers of a publication or none. Ledgers are written first an
 Ledgers of writers that died are never part of a dataset, and `sweep_orphans` deletes them. A
 dataset does not store the passwords of its ledgers.
 
-Publishing and deleting could race: a sweep finds an unpublished ledger, a slow job publishes it,
-and the sweep deletes it. Therefore a sweep *condemns* ledgers first, by a compare-and-swap on the
-head that a publication swaps as well. A condemned ledger can no longer be published, and a
-published ledger cannot be condemned.
+`heads` stores the lists of ledgers, and `unpublished` deletes the ledgers that are in none.
 
 `quire.blocking.Datasets` is the blocking form.
 """
@@ -20,44 +17,37 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
 from quire.client.checks import check_ledger_id
-from quire.client.compare_and_swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
+from quire.client.compare_and_swap import swap
 from quire.client.datasets.format import (
-    CHUNK_REMEDY,
-    CONDEMNED_MAX,
-    VALUE_BYTES_MAX,
-    Chunk,
     DatasetLedger,
     Head,
     check_dataset_name,
     check_transaction_key,
-    chunk_base_version,
-    decode_chunk,
-    decode_head,
-    encode_head,
-    split,
 )
+from quire.client.datasets.heads import DatasetHeads
 from quire.client.datasets.schema import DatasetSchema, check_partition
+from quire.client.datasets.unpublished import (
+    OWNER_KEY,
+    DatasetOrphan,
+    DatasetOrphans,
+    Sweep,
+    UnpublishedLedgers,
+    text_of,
+)
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
-from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     ArgumentTypeError,
-    KeyExistsError,
-    LaterMetadataError,
-    MetadataError,
-    MetadataUnavailableError,
     NoSuchKeyError,
     NoSuchLedgerError,
     UsageError,
-    VersionConflictError,
     check_seconds,
 )
 from quire.metadata.bookies.collection import check_collectable, may_collect
@@ -74,16 +64,8 @@ __all__ = [
     "Sweep",
 ]
 
-HEADS = "datasets"
-CHUNKS = "dataset_chunks"
-OWNER_KEY = "quire.dataset"
-"""The key of a ledger's custom metadata that holds the dataset for which the ledger was written.
-This module deletes only ledgers that have their dataset's name here."""
-JOB_KEY = "quire.job"
-"""The key of a ledger's custom metadata that holds the job that wrote the ledger."""
-
-IDS_NAMED_MAX = 10
-"""The number of ledger ids, or of lost parts of a list, that one message names."""
+LOST_NAMED_MAX = 10
+"""The number of lost parts of a list of ledgers that one message names."""
 
 logger = logging.getLogger("quire.datasets")
 
@@ -133,42 +115,6 @@ class Publication:
     `discard`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """The result of a sweep."""
-
-    deleted: list[int]
-    """The ids of the deleted ledgers, ascending."""
-    skipped: list[Skipped]
-    """The ledgers and datasets that could not be read. Nothing that they may own was deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetOrphan:
-    """A ledger that was written for a dataset and that the dataset does not name."""
-
-    ledger_id: int
-    """The id of the ledger."""
-    dataset: str
-    """The name of the dataset for which the ledger was written."""
-    job: str
-    """The job that wrote the ledger, or "" if its metadata names none."""
-    ctime_ms: int
-    """The time at which the ledger was created, in milliseconds since 1970."""
-    bytes: int
-    """The number of payload bytes in the ledger, or 0 if it was never closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetOrphans:
-    """The result of a search for orphans."""
-
-    orphans: list[DatasetOrphan]
-    """The orphans, in the order of their ledger ids."""
-    skipped: list[Skipped]
-    """The ledgers and datasets that could not be read. Nothing that they may own is an orphan."""
-
-
 class Datasets(Ready):
     """The datasets of one cluster. `client.datasets` returns it.
 
@@ -186,7 +132,10 @@ class Datasets(Ready):
     ) -> None:
         self._store = store
         self._rng = rng or random.Random()
-        self._clock = clock or SystemClock()
+        self._heads = DatasetHeads(store)
+        self._unpublished = UnpublishedLedgers(
+            store, self._heads, clock or SystemClock(), self._rng
+        )
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -211,17 +160,10 @@ class Datasets(Ready):
             UsageError: The name is not valid.
         """
         check_dataset_name(name)
-        await self._store.tree.sync()
-        for _ in range(UPDATE_ATTEMPTS_MAX):
-            head, version = await self._head(name)
-            if not head.exists:
-                raise no_such_dataset(name)
-            try:
-                ledgers = await self._ledgers(name, head, version)
-            except VersionConflictError:
-                continue
-            return Dataset(name, head.sequence, ledgers, head.transactions, head.schema)
-        raise too_many_conflicts(f"dataset {name!r}")
+        head, ledgers = await self._heads.newest_ledgers(name)
+        if not head.exists:
+            raise no_such_dataset(name)
+        return Dataset(name, head.sequence, ledgers, head.transactions, head.schema)
 
     async def read_schema(self, name: str) -> DatasetSchema | None:
         """Read the schema of a dataset, without its list of ledgers.
@@ -240,7 +182,7 @@ class Datasets(Ready):
             UsageError: The name is not valid.
         """
         check_dataset_name(name)
-        head = await self._newest(name)
+        head = await self._heads.newest(name)
         if not head.exists:
             raise no_such_dataset(name)
         return head.schema
@@ -263,7 +205,7 @@ class Datasets(Ready):
             UsageError: The name is not valid.
         """
         check_dataset_name(name)
-        return (await self._newest(name)).transactions.get(txn)
+        return (await self._heads.newest(name)).transactions.get(txn)
 
     async def list_datasets(self) -> list[str]:
         """List the names of all datasets.
@@ -274,13 +216,12 @@ class Datasets(Ready):
         Returns:
             The names, sorted.
         """
-        await self._store.tree.sync()
-        names = await self._store.list_values((HEADS,))
+        names = await self._heads.names()
         skipped: list[Skipped] = []
 
         async def exists(name: str) -> bool:
             with skipping(f"dataset {name!r}", skipped, UsageError):
-                return (await self._head(name))[0].exists
+                return (await self._heads.read(name))[0].exists
             return True
 
         found = await each(names, exists)
@@ -347,18 +288,18 @@ class Datasets(Ready):
 
         async def attempt() -> Publication:
             nonlocal tried, replaced, lost
-            head, version = await self._head(name)
+            head, version = await self._heads.read(name)
             if txn is not None and (done := head.transactions.get(txn)) is not None:
                 # If this call made the publication and only the answer was lost, it knows which
                 # ledgers it replaced.
                 return Publication(done, True, replaced if done == tried else ())
             if overwrite:
-                replaced, lost = await self._readable_ledgers(name, head)
+                replaced, lost = await self._heads.readable_ledgers(name, head)
             if head.exists and not overwrite and head.schema != schema:
                 raise other_schema(name, head.schema, schema)
             tried = head.sequence + 1
             await self._check_publishable(name, head, added)
-            sequence = await self._swap(name, head, version, added, overwrite, txn, schema)
+            sequence = await self._heads.publish(name, head, version, added, overwrite, txn, schema)
             return Publication(sequence, False, replaced)
 
         done = await swap(f"dataset {name!r}", attempt, self._rng, ask_again=txn is not None)
@@ -394,17 +335,17 @@ class Datasets(Ready):
 
         async def attempt() -> Dataset | None:
             nonlocal lost
-            head, version = await self._head(name)
+            head, version = await self._heads.read(name)
             if not head.exists:
                 return None
-            ledgers, lost = await self._readable_ledgers(name, head)
-            await self._write(name, head.dropped(), version)
+            ledgers, lost = await self._heads.readable_ledgers(name, head)
+            await self._heads.write(name, head.dropped(), version)
             return Dataset(name, head.sequence, ledgers, head.transactions, head.schema)
 
         dropped = await swap(f"dataset {name!r}", attempt, self._rng)
         if dropped is not None:
             _tell_lost(name, lost)
-            await self._remove_chunks(name)
+            await self._heads.remove_chunks(name)
             if delete_ledgers:
                 await self.discard(name, dropped.ledger_ids)
         return dropped
@@ -436,16 +377,7 @@ class Datasets(Ready):
         ledger_ids = list(ledger_ids)
         for ledger_id in ledger_ids:
             check_ledger_id(ledger_id)
-        wanted = sorted(set(ledger_ids))
-        mine = [
-            ledger_id
-            for ledger_id, owner in zip(wanted, await each(wanted, self._owner))
-            if owner == name
-        ]
-        deleted: list[int] = []
-        for at in range(0, len(mine), CONDEMNED_MAX):
-            deleted += await self._discard_some(name, mine[at : at + CONDEMNED_MAX])
-        return deleted
+        return await self._unpublished.delete(name, ledger_ids)
 
     async def sweep_orphans(
         self,
@@ -534,10 +466,10 @@ class Datasets(Ready):
             await check_collectable(self._store)
         elif not await may_collect(self._store):
             return Sweep([], [])
-        found, skipped = await self._unpublished_candidates(
+        found, skipped = await self._unpublished.candidates(
             older_than_s, name, job, first, keep, look_at_most
         )
-        deleted = await self._discard_all(found, skipped)
+        deleted = await self._unpublished.delete_all(found, skipped)
         return Sweep(deleted, skipped)
 
     async def look_for_orphans(
@@ -568,16 +500,10 @@ class Datasets(Ready):
         if name is not None:
             check_dataset_name(name)
         check_seconds("older_than_s", older_than_s)
-        found, skipped = await self._unpublished_candidates(
+        found, skipped = await self._unpublished.candidates(
             older_than_s, name, job, first, (), None
         )
-        orphans: list[DatasetOrphan] = []
-        for owner, candidates in found.items():
-            ledger_ids = [one.ledger_id for one in candidates]
-            with _kept_if_unreadable(owner, ledger_ids, skipped):
-                held = await self._held(owner)
-                orphans += (one for one in candidates if one.ledger_id not in held)
-        return DatasetOrphans(sorted(orphans, key=lambda one: one.ledger_id), skipped)
+        return DatasetOrphans(await self._unpublished.orphans(found, skipped), skipped)
 
     async def delete_orphans(self, orphans: Iterable[DatasetOrphan]) -> Sweep:
         """Delete orphans that `look_for_orphans` found.
@@ -602,205 +528,7 @@ class Datasets(Ready):
         for orphan in orphans:
             found.setdefault(orphan.dataset, []).append(orphan)
         skipped: list[Skipped] = []
-        return Sweep(await self._discard_all(found, skipped), skipped)
-
-    async def _unpublished_candidates(
-        self,
-        older_than_s: float,
-        name: str | None,
-        job: str | None,
-        first: int,
-        keep: Iterable[int],
-        look_at_most: int | None,
-    ) -> tuple[dict[str, list[DatasetOrphan]], list[Skipped]]:
-        """Return the old ledgers that were written for datasets, by the name of their dataset.
-
-        Some of them may be published: the heads are not read.
-        """
-        before_ms = self._clock.now_ms() - round(older_than_s * 1000)
-        spared = set(keep)
-        found: dict[str, list[DatasetOrphan]] = {}
-        skipped: list[Skipped] = []
-        async for some in self._some_ledgers(first, spared, look_at_most):
-            for ledger_id, value in zip(some, await each(some, self._metadata)):
-                if isinstance(value, Skipped):
-                    skipped.append(value)
-                elif value is not None and 0 <= value.ctime_ms <= before_ms:
-                    owner, writer = _text(value.custom, OWNER_KEY), _text(value.custom, JOB_KEY)
-                    if owner and name in (None, owner) and job in (None, writer):
-                        found.setdefault(owner, []).append(
-                            DatasetOrphan(ledger_id, owner, writer, value.ctime_ms, value.length)
-                        )
-        return dict(sorted(found.items())), skipped
-
-    async def _discard_all(
-        self, found: Mapping[str, Sequence[DatasetOrphan]], skipped: list[Skipped]
-    ) -> list[int]:
-        deleted: list[int] = []
-        for owner, orphans in found.items():
-            ledger_ids = [one.ledger_id for one in orphans]
-            with _kept_if_unreadable(owner, ledger_ids, skipped):
-                deleted += await self.discard(owner, ledger_ids)
-        return sorted(deleted)
-
-    async def _held(self, name: str) -> set[int]:
-        """Return the ids of the ledgers that a dataset names; none if it does not exist."""
-        check_dataset_name(name)
-        try:
-            return {ledger.ledger_id for ledger in (await self.read(name)).ledgers}
-        except NoSuchKeyError:
-            return set()
-
-    async def _some_ledgers(
-        self, first: int, spared: set[int], at_most: int | None
-    ) -> AsyncIterator[list[int]]:
-        """Yield batches of ledgers from `first` on, without the spared ones, `at_most` in total."""
-        left = at_most
-        ranges = self._store.list_ledgers(first)
-        try:
-            async for found in ranges:
-                some = [i for i in found.ledger_ids if i not in spared][:left]
-                yield some
-                if left is not None:
-                    left -= len(some)
-                    if not left:
-                        return
-        finally:
-            if isinstance(ranges, AsyncGenerator):
-                await ranges.aclose()
-
-    async def _discard_some(self, name: str, ledger_ids: Sequence[int]) -> list[int]:
-        condemned = await self._condemn(name, ledger_ids)
-        await each(condemned, self._store.delete_ledger)
-        await self._pardon(name, condemned)
-        return [ledger_id for ledger_id in condemned if ledger_id in set(ledger_ids)]
-
-    async def _condemn(self, name: str, ledger_ids: Sequence[int]) -> Sequence[int]:
-        """Condemn ledgers, and return all that are condemned now.
-
-        The result includes ledgers that an interrupted call condemned and did not delete. The write
-        also makes publications in flight fail, because it changes the version of the head.
-        """
-
-        async def attempt() -> Sequence[int]:
-            head, version = await self._head(name)
-            held = {ledger.ledger_id for ledger in await self._ledgers(name, head, version)}
-            new = [i for i in ledger_ids if i not in held and i not in head.condemned]
-            if not new and not head.condemned:
-                return ()
-            condemned = (*head.condemned, *new)
-            if len(condemned) > 2 * CONDEMNED_MAX:
-                await each(head.condemned, self._store.delete_ledger)
-                await self._pardon(name, head.condemned)
-                raise VersionConflictError(
-                    f"dataset {name!r} was changed while ledgers of it were being deleted"
-                )
-            await self._write(name, replace(head, condemned=condemned), version)
-            return condemned
-
-        return await swap(f"dataset {name!r}", attempt, self._rng)
-
-    async def _pardon(self, name: str, ledger_ids: Sequence[int]) -> None:
-        """Take deleted ledgers off the list of condemned ones.
-
-        They still cannot be published, because they do not exist any more.
-        """
-        gone = set(ledger_ids)
-
-        async def attempt() -> None:
-            head, version = await self._head(name)
-            left = tuple(i for i in head.condemned if i not in gone)
-            if left != head.condemned:
-                await self._write(name, replace(head, condemned=left), version)
-
-        await swap(f"dataset {name!r}", attempt, self._rng)
-
-    async def _owner(self, ledger_id: int) -> str:
-        value = await self._metadata(ledger_id)
-        return "" if value is None or isinstance(value, Skipped) else _text(value.custom, OWNER_KEY)
-
-    async def _metadata(self, ledger_id: int) -> LedgerMetadata | Skipped | None:
-        """Return the metadata of a ledger, or None if the ledger is deleted."""
-        try:
-            return (await self._store.read_ledger(ledger_id)).value
-        except MetadataUnavailableError:
-            raise
-        except NoSuchLedgerError:
-            return None
-        except MetadataError as error:
-            return Skipped(f"ledger {ledger_id}", str(error))
-
-    # -- heads and chunks ---------------------------------------------------------------------
-
-    async def _newest(self, name: str) -> Head:
-        """Return the head after all acknowledged changes, which a server may lag behind."""
-        await self._store.tree.sync()
-        return (await self._head(name))[0]
-
-    async def _head(self, name: str) -> tuple[Head, int | None]:
-        """Return the head and its version, or None as the version if nothing was ever stored."""
-        try:
-            stored = await self._store.read_value((HEADS, name))
-        except NoSuchKeyError:
-            return Head(), None
-        return decode_head(name, stored.value), stored.version
-
-    async def _ledgers(
-        self, name: str, head: Head, version: int | None
-    ) -> tuple[DatasetLedger, ...]:
-        """Return all ledgers of the head that has this version.
-
-        Raises VersionConflictError if the head was replaced meanwhile, and MetadataError if the
-        dataset is damaged.
-        """
-
-        async def load(chunk: Chunk) -> tuple[DatasetLedger, ...]:
-            return decode_chunk(name, chunk, await self._chunk(name, chunk))
-
-        try:
-            parts = await each(head.chunks, load)
-        except NoSuchKeyError as error:
-            # A chunk may be deleted once the head was replaced. Before that, it is lost.
-            if (await self._head(name))[1] != version:
-                raise VersionConflictError(
-                    f"dataset {name!r} was changed while its list of ledgers was read"
-                ) from error
-            raise MetadataError(
-                f"dataset {name!r} is damaged: a part of its list of ledgers is missing "
-                f"in the metadata store ({error.args[0]})",
-                remedy=CHUNK_REMEDY,
-            ) from error
-        return (*(ledger for part in parts for ledger in part), *head.ledgers)
-
-    async def _readable_ledgers(
-        self, name: str, head: Head
-    ) -> tuple[tuple[DatasetLedger, ...], Sequence[str]]:
-        """Return the ledgers of a head as far as they can be read, and what is wrong with the rest.
-
-        The result means something only if a compare-and-swap on the version of this head succeeds
-        afterwards: the chunks of a head that was replaced may have been deleted.
-        """
-        lost: list[str] = []
-
-        async def load(chunk: Chunk) -> tuple[DatasetLedger, ...]:
-            try:
-                data = await self._chunk(name, chunk)
-            except NoSuchKeyError as error:
-                lost.append(str(error.args[0]))
-                return ()
-            try:
-                return decode_chunk(name, chunk, data)
-            except LaterMetadataError:
-                raise
-            except MetadataError as error:
-                lost.append(str(error.args[0]))
-                return ()
-
-        parts = await each(head.chunks, load)
-        return (*(ledger for part in parts for ledger in part), *head.ledgers), lost
-
-    async def _chunk(self, name: str, chunk: Chunk) -> bytes:
-        return (await self._store.read_value((CHUNKS, name, chunk.chunk_id))).value
+        return Sweep(await self._unpublished.delete_all(found, skipped), skipped)
 
     async def _check_publishable(
         self, name: str, head: Head, added: Sequence[DatasetLedger]
@@ -810,7 +538,7 @@ class Datasets(Ready):
             if ledger_id not in condemned:
                 try:
                     custom = (await self._store.read_ledger(ledger_id)).value.custom
-                    if (owner := _text(custom, OWNER_KEY)) not in ("", name):
+                    if (owner := text_of(custom, OWNER_KEY)) not in ("", name):
                         raise _written_for(owner, ledger_id, name)
                     return
                 except NoSuchLedgerError:
@@ -828,56 +556,6 @@ class Datasets(Ready):
 
         condemned = set(head.condemned)
         await each(sorted({ledger.ledger_id for ledger in added}), exists)
-
-    async def _swap(
-        self,
-        name: str,
-        head: Head,
-        version: int | None,
-        added: Sequence[DatasetLedger],
-        overwrite: bool,
-        txn: str | None,
-        schema: DatasetSchema | None,
-    ) -> int:
-        kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
-        chunks, inline = split((*tail, *added), version)
-        new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn, schema)
-        encode_head(name, new, VALUE_BYTES_MAX)  # raises before anything is stored
-
-        async def store(part: tuple[Chunk, bytes]) -> None:
-            try:
-                await self._store.write_value((CHUNKS, name, part[0].chunk_id), part[1], None)
-            except KeyExistsError:
-                pass  # the id contains a digest, so the stored chunk has the same bytes
-
-        await each(chunks, store)
-        await self._write(name, new, version)
-        if head.chunks or chunks:
-            await self._remove_chunks(name)
-        return new.sequence
-
-    async def _write(self, name: str, head: Head, version: int | None) -> None:
-        await self._store.write_value((HEADS, name), encode_head(name, head), version)
-
-    async def _remove_chunks(self, name: str) -> None:
-        """Delete the chunks that no head can name any more.
-
-        This is best effort. A later call finds the chunks that it leaves.
-        """
-        try:
-            found = await self._store.list_values((CHUNKS, name))
-            head, version = await self._head(name)
-            named = {chunk.chunk_id for chunk in head.chunks}
-            for chunk_id in found:
-                base = chunk_base_version(chunk_id)
-                if chunk_id in named or base is None or version is None or base >= version:
-                    continue
-                await self._store.delete_value((CHUNKS, name, chunk_id))
-        except MetadataError as error:
-            logger.warning(
-                "dataset %s: old chunks were not removed: %s", name, error,
-                extra={"event": "chunks_not_removed", "dataset": name, "error": str(error)},
-            )  # fmt: skip
 
 
 # -- inside -----------------------------------------------------------------------------------
@@ -950,29 +628,6 @@ def _tell_lost(name: str, lost: Sequence[str]) -> None:
         logger.warning(
             "dataset %s: %d parts of the list of ledgers that was removed could not be read (%s). "
             "A sweep deletes the ledgers in them that were written for this dataset",
-            name, len(lost), "; ".join(lost[:IDS_NAMED_MAX]),
+            name, len(lost), "; ".join(lost[:LOST_NAMED_MAX]),
             extra={"event": "dataset_list_lost", "dataset": name, "parts": len(lost)},
         )  # fmt: skip
-
-
-@contextmanager
-def _kept_if_unreadable(
-    name: str, ledger_ids: Sequence[int], skipped: list[Skipped]
-) -> Iterator[None]:
-    """Record a dataset that cannot be read, and the ledgers that are kept for this reason."""
-    try:
-        yield
-    except MetadataUnavailableError:
-        raise
-    except (MetadataError, UsageError) as error:
-        skipped.append(Skipped(f"dataset {name!r}", _kept(ledger_ids, error)))
-
-
-def _kept(ledger_ids: Sequence[int], error: Exception) -> str:
-    shown = ", ".join(map(str, ledger_ids[:IDS_NAMED_MAX]))
-    more = f" and {len(ledger_ids) - IDS_NAMED_MAX} more" * (len(ledger_ids) > IDS_NAMED_MAX)
-    return f"{error}. The ledgers that were written for it are kept: {shown}{more}"
-
-
-def _text(custom: Mapping[str, bytes], key: str) -> str:
-    return custom.get(key, b"").decode(errors="replace")

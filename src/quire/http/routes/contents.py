@@ -15,8 +15,8 @@ from quire._runtime.tasks import each
 from quire._runtime.units import counted
 from quire.client import Client
 from quire.client.datasets import as_json
-from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.client.datasets.datasets import Datasets
+from quire.client.datasets.heads import HEADS as DATASETS
 from quire.client.unreadable_items import NAMED_MAX, Skipped
 from quire.errors import (
     MetadataUnavailableError,

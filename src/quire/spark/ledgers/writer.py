@@ -23,14 +23,10 @@ from quire import LedgerWriter, blocking
 from quire._runtime.units import counted
 from quire.blocking import Datasets
 from quire.blocking.background import call
-from quire.client.datasets.datasets import (
-    JOB_KEY,
-    OWNER_KEY,
-    DatasetLedger,
-    Publication,
-    other_schema,
-)
+from quire.client.datasets.datasets import Publication, other_schema
+from quire.client.datasets.format import DatasetLedger
 from quire.client.datasets.schema import DatasetSchema
+from quire.client.datasets.unpublished import JOB_KEY, OWNER_KEY
 from quire.errors import NoSuchKeyError, QuireError, UsageError
 from quire.spark import worker
 from quire.spark.ledgers.typed_rows import EncodedRows, RowBuffer

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 from quire._runtime.tasks import each
 from quire._runtime.units import counted
 from quire.client import Client
-from quire.client.datasets.datasets import HEADS as DATASETS
 from quire.client.datasets.datasets import Datasets
+from quire.client.datasets.heads import HEADS as DATASETS
 from quire.codec.distributedlog.name import PARTITION, StreamPaths, decode_number, is_reserved
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.core.ranges import merged

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from quire._runtime.tasks import each, pages
 from quire.client import Client
-from quire.client.datasets.datasets import HEADS as DATASETS
+from quire.client.datasets.heads import HEADS as DATASETS
 from quire.client.unreadable_items import Skipped, log_skipped, skipping
 from quire.codec.distributedlog.name import HIDDEN, PARTITION
 from quire.codec.metadata.ledger_metadata import LedgerMetadata

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from quire._runtime.tasks import each
 from quire._runtime.units import verb
 from quire.client import Client
-from quire.client.datasets.datasets import OWNER_KEY as DATASET_KEY
+from quire.client.datasets.unpublished import OWNER_KEY as DATASET_KEY
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerOwnedError, NoSuchLedgerError, QuireError, UnreadableMetadataError
 from quire.streams.objects.format import BUCKET_KEY, NAME_KEY

@@ -15,17 +15,19 @@ from hypothesis import strategies as st
 
 from quire._runtime.retry import Backoff
 from quire.client import compare_and_swap
-from quire.client.datasets import datasets
 from quire.client.datasets import format as dataset_format
-from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Datasets
+from quire.client.datasets import unpublished
+from quire.client.datasets.datasets import Datasets
 from quire.client.datasets.format import (
     CHUNK_BYTES_MAX,
     INLINE_BYTES_MAX,
     TRANSACTIONS_MAX,
     VALUE_BYTES_MAX,
     Chunk,
+    DatasetLedger,
     Head,
 )
+from quire.client.datasets.unpublished import JOB_KEY, OWNER_KEY
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     CollectionOffError,
@@ -1105,7 +1107,7 @@ async def test_the_next_sweep_finishes_the_work_of_one_that_died(bench: Bench) -
 async def test_many_orphans_are_deleted_in_batches(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(datasets, "CONDEMNED_MAX", 3)
+    monkeypatch.setattr(unpublished, "CONDEMNED_MAX", 3)
     ledgers = await bench.some(10)
     assert await bench.datasets.sweep_orphans(0) == ids(ledgers)
     assert bench.stored() == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quire.client import Client
-from quire.client.datasets.datasets import DatasetLedger
+from quire.client.datasets.format import DatasetLedger
 from quire.client.datasets.schema import make_schema
 from quire.errors import NoSuchObjectError, UsageError
 from quire.http.routes.contents import ContentRoutes
