@@ -238,6 +238,25 @@ def test_records_of_a_topic_are_filtered_by_partition_and_time(site: str, tab: T
     tab.seen.errors.clear()  # the browser names the refused request
 
 
+def test_a_subscription_that_missed_records_is_marked(site: str, tab: Tab) -> None:
+    page = tab.page
+
+    def fulfill(route: Any) -> None:
+        answer = route.fetch().json()
+        for one in answer["subscriptions"]:
+            one["missed"] = one["partitions"][1]["missed"] = True
+        route.fulfill(json=answer)
+
+    page.route("**/quire/topic?*", fulfill)
+    tab.open("topic/%2Fsite/visits")
+    billing = row_of(page, "billing")
+    expect(billing).to_contain_text("! next records were truncated unread")
+    billing.locator("summary").click()
+    partitions = billing.locator("li").filter(has_text="truncated unread")
+    expect(partitions).to_have_count(1)
+    expect(partitions).to_contain_text("Partition 1")
+
+
 def test_a_partition_that_cannot_be_read_is_named(site: str, tab: Tab) -> None:
     page = tab.page
 

@@ -15,11 +15,13 @@ import click
 
 from quire._runtime.units import counted, does, duration_text
 from quire._runtime.uris import without_credentials
+from quire.cli.common.configuration import configured
 from quire.cli.common.groups import EXIT_NO_METADATA, EXIT_SOON, EXIT_WRONG, fail, say
 from quire.cli.common.logs import printable
 from quire.cli.common.options import (
     asynchronous,
     checked,
+    file_option,
     flag,
     json_option,
     ledger_argument,
@@ -29,6 +31,7 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json
 from quire.cli.common.pasting import pasteable
 from quire.cli.common.tls import client_config, tls_options
+from quire.cli.common.tokens import token_in
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, QuireError, UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ ASK_SERVER = (
     "quire explain --server http://HOST:8080"
 )
 """The advice if the metadata store does not answer and no server was asked."""
+_TOKEN_FILE = "quire.explain.token_file"
+"""The key of the token file in the values that belong to the command's context."""
 SIGNS = {"bad": "✗ wrong", "warn": "! warning", "note": "note"}
 RANGES_MAX = 5
 """The largest number of ranges of missing or damaged entries of one replica that are shown."""
@@ -127,6 +132,10 @@ def _check_server(url: str) -> None:
         )
 
 
+def _keep_token_file(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_TOKEN_FILE] = value
+
+
 @click.command("cluster")
 @metadata_option
 @tls_options
@@ -143,6 +152,14 @@ def _check_server(url: str) -> None:
     help="An HTTP server of the cluster, such as http://127.0.0.1:8080. If the metadata store does "
     "not answer, print the last state that this server knows. If it answers, also report how often "
     "this server got no answer in the last hour.",
+)
+@file_option(
+    "--http-bookies-token-file",
+    "Send the token in this file when the command reads reports and metrics of bookies over HTTP, "
+    "and to the server of --server. It is sent only on loopback, and over HTTPS if --tls-ca is "
+    "given. [default: bookies_token_file in the [http] table of the configuration]",
+    callback=_keep_token_file,
+    expose_value=False,
 )
 @json_option("Print one JSON object, the overview of the HTTP API.")
 @asynchronous
@@ -241,14 +258,21 @@ def _status(view: ClusterState) -> int:
 
 
 async def _fetch(stack: AsyncExitStack) -> Any:
-    """Return a function that reads the metrics of a bookie.
+    """Return a function that reads the metrics of a bookie, with the token for bookies.
 
-    Without the extra `http`, it reads nothing.
+    Without the extra `http`, it reads nothing. Raises `click.UsageError` for a file that contains
+    no token, and TlsConfigError.
     """
-    try:
-        from quire.http.server.fetch import fetcher
+    from quire.http.server.fetch import fetcher, proves
+    from quire.net.tls import client_context
 
-        return await stack.enter_async_context(fetcher())
+    file = click.get_current_context().meta.get(_TOKEN_FILE)
+    token = token_in(file or configured().values["http.bookies_token_file"])
+    tls = client_config().tls
+    context = client_context(tls) if tls is not None else None
+    asking = fetcher(token, (lambda: context) if context else None, proven=proves(tls))
+    try:
+        return await stack.enter_async_context(asking)
     except ImportError:
         return _nothing
 

@@ -413,6 +413,27 @@ def test_an_http_server_runs_without_a_bookie(cluster: LocalCluster, tmp_path: P
         assert process.wait(WAIT_S) == 0
 
 
+def test_explain_shows_bookies_the_token_that_they_want(tmp_path: Path) -> None:
+    """Only the server of the dashboard could be given it. So `explain` never saw the reports of
+    bookies that want a token, and advised to start another server."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    arguments = ("--http", "127.0.0.1:0", "--http-token-file", str(token))
+    with LocalCluster(1, directory=tmp_path / "cluster", bookie_args=arguments) as own:
+        run = Quire(own.uri)
+        assert b"quire explain the token of the bookies with" in run("explain").ok()
+        for command in (("explain", "cluster"), ("explain",)):
+            given = run(*command, "--http-bookies-token-file", str(token)).ok()
+            assert b"refuses this process" not in given
+            assert b"bookies: 1 writable" in given
+        settings = tmp_path / "quire.toml"
+        settings.write_text(f'[http]\nbookies_token_file = "{token}"\n')
+        assert b"refuses this process" not in run("--config", str(settings), "explain").ok()
+        token.chmod(0o644)
+        run("explain", "--http-bookies-token-file", str(token)).fails(2, str(token))
+
+
 def test_a_bookie_with_autorecovery_has_its_metrics_and_each_directory_once(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

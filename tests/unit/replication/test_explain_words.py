@@ -72,16 +72,47 @@ def test_several_lost_bookies_are_described_in_the_plural() -> None:
     assert "so no bookie can replace them. Start a again" in said(spare=0, segments=(first,))
     written = SegmentView(10, 19, False, 1, (replica("b", True), replica("c", False)))
     assert "which is open, uses b. If the writer is alive, it replaces the bookie with" in said(
-        segments=(first, written)
+        spare=2, segments=(first, written)
     )
-    written = SegmentView(10, 19, False, 1, both)
+    apart = (replica("a", True), replica("c", False), replica("b", True), replica("d", False))
+    written = SegmentView(10, 19, False, 1, apart)
     assert "which is open, uses a, b. If the writer is alive, it replaces the bookies with" in said(
-        segments=(first, written)
+        spare=2, segments=(first, written)
     )
     alone = SegmentView(10, 19, False, 1, (replica("a", False), replica("b", True)))
     assert "which is open, uses it. If the writer is alive, it replaces the bookie with" in said(
         segments=(alone,)
     )
+
+
+def test_too_few_spare_bookies_for_several_lost_ones_are_a_reason_to_start_one() -> None:
+    """`quire bookie recover` was once advised, and failed for want of a second spare bookie."""
+    both = (replica("a", True), replica("b", True), replica("c", False))
+    found = diagnosed(replace(FACTS, spare=1, segments=(SegmentView(0, 9, True, 1, both),)))
+    assert (
+        "and only 1 writable bookie outside of the ensemble can take over their copies. Start a"
+        in (found.verdict.sentence)
+    )
+    assert found.verdict.command.startswith("quire bookie start")
+
+
+def test_an_open_ledger_without_enough_bookies_cannot_be_recovered() -> None:
+    """`quire ledger recover` was once advised, and failed."""
+    three = (replica("a", True), replica("b", True), replica("c", False))
+    facts = replace(
+        FACTS, state="OPEN", quorums=(3, 3, 2), spare=5,
+        segments=(SegmentView(0, -1, False, 1, three),),
+    )  # fmt: skip
+    found = diagnosed(facts).verdict
+    assert (
+        "The ledger is not closed, and too few bookies of its last segment are left to recover it: "
+        "`quire ledger recover 7` fails until another of them is back, and a writer that is alive "
+        "can add nothing unless it can replace enough. Start a again, with the options that it had"
+    ) in found.sentence
+    assert "or another bookie" not in found.sentence, "a new bookie has none of the entries"
+    assert found.command.startswith("quire bookie start")
+    begun = diagnosed(replace(facts, state="IN_RECOVERY")).verdict.sentence
+    assert "a writer that is alive" not in begun
 
 
 def test_explain_says_why_a_registered_bookie_does_not_answer() -> None:

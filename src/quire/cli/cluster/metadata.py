@@ -24,7 +24,7 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import print_json
-from quire.errors import UsageError
+from quire.errors import NoSuchKeyError, UsageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
@@ -36,10 +36,17 @@ _LAST = ("LAYOUT", "INSTANCEID", "available")
 """The nodes that make a cluster recognisable. They are deleted last, so that an interrupted
 `quire cluster erase` can be run again."""
 _OWN = re.compile(
-    r"LAYOUT|INSTANCEID|available|cookies|idgen|idgen-long|underreplication|ID-\d+|L\d+|\d{2,3}",
-    re.ASCII,
+    r"LAYOUT|INSTANCEID|available|cookies|idgen|idgen-long|underreplication|ID-\d+|L\d+", re.ASCII
 )
-"""The names of nodes below the root of a cluster that belong to the cluster itself."""
+"""The names of nodes below the root of a cluster that belong to the cluster itself.
+
+The directories of its ledgers are not among them, because the root of another cluster may have the
+name of a directory.
+"""
+_DIRECTORY = re.compile(r"\d{2,4}", re.ASCII)
+"""The names of directories of ledgers: two or three digits, and below them four."""
+_LEDGER = re.compile(r"L\d{4}", re.ASCII)
+"""The names of ledgers in a directory."""
 
 
 # -- init -------------------------------------------------------------------------------------
@@ -160,12 +167,29 @@ async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
 async def _clusters_inside(store: MetadataStore, root: str) -> list[str]:
     """Return the roots of other clusters below the root of this one, sorted.
 
-    The nodes of this cluster itself, such as those of its ledgers, are not searched.
+    The nodes of this cluster itself are not searched, except for the directories of its ledgers.
     """
-    from quire.streams.namespace.tree_search import walk
+    from quire._runtime.tasks import each
+    from quire.streams.namespace.tree_search import LEDGERS_ROOT_SIGNS, NODES_AT_ONCE, walk
 
-    names = await store.tree.children(root)
-    tops = [f"{root}/{name}" for name in names if not _OWN.fullmatch(name)]
+    async def children(path: str) -> list[str]:
+        try:
+            return await store.tree.children(path)
+        except NoSuchKeyError:
+            return []  # deleted since its parent was read
+
+    names = [name for name in await store.tree.children(root) if not _OWN.fullmatch(name)]
+    tops = [f"{root}/{name}" for name in names if not _DIRECTORY.fullmatch(name)]
+    todo = [f"{root}/{name}" for name in names if _DIRECTORY.fullmatch(name)]
+    while todo:
+        piece, todo = todo[-NODES_AT_ONCE:], todo[:-NODES_AT_ONCE]
+        for path, below in zip(piece, await each(piece, children)):
+            if set(below) >= LEDGERS_ROOT_SIGNS:
+                tops.append(path)
+                continue
+            others = [name for name in below if not _LEDGER.fullmatch(name)]
+            todo += [f"{path}/{name}" for name in others if _DIRECTORY.fullmatch(name)]
+            tops += [f"{path}/{name}" for name in others if not _DIRECTORY.fullmatch(name)]
     found: list[str] = []
     async with aclosing(walk(store.tree, tops, left_out=found)) as nodes:
         async for _ in nodes:

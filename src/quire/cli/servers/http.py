@@ -19,7 +19,6 @@ from urllib.parse import quote
 
 import click
 
-from quire._runtime.secret_files import exposure_of
 from quire._runtime.units import host_port
 from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
@@ -35,6 +34,7 @@ from quire.cli.common.options import (
     run_async,
 )
 from quire.cli.common.tls import client_config, tls_options
+from quire.cli.common.tokens import token_in
 from quire.cli.servers.effective import effective_settings
 from quire.errors import UsageError
 
@@ -195,7 +195,7 @@ def given_options(generated: str = "") -> HttpOptions | None:
             reads only with `--http-reads token`.
     """
     from quire.config import TlsServerConfig
-    from quire.http.server.security import HttpOptions, check_options, check_token, is_loopback
+    from quire.http.server.security import HttpOptions, check_options, is_loopback
     from quire.http.watch.prometheus import checked_label, checked_url
     from quire.net.tls import server_context
 
@@ -210,16 +210,6 @@ def given_options(generated: str = "") -> HttpOptions | None:
     host, port = check_address(address)
     if given.get("http_tls_key") and not given.get("http_tls_cert"):
         raise click.UsageError("--http-tls-key requires --http-tls-cert", context)
-
-    def token_in(file: str | None) -> str:
-        if file is None:
-            return ""
-        if problem := exposure_of(file):
-            raise click.UsageError(problem, context)
-        try:
-            return check_token(Path(file).read_text(encoding="ascii", errors="replace"), file)
-        except UsageError as error:
-            raise click.UsageError(str(error), context) from None
 
     def checked(check: Callable[[str], T], value: str) -> T:
         try:

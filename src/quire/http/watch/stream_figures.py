@@ -170,7 +170,8 @@ def subscriptions_as_json(
     """Return the progress of the subscriptions of a topic as JSON, by name.
 
     `records` is the sum over the partitions that were looked at, and `whole` says whether these are
-    all that have the subscription. A partition without the subscription has no row in `partitions`:
+    all that have the subscription. `missed` says whether, in one of them, records that the
+    subscription had still to read were truncated. A partition without the subscription has no row in `partitions`:
     nothing of it was committed there.
 
     Args:
@@ -187,6 +188,7 @@ def subscriptions_as_json(
             "name": name,
             "records": sum(row["records"] for row in rows if row["records"] is not None),
             "whole": known and all(row["records"] is not None for row in rows),
+            "missed": any(row["missed"] for row in rows),
             "partitions": rows,
         }
         for name, rows in sorted(found.items())

@@ -7,7 +7,7 @@ Nothing is read from bookies, and nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.tasks import each, pages
@@ -47,6 +47,9 @@ class AtRisk:
     without_spare: int = 0
     """The number of ledgers that lack copies and have too few writable bookies outside of their
     ensembles to take them."""
+    without_quorum: int = 0
+    """The number of ledgers that are not closed, and of whose newest bookies too few are left to
+    recover them."""
 
 
 async def at_risk(
@@ -63,7 +66,7 @@ async def at_risk(
     """
     there = frozenset(registered)
     able = there if writable is None else frozenset(writable)
-    without_spare = 0
+    without_spare = without_quorum = 0
     ledgers = lacking = last_copy = unreadable = 0
     by_group = dict.fromkeys(groups, 0)
 
@@ -77,8 +80,9 @@ async def at_risk(
         skipped, first = len(unread), tuple(unread.named.items())
         groups = dict(by_group)
         return AtRisk(
-            ledgers, whole, lacking, last_copy, unreadable, groups, skipped, first, without_spare
-        )
+            ledgers, whole, lacking, last_copy, unreadable, groups, skipped, first, without_spare,
+            without_quorum,
+        )  # fmt: skip
 
     async for page in pages(client.list_ledgers(), PAGE_LEDGERS):
         for metadata in await each(page, look):
@@ -90,6 +94,9 @@ async def at_risk(
                 continue
             lacking += 1
             without_spare += not _has_spare(metadata, absent, able)
+            without_quorum += not metadata.closed and not can_recover(
+                metadata.last_segment.ensemble, metadata.write_quorum, metadata.ack_quorum, absent
+            )
             unreadable += copies == 0
             last_copy += copies == 1 < metadata.write_quorum
             for name, bookies in groups.items():
@@ -98,6 +105,20 @@ async def at_risk(
         if ledgers >= LEDGERS_MAX:
             return
     yield so_far(whole=True)
+
+
+def can_recover(
+    ensemble: Sequence[str], write_quorum: int, ack_quorum: int, absent: Collection[str]
+) -> bool:
+    """Return whether a ledger with this last ensemble can be recovered without these bookies.
+
+    Of each write set, so many bookies have to answer that no ack quorum is without one of them.
+    """
+    size = len(ensemble)
+    return all(
+        sum(ensemble[at] in absent for at in write_set(entry, size, write_quorum)) < ack_quorum
+        for entry in range(size)
+    )
 
 
 def _lacking(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str], int]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from quire._runtime.names.in_commands import command_with
 from quire._runtime.tasks import TaskGroup, each
-from quire._runtime.units import are, does, duration_text, plural, some_of, them
+from quire._runtime.units import are, counted, does, duration_text, plural, some_of, them
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.core.append.quorum import write_set
@@ -39,6 +39,7 @@ from quire.net.port_probe import ProbeResult
 from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
+from quire.replication.explain.at_risk import can_recover
 from quire.replication.explain.silence import (
     Silence,
     SilenceKind,
@@ -625,11 +626,24 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
         what = f"{what} ({state})"
     if not gone:
         return _registered(facts, lost)
-    if not facts.spare:
+    command = _again(facts) if _runs(facts, gone[0]) else _start_command(facts, gone[0])
+    if not newest.closed and not _recoverable(facts, lost):
         return Diagnosis(
-            f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
-            f"replace {them(len(lost))}. {_restart(facts, gone[0])}{_unrepaired_too(facts)}",
-            _again(facts) if _runs(facts, gone[0]) else _start_command(facts, gone[0]),
+            f"{what}. The ledger is not closed, and too few bookies of its last segment are left "
+            f"to recover it: {_no_quorum(facts)}. {_restart(facts, gone[0], only=True)}"
+            f"{_unrepaired_too(facts)}",
+            command,
+        )
+    if facts.spare < max(sum(map(_is_lost, one.replicas)) for one in facts.segments):
+        few = (
+            f"and only {counted(facts.spare, 'writable bookie')} outside of the ensemble can take "
+            "over their copies"
+            if facts.spare
+            else "and every writable bookie is in the ensemble already, so no bookie can replace "
+            f"{them(len(lost))}"
+        )
+        return Diagnosis(
+            f"{what}, {few}. {_restart(facts, gone[0])}{_unrepaired_too(facts)}", command
         )
     restart = cut_off_advice(1) if _runs(facts, gone[0]) else f"Start {gone[0]} again"
     again = f"{restart}. If it is lost for good, copy what it stored to other bookies"
@@ -651,12 +665,27 @@ def _runs(facts: Explained, bookie: str) -> bool:
     return facts.probes.get(bookie) is ProbeResult.ACCEPTED
 
 
-def _restart(facts: Explained, bookie: str) -> str:
-    """Return how to get a bookie back that no other bookie can replace."""
+def _recoverable(facts: Explained, lost: list[str]) -> bool:
+    """Return whether the ledger can be recovered without these bookies."""
+    _, write_quorum, ack_quorum = facts.quorums
+    members = [one.bookie for one in facts.segments[-1].replicas]
+    return can_recover(members, write_quorum, ack_quorum, lost)
+
+
+def _no_quorum(facts: Explained) -> str:
+    """Return what becomes of a ledger that is not closed and has too few bookies."""
+    fails = f"`quire ledger recover {facts.ledger}` fails until another of them is back"
+    if facts.state == "IN_RECOVERY":
+        return fails
+    return f"{fails}, and a writer that is alive can add nothing unless it can replace enough"
+
+
+def _restart(facts: Explained, bookie: str, *, only: bool = False) -> str:
+    """Return how to get a bookie back. `only` says that a new bookie cannot replace it."""
     if _runs(facts, bookie):
-        return f"{cut_off_advice(1)}. Another bookie could replace it"
+        return f"{cut_off_advice(1)}{'' if only else '. Another bookie could replace it'}"
     manner = start_manner(facts.started.get(bookie))
-    return f"Start {bookie} again{manner}, or another bookie"
+    return f"Start {bookie} again{manner}{'' if only else ', or another bookie'}"
 
 
 def _registered(facts: Explained, lost: list[str]) -> Diagnosis:

@@ -163,8 +163,8 @@ def probed_text(probes: Sequence[ProbeResult | None]) -> str:
                 ("accepts", "it runs, but is") if one else ("accept", "they run, but are")
             )
             return (
-                f"{where} {accepts} connections, so {runs} cut off from the metadata store or "
-                "paused"
+                f"{where} {accepts} connections, so {runs} cut off from the metadata store, "
+                "paused, or still starting"
             )
         case ProbeResult.SILENT:
             machines = "its machine is" if one else "their machines are"
@@ -177,7 +177,8 @@ def cut_off_advice(number: int) -> str:
     log, those = ("its log", "It registers") if number == 1 else ("their logs", "They register")
     return (
         f"Do not start {them(number)} again: look in {log} for errors of the metadata store, check "
-        f"the network to it, and let a paused process continue. {those} again without a restart"
+        "the network to it, and let a paused process continue. After a start, wait for the event "
+        f"serving. {those} again without a restart"
     )
 
 

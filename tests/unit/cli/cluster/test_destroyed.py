@@ -163,10 +163,14 @@ def test_a_cluster_that_has_changed_since_the_question_is_not_erased(
         "shell --metadata URI metaformat -n -f",
     ],
 )
+@pytest.mark.parametrize("inner", ["test/eu", "00", "000/eu", "00/0000/eu", "2026"])
 def test_a_cluster_around_another_one_is_not_erased(
-    words: str, monkeypatch: pytest.MonkeyPatch
+    words: str, inner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its bookies are stopped, and those of the other cluster may be running."""
+    """Its bookies are stopped, and those of the other cluster may be running.
+
+    A cluster below a node with the name of a directory of ledgers was erased all the same.
+    """
 
     class Outer(Cluster):
         async def is_initialised(self) -> bool:
@@ -175,13 +179,13 @@ def test_a_cluster_around_another_one_is_not_erased(
         @property
         def tree(self) -> Any:
             root = ["INSTANCEID", "LAYOUT", "available"]
-            return Nodes(
-                {
-                    "/ledgers": [*root, "00", "cookies", "test"],
-                    "/ledgers/test": ["eu"],
-                    "/ledgers/test/eu": root,
-                }
-            )
+            children = {"/ledgers": [*root, "01", "cookies"], "/ledgers/01": ["0000"]}
+            children["/ledgers/01/0000"] = ["L0007"]
+            path = "/ledgers"
+            for name in inner.split("/"):
+                children.setdefault(path, []).append(name)
+                path = f"{path}/{name}"
+            return Nodes({**children, path: root})
 
     cluster: Any = Outer(("one", EMPTY), ("one", EMPTY))
 
@@ -193,5 +197,5 @@ def test_a_cluster_around_another_one_is_not_erased(
     monkeypatch.setattr("quire.cli.shell.session.opened_metadata", opened)
     done = CliRunner().invoke(cli, words.replace("URI", cluster.uri).split())
     assert done.exit_code == 2, done.output
-    assert "contain those of another cluster (/ledgers/test/eu)" in done.stderr
+    assert f"contain those of another cluster (/ledgers/{inner})" in done.stderr
     assert "nothing was changed" in done.stderr

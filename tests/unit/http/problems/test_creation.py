@@ -74,3 +74,36 @@ def test_a_lack_of_bookies_refers_to_the_lost_ones() -> None:
     )
     _, found = problems([there[0], bookie("c", "gone")], WELL, creatable=few)
     assert found.next.startswith("Start another bookie"), "c alone would not be enough"
+
+
+def test_a_bookie_that_loads_its_log_is_waited_for() -> None:
+    """A stranger was once told to make room on a bookie whose disk had enough."""
+    loading = {**bookie("c", "read-only"), "unwritable": [{"why": "loading", "directory": ""}]}
+    there = [bookie("a"), bookie("b"), loading]
+    wait = "This ends by itself once c has loaded its log: wait for it. "
+    shape, *_ = problems(there, WELL, creatable=Creatable(False, "few"))
+    assert shape.next == (f"{wait}Otherwise: start another bookie")
+    told = {**loading, "report": {"state": "loading", "loading_percent": 42}}
+    _, one = problems([*there[:2], told], WELL, creatable=Creatable(False, "few"))
+    assert one.what == "c is read-only because it is still loading its log: 42 % of it is loaded"
+    (_, one) = problems([*there[:2], loading], WELL, creatable=Creatable(False, "few"))
+    assert one.what.endswith("still loading its log")
+    full = [bookie("a"), bookie("b"), bookie("c", "read-only")]
+    shape = next(
+        one
+        for one in problems(full, WELL, creatable=Creatable(False, "few"))
+        if "default" in one.what
+    )
+    assert shape.next == "Start another bookie, or make room on one that is read-only"
+
+
+def test_failed_repairs_wait_for_a_bookie_that_loads_its_log() -> None:
+    loading = {**bookie("c", "read-only"), "unwritable": [{"why": "loading", "directory": ""}]}
+    failure = {"reason": "few", "attempts": 2, "next_attempt_ms": None}
+    failed = {"failing": 1, "failures": [{"ledger": 7, "failure": failure, "replicas": ["c"]}]}
+    found = problems([bookie("a"), loading], {**WELL, **failed})
+    (one,) = [one for one in found if "could not be repaired" in one.what]
+    assert one.next == (
+        "This ends by itself once c has loaded its log: wait for it. To see one of the ledgers: "
+        "quire explain ledger 7"
+    )

@@ -166,7 +166,7 @@ def test_a_probe_tells_whether_a_lost_bookie_is_stopped_or_cut_off() -> None:
     one = probed(ProbeResult.ACCEPTED)
     assert one.what == (
         "b0 is gone: its address accepts connections, so it runs, but is cut off from "
-        "the metadata store or paused"
+        "the metadata store, paused, or still starting"
     )
     assert one.next.startswith("Do not start it again: look in its log for errors of the")
     assert "bookie start" not in one.next
@@ -176,7 +176,9 @@ def test_a_probe_tells_whether_a_lost_bookie_is_stopped_or_cut_off() -> None:
     two = probed(ProbeResult.REFUSED, ProbeResult.REFUSED)
     assert two.what.endswith("nothing listens at their addresses, so they are stopped")
     two = probed(ProbeResult.ACCEPTED, ProbeResult.ACCEPTED)
-    assert two.what.endswith("so they run, but are cut off from the metadata store or paused")
+    assert two.what.endswith(
+        "so they run, but are cut off from the metadata store, paused, or still starting"
+    )
     assert "their logs" in two.next
 
 
@@ -200,3 +202,15 @@ def test_probes_tell_whether_the_machines_of_a_lost_rack_are_on() -> None:
     one = probed(ProbeResult.SILENT, ProbeResult.SILENT, rack="/r1")
     assert one.what.endswith("their addresses do not answer, so their machines are off or cut off")
     assert one.next.startswith("Check the power and the network there")
+
+
+def test_open_ledgers_without_enough_bookies_to_recover_them_are_counted() -> None:
+    """The page once said that two lost bookies left copies, and not that appends fail."""
+    lost = [bookie("a"), bookie("b", "gone"), bookie("c", "gone")]
+    risk = AtRisk(9, True, lacking=3, last_copy=2, by_group={ALONE: 3}, without_quorum=2)
+    (one,) = [found for found in problems(lost, WELL, risk) if "are gone" in found.what]
+    assert one.risk == (
+        "3 of 9 ledgers lack the copies stored there, and 2 have entries with only one copy left. "
+        "2 ledgers are not closed, and too few of their bookies are left: they cannot be recovered "
+        "until one is back, and appends to a stream that needs them fail"
+    )

@@ -223,13 +223,27 @@ def test_an_incomplete_sum_of_lags_is_marked() -> None:
     def looked_at(*progress: Mapping[str, object]) -> StreamFigures:
         return StreamFigures(10.0, progress=progress)
 
-    good = {"name": "billing", "position": "1:0:0", "records": 7}
-    broken = {"name": "billing", "position": None, "records": None, "error": "it is damaged"}
+    good = {"name": "billing", "position": "1:0:0", "records": 7, "missed": False}
+    broken = {**good, "position": None, "records": None, "error": "it is damaged"}
     (whole,) = subscriptions_as_json([looked_at(good), looked_at()])
     assert (whole["records"], whole["whole"]) == (7, True)
     for other in (None, StreamFigures(8.0, error="its ledger is damaged"), looked_at(broken)):
         (found,) = subscriptions_as_json([looked_at(good), other])
         assert (found["records"], found["whole"]) == (7, False)
     assert found["partitions"][1] == {
-        "partition": 1, "position": None, "records": None, "error": "it is damaged",
+        "partition": 1, "position": None, "records": None, "missed": False,
+        "error": "it is damaged",
     }  # fmt: skip
+
+
+def test_a_subscription_of_a_topic_that_missed_records_is_marked() -> None:
+    """Only the page of the partition said it."""
+    kept = {"name": "billing", "position": "2:0:0", "records": 7, "missed": False}
+    cut = StreamFigures(10.0, progress=({**kept, "position": "1:0:0", "missed": True},))
+    (found,) = subscriptions_as_json([StreamFigures(10.0, progress=(kept,)), cut])
+    assert (found["missed"], [one["missed"] for one in found["partitions"]]) == (
+        True,
+        [False, True],
+    )
+    (found,) = subscriptions_as_json([StreamFigures(10.0, progress=(kept,))])
+    assert found["missed"] is False

@@ -26,12 +26,17 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def ledger(
-    client: Client, *ensembles: str, copies: int = 2, closed: int | None = 9, step: int = 5
+    client: Client,
+    *ensembles: str,
+    copies: int = 2,
+    closed: int | None = 9,
+    step: int = 5,
+    acks: int = 1,
 ) -> int:
     """One segment for each ensemble of one-letter bookies, `step` entries apart. `closed`: its
     last entry; None: it is open."""
     segments = tuple(Segment(at * step, tuple(one)) for at, one in enumerate(ensembles))
-    metadata = LedgerMetadata(len(ensembles[0]), copies, 1, segments)
+    metadata = LedgerMetadata(len(ensembles[0]), copies, acks, segments)
     if closed is not None:
         metadata = metadata.with_close(closed, 10)
     ledger_id, _ = await client.metadata.create_ledger(metadata)
@@ -110,3 +115,15 @@ async def test_ledgers_whose_copies_no_other_bookie_can_take_are_counted(client:
     assert (await counted(client, "cde", x="ab")).without_spare == 0
     found = [one async for one in at_risk(client, "bcd", {"x": "a"}, "bc")]
     assert found[-1].without_spare == 1, "d is read-only"
+
+
+async def test_open_ledgers_that_cannot_be_recovered_are_counted(client: Client) -> None:
+    """An ack quorum of 2 among 3 bookies may be the 2 that are lost."""
+    await ledger(client, "abc", copies=3, closed=None, acks=2)
+    await ledger(client, "abc", copies=3, acks=2)
+    assert (await counted(client, "bc", x="a")).without_quorum == 0
+    found = await counted(client, "c", x="ab")
+    assert (found.lacking, found.without_quorum) == (2, 1), "a closed ledger needs no recovery"
+    await ledger(client, "defg", closed=None, acks=2)
+    assert (await counted(client, "abcdf", x="eg")).without_quorum == 0, "not in one write set"
+    assert (await counted(client, "abcdg", x="ef")).without_quorum == 1

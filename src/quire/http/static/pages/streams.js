@@ -29,6 +29,9 @@ function searchForm(namespace, value) {
 }
 
 /** The columns of figures, which a row of `figures` fills. */
+/** The mark of a subscription that can no longer read the records after its position. */
+export const MISSED = "! next records were truncated unread";
+
 export const FIGURES = [
   { text: "Records", type: "number", by: (one) => one.records }, { text: "Size", type: "number", by: (one) => one.bytes },
   { text: "Records/s", type: "number", by: (one) => one.records_per_s }, { text: "Bytes/s", type: "number", by: (one) => one.bytes_per_s },
@@ -142,7 +145,7 @@ function lagRow(one, data) {
   if (one.error) return [one.name, mark("bad", "✗ unreadable"), "–", one.error];
   const share = data.records ? Math.min(1, one.records / data.records) : 0;
   return [one.name, [h("span", { class: "mono" }, one.position ?? "no position committed yet"),
-    one.missed ? [" ", mark("warn", "! next records were truncated unread")] : ""], count(one.records),
+    one.missed ? [" ", mark("warn", MISSED)] : ""], count(one.records),
     h("div", { class: "usage" }, h("div", { class: "words" }, one.records ? `${percent(1 - share)} read` : "✓ caught up"),
       h("div", { class: "bar", "aria-hidden": "true" }, h("span", { style: { "--share": 1 - share } })))];
 }

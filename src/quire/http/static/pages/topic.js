@@ -7,7 +7,7 @@ import { bytes, clock, count, counted, date, percent, rate } from "/ui/parts/for
 import { pageTabs, pager } from "/ui/parts/lists.js";
 import { askFor, passwordForm, passwordOf } from "/ui/parts/payload.js";
 import { NO_RECORDS, PAGE, SHOWN_BYTES, STOPPED, parsed, placeForm, recordLines } from "/ui/pages/records.js";
-import { FIGURES, figures, least, RATES } from "/ui/pages/streams.js";
+import { FIGURES, figures, least, MISSED, RATES } from "/ui/pages/streams.js";
 
 const PARTITIONS = [{ text: "Partition", by: (one) => one.partition }, ...FIGURES, { text: "" }];
 
@@ -48,7 +48,7 @@ function partitionLags(one, namespace, name) {
   const key = JSON.stringify([namespace, name, one.name]);
   const details = h("details", { id: `lags-${one.name}`, open: opened.has(key) }, h("summary", { id: `lags-of-${one.name}` }, broken.length ? `${counted(broken.length, "partition")} unreadable` : words),
     h("ul", { class: "items" }, [...known, ...broken].map((row) => h("li", null, link(`Partition ${row.partition}`, "stream", [namespace, `${name}/${row.partition}`]), ": ",
-      row.error ? row.error : [counted(row.records, "record"), row.position ? [", next position ", h("span", { class: "mono" }, row.position)] : ", no position committed yet"]))));
+      row.error ? row.error : [row.missed ? [mark("warn", MISSED), " "] : "", counted(row.records, "record"), row.position ? [", next position ", h("span", { class: "mono" }, row.position)] : ", no position committed yet"]))));
   details.addEventListener("toggle", () => (details.open ? opened.add(key) : opened.delete(key)));
   return details;
 }
@@ -58,7 +58,7 @@ function subscriptions(data, sums, namespace) {
     const share = sums.records ? Math.min(1, one.records / sums.records) : 0;
     return [one.name, one.whole ? count(one.records) : `≥ ${count(one.records)}`,
       h("div", { class: "usage" }, h("div", { class: "words" }, one.records ? `${percent(1 - share)} read` : one.whole ? "✓ caught up" : "–"),
-        h("div", { class: "bar", "aria-hidden": "true" }, h("span", { style: { "--share": 1 - share } }))), partitionLags(one, namespace, data.name)];
+        h("div", { class: "bar", "aria-hidden": "true" }, h("span", { style: { "--share": 1 - share } }))), [one.missed ? mark("warn", MISSED) : "", partitionLags(one, namespace, data.name)]];
   };
   return section("Subscriptions", data.subscriptions.length ? table("Progress of each subscription, summed over the partitions where it has committed a position",
     [["Subscription", ""], ["Records behind", "number"], ["Progress", ""], ["By partition", ""]], data.subscriptions.map(row))

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire._runtime.units import are, counted, duration_text, plural, some_of, them, utc_text, verb
 from quire.codec.metadata.underreplication import SwitchedOff
-from quire.http.views.problems.problem import Problem, ago, follows_from
+from quire.http.views.problems.problem import Problem, ago, follows_from, waits_for
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.explain.status import switched_off_text
 
@@ -20,6 +20,7 @@ def of_autorecovery(
     lacking: int | None = 0,
     lost: Collection[str] = (),
     without_spare: int = 0,
+    loading: Collection[str] = (),
 ) -> Iterator[Problem]:
     """Yield the problems that an `Overview` as a dictionary shows at this Unix time.
 
@@ -27,6 +28,7 @@ def of_autorecovery(
     process repairs anything. `lacking` is the number of ledgers that lack copies because bookies
     are lost, or None if bookies are lost and the ledgers are not counted yet. `lost` has these
     bookies, and `without_spare` is the number of these ledgers that no other bookie can take.
+    `loading` has the bookies that load their logs.
     """
     if not found["enabled"]:
         off = found.get("switched_off")
@@ -47,7 +49,7 @@ def of_autorecovery(
         )
     yield from _of_what_cannot_be_read(found, now_ms)
     if found["failing"]:
-        yield _failing(found, now_ms, lost, without_spare)
+        yield _failing(found, now_ms, lost, without_spare, loading)
     elif found["marked"]:
         example = found.get("example")
         hinted = tuple(example["replicas"]) if example is not None else ()
@@ -95,13 +97,24 @@ def _caused(lost: Collection[str], replicas: Collection[str], then: str) -> str:
     return f"{follows_from(sorted(set(replicas)))}. {then}"
 
 
+def _awaited(loading: Collection[str], replicas: Collection[str], then: str) -> str:
+    """Return what to do if only bookies that load their logs have these replicas, or ""."""
+    if not replicas or not set(replicas) <= set(loading):
+        return ""
+    return f"{waits_for(sorted(set(replicas)))}. {then}"
+
+
 def _such(first: Mapping[str, Any], reason: str) -> str:
     """Return one of several ledgers with the reason, with a comma before."""
     return f", such as ledger {first['ledger']}: {reason}"
 
 
 def _failing(
-    found: Mapping[str, Any], now_ms: int, lost: Collection[str], without_spare: int
+    found: Mapping[str, Any],
+    now_ms: int,
+    lost: Collection[str],
+    without_spare: int,
+    loading: Collection[str],
 ) -> Problem:
     """Return the problem of ledgers whose last repair failed, or waits for a writer."""
     known = sorted(found["failures"], key=_only_waits)
@@ -112,7 +125,8 @@ def _failing(
     why = "" if first is None else _such(first, first["failure"]["reason"])
     replicas = {bookie for one in known for bookie in one.get("replicas", ())}
     look = f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list"
-    after = _caused(lost, replicas, f"To see one of the ledgers: {look}")
+    see = f"To see one of the ledgers: {look}"
+    after = _caused(lost, replicas, see) or _awaited(loading, replicas, see)
     if first and after and without_spare and not waits:
         # The error names racks and ensembles, which need no change if these bookies return.
         why = _such(first, f"no writable bookie can replace {some_of(sorted(replicas))}")

@@ -22,7 +22,7 @@ from quire.http.views.problems.lost_bookies import of_lost_bookies
 from quire.http.views.problems.lost_data import of_data, of_owners
 from quire.http.views.problems.places import of_places
 from quire.http.views.problems.problem import Bookie, Problem, worst_first
-from quire.http.views.problems.read_only import of_read_only
+from quire.http.views.problems.read_only import is_loading, of_read_only
 from quire.http.views.problems.reports import of_clocks, of_refusals
 from quire.http.views.problems.silent_bookies import of_silent_bookies
 from quire.replication.explain.at_risk import AtRisk
@@ -57,7 +57,9 @@ def problems(
     own = certificates or OwnCertificates()
     notes = without_lost(damage or {}, bookies)
     lost_ones = [one["id"] for one in bookies if one["state"] == "gone"]
+    loading = [one["id"] for one in bookies if is_loading(one)]
     writable = sum(one["state"] == "writable" for one in bookies)
+    readonly = sum(one["state"] == "read-only" for one in bookies) - len(loading)
     found = [
         *of_data(risk, autorecovery),
         *of_owners(lost),
@@ -72,7 +74,7 @@ def problems(
         *of_refusals(bookies),
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
-        *of_shape(creatable, writable, lost_ones),
+        *of_shape(creatable, writable, lost_ones, loading, readonly),
         *of_places(bookies, autorecovery, now_ms),
         *of_autorecovery(
             autorecovery,
@@ -80,6 +82,7 @@ def problems(
             one_machine=_on_loopback(bookies),
             lacking=_lacking(bookies, risk),
             lost=lost_ones,
+            loading=loading,
             without_spare=0 if risk is None else risk.without_spare,
         ),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, does, some_of, them, verb
 from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
-from quire.http.views.problems.problem import Problem, follows_from
+from quire.http.views.problems.problem import Problem, follows_from, waits_for
 
 FAIL = (
     "Programs and streams that do not choose a smaller ensemble fail with NotEnoughBookiesError. "
@@ -16,11 +16,16 @@ FAIL = (
 
 
 def of_shape(
-    creatable: Creatable | None, writable: int, lost: Collection[str] = ()
+    creatable: Creatable | None,
+    writable: int,
+    lost: Collection[str] = (),
+    loading: Collection[str] = (),
+    readonly: int = 0,
 ) -> Iterator[Problem]:
     """Yield a problem if programs that do not choose a shape cannot create ledgers.
 
-    `lost` has the bookies that are not registered.
+    `lost` has the bookies that are not registered, `loading` those that accept entries once they
+    have loaded their log, and `readonly` is the number of other read-only bookies.
     """
     if creatable is None or not writable:
         return  # without a writable bookie, another problem says so
@@ -29,14 +34,17 @@ def of_shape(
             yield _short_of_copies(creatable)
         return
     size, write_quorum, ack_quorum = DEFAULT_SHAPE
-    do = _other_racks(creatable.movable) if creatable.places else _more_bookies(creatable)
+    do = _other_racks(creatable.movable) if creatable.places else _more_bookies(creatable, readonly)
+    because = ""
+    if loading and writable + len(loading) >= size:
+        because = waits_for(loading)
+    elif lost and writable + len(loading) + len(lost) >= size:
+        because = follows_from(lost)
     yield Problem(
         "bad",
         f"No ledger with the default ensemble can be created (ensemble {size}, write quorum "
         f"{write_quorum}, ack quorum {ack_quorum}): {creatable.why_not}",
-        f"{follows_from(lost)}. Otherwise: {do[0].lower()}{do[1:]}"
-        if lost and writable + len(lost) >= size
-        else do,
+        f"{because}. Otherwise: {do[0].lower()}{do[1:]}" if because else do,
         FAIL,
     )
 
@@ -84,8 +92,8 @@ def _other_racks(movable: str) -> str:
     )
 
 
-def _more_bookies(creatable: Creatable) -> str:
-    """Return what to do if there are not enough bookies."""
+def _more_bookies(creatable: Creatable, readonly: int) -> str:
+    """Return what to do if there are not enough bookies. `readonly` of them are read-only."""
     options = ""
     if creatable.smaller is not None:
         size_now, write_now, ack_now = creatable.smaller
@@ -95,4 +103,5 @@ def _more_bookies(creatable: Creatable) -> str:
             f"quire stream set NAME ensemble_size={size_now} write_quorum={write_now} "
             f"ack_quorum={ack_now}"
         )
-    return f"Start another bookie, or make room on one that is read-only{options}"
+    room = ", or make room on one that is read-only" if readonly else ""
+    return f"Start another bookie{room}{options}"

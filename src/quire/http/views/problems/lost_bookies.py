@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import are, counted, some_of, verb
+from quire._runtime.units import are, counted, some_of, them, verb
 from quire.http.views.problems.autorecovery import healing
 from quire.http.views.problems.problem import Bookie, Problem, listed
 from quire.metadata.bookies.start_commands import StartCommand
@@ -154,4 +154,13 @@ def _risk(risk: AtRisk | None, group: str) -> str:
     lack = verb("lack", lacking)
     least = "" if risk.whole else "at least "
     of = f"{lacking} of {counted(risk.ledgers, 'ledger')}"
-    return f"{least}{of} {lack} the copies stored there{left}"
+    stuck = risk.without_quorum
+    unclosed = (
+        f". {counted(stuck, 'ledger')} {are(stuck)} not closed, and too few of "
+        f"{'its' if stuck == 1 else 'their'} bookies are left: {'it' if stuck == 1 else 'they'} "
+        "cannot be recovered until one is back, and appends to a stream that needs "
+        f"{them(stuck)} fail"
+        if stuck
+        else ""
+    )
+    return f"{least}{of} {lack} the copies stored there{left}{unclosed}"

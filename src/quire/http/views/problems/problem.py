@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
-from quire._runtime.units import NAMED_MAX, are, duration_text, some_of, them, utc_text
+from quire._runtime.units import NAMED_MAX, are, duration_text, some_of, them, utc_text, verb
 
 Severity = Literal["bad", "warn", "note"]
 """`bad`: data or writing is at stake now. `warn`: it will be. `note`: good to know."""
@@ -84,6 +84,15 @@ def follows_from(lost: Collection[str]) -> str:
     return (
         f"This follows from {some_of(lost)}, which {are(len(lost))} gone: bring {those} "
         f"back, as the finding about {those} says"
+    )
+
+
+def waits_for(loading: Collection[str]) -> str:
+    """Return the sentence that a problem ends once bookies have started, without its period."""
+    number = len(loading)
+    return (
+        f"This ends by itself once {some_of(loading)} {verb('have', number)} loaded "
+        f"{'its log' if number == 1 else 'their logs'}: wait for {them(number)}"
     )
 
 

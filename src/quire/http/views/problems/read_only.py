@@ -39,6 +39,12 @@ def of_read_only(bookies: Sequence[Bookie], writable: int, now_ms: int) -> Itera
         yield from _of_one(one, risk, now_ms)
 
 
+def is_loading(bookie: Bookie) -> bool:
+    """Return whether a bookie is read-only only because it still loads its log."""
+    reasons = bookie.get("unwritable") or ()
+    return bookie["state"] == "read-only" and {one["why"] for one in reasons} == {LOADING}
+
+
 def _full(bookies: Sequence[Bookie], risk: str) -> Iterator[Problem]:
     """Yield one problem for all bookies whose disk is full."""
     full = {
@@ -108,12 +114,17 @@ def _of_one(bookie: Bookie, risk: str, now_ms: int) -> Iterator[Problem]:
                 (name,),
             )
         elif why == LOADING:
+            report = bookie.get("report") or {}
+            percent = report.get("loading_percent") if report.get("state") == "loading" else None
             yield Problem(
                 "note",
-                f"{name} is read-only because it is still loading its log",
+                f"{name} is read-only because it is still loading its log"
+                f"{'' if percent is None else f': {percent} % of it is loaded'}",
                 "Wait. The event loading in its log says how far it is",
                 risk,
-                bookies=(name,),
+                "The bookie accepts entries when it has loaded its log. A bookie that was not "
+                "stopped cleanly reads more of it",
+                (name,),
             )
         elif why == HELD:
             url = next(iter(bookie.get("http", ())), "http://BOOKIE")

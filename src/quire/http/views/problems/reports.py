@@ -62,8 +62,8 @@ def of_refusals(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         if len(names) == 1
         else f"The HTTP servers of {counted(len(names), 'bookie')} refuse this process, which has "
         f"no token that they accept: {some_of(names)}",
-        "Start the server of the dashboard with --http-bookies-token-file FILE, and with --tls-ca "
-        "if bookies are on other machines",
+        "Give quire ui, quire http or quire explain the token of the bookies with "
+        "--http-bookies-token-file FILE, and also --tls-ca if bookies are on other machines",
         "Their rates, single directories, damage, clocks and authorities of certificates are not "
         "known, so problems of these kinds are not reported",
         bookies=tuple(names),
