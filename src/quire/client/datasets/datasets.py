@@ -28,7 +28,7 @@ from itertools import pairwise
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
-from quire.client.checks import check_ledger_id
+from quire.client.checks import checked_ledger_id
 from quire.client.compare_and_swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
 from quire.client.datasets.format import (
     CHUNK_REMEDY,
@@ -433,10 +433,7 @@ class Datasets(Ready):
             UsageError: The name or an id is not valid.
         """
         check_dataset_name(name)
-        ledger_ids = list(ledger_ids)
-        for ledger_id in ledger_ids:
-            check_ledger_id(ledger_id)
-        wanted = sorted(set(ledger_ids))
+        wanted = sorted({checked_ledger_id(ledger_id) for ledger_id in ledger_ids})
         mine = [
             ledger_id
             for ledger_id, owner in zip(wanted, await each(wanted, self._owner))
