@@ -14,6 +14,7 @@ therefore catch QuireError first.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -89,7 +90,7 @@ class EntryExistsError(UsageError):
     """
 
 
-_TYPES = {int: "a whole number (int)", str: "text (str)", bytes: "bytes"}
+_TYPES: dict[type, str] = {str: "text (str)", bytes: "bytes"}
 
 
 def check_type(what: str, value: object, kind: type) -> None:
@@ -98,17 +99,44 @@ def check_type(what: str, value: object, kind: type) -> None:
     Args:
         what: The name of the argument for the message, such as "a ledger id".
         value: The argument.
-        kind: int, str or bytes. For int, everything that Python accepts as an index is accepted.
+        kind: str or bytes. `whole_number` checks numbers.
 
     Raises:
         ArgumentTypeError: The argument has another type.
     """
-    if isinstance(value, kind) or (kind is int and hasattr(value, "__index__")):
+    if isinstance(value, kind):
         return
     remedy = "Encode it first: text with .encode()" if kind is bytes else None
     raise ArgumentTypeError(
         f"{what} must be {_TYPES[kind]}, not {type(value).__name__}", remedy=remedy
     )
+
+
+def whole_number(what: str, value: object) -> int:
+    """Return an argument of a public call that is a whole number, as an int of Python.
+
+    Everything that Python takes as an index is accepted, such as the numbers in columns of NumPy
+    and pandas. Those have few bits, and SQLite would not find a ledger by one, so it must not be
+    used in their place. True and False are refused: they are never meant as the numbers 1 and 0.
+
+    Args:
+        what: The name of the argument for the message, such as "a ledger id".
+        value: The argument.
+
+    Returns:
+        The number.
+
+    Raises:
+        ArgumentTypeError: The argument is not a whole number.
+    """
+    if type(value) is int:
+        return value
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise ArgumentTypeError(f"{what} must be a whole number (int), not {type(value).__name__}")
 
 
 def check_seconds(what: str, value: object) -> None:

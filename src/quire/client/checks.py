@@ -8,7 +8,7 @@ from quire.client.cluster.placement import make_policy
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.config import ClientConfig
 from quire.core.placement.values import parse_location
-from quire.errors import ArgumentTypeError, UsageError, check_type
+from quire.errors import ArgumentTypeError, UsageError, check_type, whole_number
 from quire.net.tls import client_context
 
 
@@ -29,23 +29,20 @@ def check_config(config: ClientConfig) -> None:
         client_context(config.tls)
 
 
-def check_ledger_id(ledger_id: int) -> None:
-    """Check that a value is a ledger id.
+def checked_ledger_id(ledger_id: int) -> int:
+    """Return a ledger id as an int of Python.
 
     Raises ArgumentTypeError for another type, and UsageError for a number that is out of range.
     """
-    check_type("a ledger id", ledger_id, int)
+    ledger_id = whole_number("a ledger id", ledger_id)
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise UsageError(f"{ledger_id} is not a ledger id: use 0 to 2**63-1")
+    return ledger_id
 
 
-def check_new_ledger(
-    password: bytes, custom: Mapping[str, bytes] | None, ledger_id: int | None
-) -> None:
+def check_new_ledger(password: bytes, custom: Mapping[str, bytes] | None) -> None:
     """Raise UsageError if a value has a wrong type or cannot be stored in a ledger's metadata."""
     check_type("a password", password, bytes)
-    if ledger_id is not None:
-        check_ledger_id(ledger_id)
     if custom is not None and not isinstance(custom, Mapping):
         raise ArgumentTypeError(
             f"custom metadata of a ledger must be a mapping, not {type(custom).__name__}"

@@ -16,7 +16,7 @@ from quire._runtime.metrics import Metric, exposition
 from quire._runtime.names.former_names import deprecated
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import TaskSet
-from quire.client.checks import check_config, check_ledger_id, check_new_ledger
+from quire.client.checks import check_config, check_new_ledger, checked_ledger_id
 from quire.client.cluster.health import OnDamage, UnhealthyBookie
 from quire.client.cluster.placement import Placement
 from quire.client.cluster.pool import BookiePool
@@ -44,6 +44,7 @@ from quire.errors import (
     UnauthorizedError,
     UsageError,
     check_type,
+    whole_number,
 )
 from quire.metadata import ZooKeeperOptions, open_metadata
 from quire.metadata.interface import Bookies, MetadataStore
@@ -226,13 +227,12 @@ class LedgerClient:
         """
         self._check_open()
         kind = self._digest(digest)
-        check_new_ledger(password, custom, ledger_id)
-        for what, size in (
-            ("ensemble_size", ensemble_size),
-            ("write_quorum", write_quorum),
-            ("ack_quorum", ack_quorum),
-        ):
-            check_type(what, size, int)
+        check_new_ledger(password, custom)
+        if ledger_id is not None:
+            ledger_id = checked_ledger_id(ledger_id)
+        ensemble_size = whole_number("ensemble_size", ensemble_size)
+        write_quorum = whole_number("write_quorum", write_quorum)
+        ack_quorum = whole_number("ack_quorum", ack_quorum)
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise UsageError(
                 "the quorums must satisfy ensemble_size >= write_quorum >= ack_quorum >= 1, but "
@@ -321,10 +321,10 @@ class LedgerClient:
             ClientClosedError: The client is closed.
         """
         self._check_open()
-        check_ledger_id(ledger_id)
+        ledger_id = checked_ledger_id(ledger_id)
         check_type("a password", password, bytes)
         if assume_liars is not None:
-            check_type("assume_liars", assume_liars, int)
+            assume_liars = whole_number("assume_liars", assume_liars)
         with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:
             async with self._pool.recoveries if recover else self._pool.opens:
                 self._check_open()  # it may have been closed while this call waited
@@ -416,7 +416,7 @@ class LedgerClient:
             ClientClosedError: The client is closed.
         """
         self._check_open()
-        check_ledger_id(ledger_id)
+        ledger_id = checked_ledger_id(ledger_id)
         with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
             await self.metadata.delete_ledger(ledger_id)
 
@@ -438,7 +438,7 @@ class LedgerClient:
             ClientClosedError: The client is closed.
         """
         self._check_open()
-        check_type("a ledger id", first, int)
+        first = whole_number("a ledger id", first)
         async for found in self.metadata.list_ledgers(first):
             for ledger_id in found.ledger_ids:
                 yield ledger_id
@@ -462,7 +462,7 @@ class LedgerClient:
             ClientClosedError: The client is closed.
         """
         self._check_open()
-        check_ledger_id(ledger_id)
+        ledger_id = checked_ledger_id(ledger_id)
         return (await self.metadata.read_ledger(ledger_id)).value
 
     async def bookies(self) -> Bookies:
@@ -530,7 +530,7 @@ class LedgerClient:
         """
         self._check_open()
         check_type("a bookie id", bookie_id, str)
-        check_ledger_id(ledger_id)
+        ledger_id = checked_ledger_id(ledger_id)
         try:
             return await self._ask(bookie_id, lambda channel: channel.list_entries(ledger_id))
         except NoEntryAnswer as error:

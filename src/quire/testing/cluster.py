@@ -40,7 +40,7 @@ from quire.errors import (
     MetadataUnavailableError,
     StartError,
     UsageError,
-    check_type,
+    whole_number,
 )
 from quire.testing._process import (
     LOOPBACK,
@@ -196,7 +196,7 @@ class LocalCluster:
             UsageError: A number is not valid.
         """
         if bookies is not None:
-            check_type("the number of bookies", bookies, int)
+            bookies = whole_number("the number of bookies", bookies)
         if bookies is not None and not 1 <= bookies <= BOOKIES_MAX:
             raise UsageError(f"a local cluster can have 1 to {BOOKIES_MAX} bookies, not {bookies}")
         if base_port is not None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 import quire
-from quire.errors import ArgumentTypeError, UsageError
+from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError
+from quire.metadata import open_metadata
 from quire.statemachine import Dictionary
 from quire.streams import DLSN, AtSequence, AtTime, AtTxid, Producer
+from tests.support.bookies.bookie import running_bookie
 
 
 class Handles:
@@ -148,6 +152,17 @@ CALLS: list[Callable[[Handles], Any]] = [
     lambda h: h.client.datasets.publish("x", [], txn=5),  # type: ignore[arg-type]
     lambda h: h.client.datasets.drop(5),  # type: ignore[arg-type]
     lambda h: h.client.datasets.discard("x", ["7"]),  # type: ignore[list-item]
+    # True is never meant as the number 1.
+    lambda h: h.client.create_ledger(ensemble_size=True, write_quorum=1, ack_quorum=1),
+    lambda h: h.client.create_ledger(ledger_id=True),
+    lambda h: h.client.delete_ledger(True),
+    lambda h: h.client.open_ledger(False),
+    lambda h: h.reader.read_entry(False),
+    lambda h: h.ids.append_at(False, b"one"),
+    lambda h: h.streams.create_topic("t", True),
+    lambda h: h.streams.create_topic("t", True, adopt=True),
+    lambda h: h.records.append(b"one", expect=False),
+    lambda h: h.objects.put("x", b"bytes", chunk_bytes=True),
     lambda h: h.client.datasets.sweep("60"),  # type: ignore[arg-type]
     lambda h: h.client.datasets.look_for_orphans("60"),  # type: ignore[arg-type]
     lambda h: quire.DatasetLedger(7, 0, "9", 10, 100),  # type: ignore[arg-type]
@@ -192,6 +207,62 @@ async def test_compatible_types_are_accepted(h: Handles) -> None:
     [entry] = [entry async for entry in reader.read(numpy.int64(1), numpy.int64(1))]
     assert entry.payload == b"two"
     assert await h.streams.find("s", DLSN(1, 0, 0)) == DLSN(1, 0, 0)
+
+
+async def test_numbers_of_numpy_are_numbers_in_every_call(tmp_path: Path) -> None:
+    # A column of ids in a data frame has them. Those of 8 bits overflow where a sum is made, and
+    # SQLite compares them as bytes.
+    numpy = pytest.importorskip("numpy")
+    small = numpy.uint8
+    uri = f"sqlite:///{tmp_path / 'metadata.db'}"
+    async with AsyncExitStack() as stack:
+        store = await open_metadata(uri, create=True)
+        stack.push_async_callback(store.close)
+        await store.initialise()
+        for number in range(3):
+            bookie = running_bookie(tmp_path / f"b{number}", metadata=await open_metadata(uri))
+            await stack.enter_async_context(bookie)
+        client = await stack.enter_async_context(quire.connect(uri))
+        writer = await client.create_ledger(
+            ensemble_size=small(3), write_quorum=small(3), ack_quorum=small(2), ledger_id=small(200)
+        )
+        await writer.append_many([b"%d" % number for number in range(300)])
+        assert await writer.wait(small(255)) == 255
+        await writer.close()
+
+        reader = await client.open_ledger(small(200))
+        found = [entry async for entry in reader.read(small(250), numpy.int16(260))]
+        assert [entry.entry_id for entry in found] == list(range(250, 261))
+        assert {type(entry.entry_id) for entry in found} == {int}
+        assert len([entry async for entry in reader.tail(small(255))]) == 45
+        assert (await client.ledger_metadata(small(200))).last_entry_id == 299
+        assert [found async for found in client.list_ledgers(small(200))] == [200]
+        part = quire.DatasetLedger(small(200), first=small(0), last=small(255), rows=256, bytes=900)
+        await client.datasets.publish("numbers", [part])
+        assert (await client.datasets.read("numbers")).rows == 256
+
+        async with client.namespace("/numbers", create=True) as streams:
+            await streams.create_topic("topic", small(2))
+            topic = await streams.topic("topic")
+            assert topic.partitions == 2
+            async with topic.open_writer(assign=[small(1)]) as records:
+                await records.append(b"one", partition=small(1))
+            given = await streams.open_writer("given", create=True)
+            producer = await given.producer("p")
+            await producer.append_many([b"one"] * 10, small(250))
+            assert producer.last_sequence == 259
+            await given.append(b"two", expect=small(10))
+            await given.close()
+            start = AtSequence(small(3))
+            assert len([one async for one in streams.open_reader("given", start=start)]) == 8
+        objects = client.objects()
+        await objects.put("o", b"x" * 1000, chunk_bytes=small(200))
+        async with objects.get("o") as blob:
+            assert await blob.read_all(small(100), small(250)) == b"x" * 250
+
+        await client.delete_ledger(small(200))
+        with pytest.raises(NoSuchLedgerError):
+            await client.open_ledger(200)
 
 
 async def test_a_state_machine_is_checked_before_anything_is_created(client: quire.Client) -> None:

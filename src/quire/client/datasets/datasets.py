@@ -24,7 +24,7 @@ from itertools import pairwise
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
-from quire.client.checks import check_ledger_id
+from quire.client.checks import checked_ledger_id
 from quire.client.compare_and_swap import swap
 from quire.client.datasets.format import (
     DatasetLedger,
@@ -374,10 +374,8 @@ class Datasets(Ready):
             UsageError: The name or an id is not valid.
         """
         check_dataset_name(name)
-        ledger_ids = list(ledger_ids)
-        for ledger_id in ledger_ids:
-            check_ledger_id(ledger_id)
-        return await self._unpublished.delete(name, ledger_ids)
+        wanted = [checked_ledger_id(ledger_id) for ledger_id in ledger_ids]
+        return await self._unpublished.delete(name, wanted)
 
     async def sweep_orphans(
         self,

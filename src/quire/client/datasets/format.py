@@ -44,6 +44,7 @@ from quire.errors import (
     UsageError,
     check_type,
     later_json,
+    whole_number,
 )
 
 FORMAT = 1
@@ -113,7 +114,8 @@ class DatasetLedger:
         numbers = (self.ledger_id, self.first, self.last, self.rows, self.bytes)
         if not {int}.issuperset(map(type, numbers)):
             for name, number in zip(_NUMBER_FIELDS, numbers):
-                check_type(f"{name} of a ledger in a dataset", number, int)
+                checked = whole_number(f"{name} of a ledger in a dataset", number)
+                object.__setattr__(self, name, checked)
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:
             raise UsageError(
                 f"entries {self.first}..{self.last} of ledger {self.ledger_id} are not a valid "

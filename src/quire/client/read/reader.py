@@ -24,7 +24,7 @@ from quire.errors import (
     NoSuchEntryError,
     ReadError,
     UsageError,
-    check_type,
+    whole_number,
 )
 from quire.metadata.interface import MetadataStore, Versioned
 
@@ -239,7 +239,8 @@ class LedgerReader:
             ClientClosedError: The client is closed.
         """
         self._check_open()
-        _check_entry_ids(first, last)
+        first = _entry_id(first)
+        last = None if last is None else _entry_id(last)
         if not self.ledger_closed:
             await self._view.refresh()
         if self.ledger_closed:
@@ -327,7 +328,7 @@ class LedgerReader:
         self._check_open()
         if first is None:
             first = self.last_add_confirmed + 1
-        _check_entry_ids(first)
+        first = _entry_id(first)
         if first < 0:
             raise UsageError(
                 f"a tail of ledger {self.ledger_id} cannot begin at entry {first}: ids begin at 0"
@@ -355,7 +356,7 @@ class LedgerReader:
             QuireError: The errors of `tail`.
         """
         self._check_open()
-        _check_entry_ids(entry_id)
+        entry_id = _entry_id(entry_id)
         if entry_id <= self.last_add_confirmed or self.ledger_closed:
             return self.last_add_confirmed
         follower = LedgerFollower(self._view, self._engine, entry_id, reads=False)
@@ -481,7 +482,8 @@ class LedgerReader:
 
     def _range(self, first: int, last: int | None) -> tuple[int, int]:
         self._check_open()
-        _check_entry_ids(first, last)
+        first = _entry_id(first)
+        last = None if last is None else _entry_id(last)
         end = self.last_add_confirmed
         if last is None:
             # Without entries from `first` on, the error names `first`, which the caller has given.
@@ -530,8 +532,5 @@ class LedgerReader:
         )
 
 
-def _check_entry_ids(first: int, last: int | None = None) -> None:
-    if type(first) is not int:
-        check_type("an entry id", first, int)
-    if last is not None and type(last) is not int:
-        check_type("an entry id", last, int)
+def _entry_id(entry_id: int) -> int:
+    return whole_number("an entry id", entry_id)

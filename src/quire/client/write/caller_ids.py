@@ -16,7 +16,7 @@ from quire._runtime.units import are, counted
 from quire.client.write.writer import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import Buffer
-from quire.errors import EntryExistsError, LedgerClosedError, QuireError, UsageError, check_type
+from quire.errors import EntryExistsError, LedgerClosedError, QuireError, UsageError, whole_number
 
 HELD_ENTRY_BYTES = 200
 """The bytes by which a held entry counts towards `max_held_bytes` in addition to its payload."""
@@ -86,7 +86,7 @@ class CallerIdWriter(WriteHandle):
         self._check_open()
         session = self._session
         if type(entry_id) is not int:
-            check_type("an entry id", entry_id, int)
+            entry_id = whole_number("an entry id", entry_id)
         payload = payload_bytes(payload)
         session.check_payload(payload)
         upcoming = self.last_add_pushed + 1

@@ -34,7 +34,7 @@ from quire.errors import (
     QuireError,
     UsageError,
     WriteError,
-    check_type,
+    whole_number,
 )
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.metadata.ledgers.creation import recreated, same_creation
@@ -412,7 +412,7 @@ class WriteHandle:
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
         if type(entry_id) is not int:
-            check_type("an entry id", entry_id, int)
+            entry_id = whole_number("an entry id", entry_id)
         if not self._handed_over(entry_id):
             if self._session.failure is not None:  # the failure may have dropped held entries
                 raise self._session.failure.with_traceback(None)

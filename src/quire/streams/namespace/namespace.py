@@ -43,6 +43,7 @@ from quire.errors import (
     VersionConflictError,
     check_type,
     nothing_done,
+    whole_number,
 )
 from quire.metadata.common import check_operations
 from quire.metadata.interface import ANY_VERSION
@@ -90,7 +91,7 @@ from quire.streams.namespace.truncation import (
     would_free,
     would_retain,
 )
-from quire.streams.read.positions import EARLIEST, Start, check_position, check_start, find
+from quire.streams.read.positions import EARLIEST, Start, check_position, checked_start, find
 from quire.streams.read.reader import OpeningReader, StreamReader
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.topics.topic import Topic
@@ -692,6 +693,7 @@ class Namespace:
                 are too many for one transaction, or settings were passed with `adopt`. The error is
                 also raised if `adopt` would leave out the stream of a further partition.
         """
+        partitions = whole_number("the number of partitions", partitions)
         if adopt:
             if settings:
                 raise UsageError(
@@ -701,8 +703,7 @@ class Namespace:
             await self._topics.adopt(name, partitions)
             return
         inherited = await self.inherited_stream_settings(name)
-        if isinstance(partitions, int):
-            await self._check_quota(f"{name}/0", partitions, f"topic {name}")
+        await self._check_quota(f"{name}/0", partitions, f"topic {name}")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
@@ -935,7 +936,7 @@ class Namespace:
             MetadataError: The metadata of a segment cannot be decoded.
             UsageError: `start` is not a valid start.
         """
-        check_start(start)
+        start = checked_start(start)
         segments = await self.metadata(name).segments()
         return await find(self.client, segments, start, self.password)
 

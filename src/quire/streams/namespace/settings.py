@@ -199,7 +199,7 @@ def check_values(values: Mapping[str, Any]) -> None:
         kind = known.get(name)
         if kind is None:
             raise UsageError(
-                f"{name!r} is not a setting of a stream", remedy=did_you_mean(name, known)
+                f"{name!r} is not a setting of a stream", remedy=did_you_mean(str(name), known)
             )
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise UsageError(f"setting {name} must be of type {kind.__name__}, not {value!r}")

@@ -32,6 +32,7 @@ from quire.errors import (
     UsageError,
     check_type,
     later_json,
+    whole_number,
 )
 
 FORMAT = 1
@@ -92,7 +93,7 @@ class ObjectInfo:
                 f"object {self.name!r} has a negative ledger id or size: ledger {self.ledger_id}, "
                 f"{counted(self.size_bytes, 'byte')}"
             )
-        check_chunk_bytes(self.chunk_bytes)
+        checked_chunk_bytes(self.chunk_bytes)
         if len(self.sha256) != _SHA256_DIGITS or not set(self.sha256) <= set("0123456789abcdef"):
             raise UsageError(
                 f"object {self.name!r} has the checksum {self.sha256!r}, which is not a SHA-256 "
@@ -161,21 +162,25 @@ def _check(what: str, name: str, bytes_max: int) -> str:
     return name
 
 
-def check_chunk_bytes(chunk_bytes: int) -> None:
-    """Check the size of a chunk.
+def checked_chunk_bytes(chunk_bytes: int) -> int:
+    """Return the size of a chunk as an int of Python.
 
     Args:
         chunk_bytes: The size in bytes.
 
+    Returns:
+        The size.
+
     Raises:
         UsageError: The size is not valid.
     """
-    check_type("chunk_bytes", chunk_bytes, int)
+    chunk_bytes = whole_number("chunk_bytes", chunk_bytes)
     if not 1 <= chunk_bytes <= CHUNK_BYTES_MAX:
         raise UsageError(
             "chunk_bytes, the size of the pieces of an object, must be from 1 to "
             f"{CHUNK_BYTES_MAX} bytes, not {chunk_bytes}"
         )
+    return chunk_bytes
 
 
 def check_metadata(name: str, metadata: Mapping[str, str]) -> None:

@@ -74,9 +74,9 @@ from quire.streams.objects.format import (
     NAME_KEY,
     ObjectInfo,
     check_bucket,
-    check_chunk_bytes,
     check_metadata,
     check_name,
+    checked_chunk_bytes,
     decode_head,
     encode_head,
     folder_key,
@@ -200,7 +200,7 @@ class Objects(Ready):
             Exception: The error that the source, or the function `replace`, raised.
         """
         check_name(name)
-        check_chunk_bytes(chunk_bytes)
+        chunk_bytes = checked_chunk_bytes(chunk_bytes)
         check_metadata(name, metadata or {})
         check_source(source)
         if not replace:

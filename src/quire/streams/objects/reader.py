@@ -15,7 +15,7 @@ from quire.errors import (
     NoSuchObjectError,
     ObjectDamagedError,
     UsageError,
-    check_type,
+    whole_number,
 )
 from quire.streams.objects.format import ObjectInfo
 
@@ -74,9 +74,9 @@ class ObjectReader:
             ClientClosedError: The client is closed.
         """
         info = self.info
-        check_type("first_byte", first_byte, int)
+        first_byte = whole_number("first_byte", first_byte)
         if size is not None:
-            check_type("size", size, int)
+            size = whole_number("size", size)
         if first_byte < 0 or (size is not None and size < 0):
             raise UsageError(
                 f"first_byte and size must not be negative, but they are {first_byte} and {size} "

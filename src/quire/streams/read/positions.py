@@ -16,7 +16,7 @@ from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.limits import MAX_TXID, StreamFormatError
 from quire.codec.distributedlog.record import Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
-from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError, check_type
+from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError, whole_number
 from quire.streams.read.records import control_items, lacks_end, read_entries
 
 TIME_MAX_MS = 253_402_300_799_999
@@ -144,7 +144,7 @@ async def find(
     """
     if isinstance(start, DLSN):
         return start
-    check_start(start)
+    start = checked_start(start)
     oldest = oldest_position(segments)
     if start == EARLIEST:
         return oldest
@@ -171,7 +171,7 @@ async def find(
             lambda segment: segment.following_sequence_id <= number,
             lambda segment, _, records, at: segment.sequence_id(records.positions[at]) < number,
         )  # fmt: skip
-    raise AssertionError("unreachable: `check_start` has refused it")  # pragma: no cover
+    raise AssertionError("unreachable: `checked_start` has refused it")  # pragma: no cover
 
 
 async def find_end(
@@ -214,11 +214,14 @@ async def _is_lost(client: Client, segment: StreamSegment) -> bool:
     return False
 
 
-def check_start(start: Start) -> None:
-    """Check that a reader can begin at `start`.
+def checked_start(start: Start) -> Start:
+    """Return a place at which a reader can begin, with its number as an int of Python.
 
     Args:
         start: The argument of the caller.
+
+    Returns:
+        The place.
 
     Raises:
         UsageError: `start` is an unknown text.
@@ -228,16 +231,17 @@ def check_start(start: Start) -> None:
         if start not in (EARLIEST, LATEST):
             raise UsageError(f"a reader of a stream cannot begin at {start!r}", remedy=_STARTS)
     elif isinstance(start, AtTxid):
-        check_type("the txid of a start", start.txid, int)
+        return AtTxid(whole_number("the txid of a start", start.txid))
     elif isinstance(start, AtTime):
-        check_type("the time of a start", start.time_ms, int)
+        return AtTime(whole_number("the time of a start", start.time_ms))
     elif isinstance(start, AtSequence):
-        check_type("the sequence id of a start", start.sequence, int)
+        return AtSequence(whole_number("the sequence id of a start", start.sequence))
     elif not isinstance(start, DLSN):
         raise ArgumentTypeError(
             f"a reader of a stream cannot begin at a value of type {type(start).__name__}",
             remedy=_STARTS,
         )
+    return start
 
 
 def check_position(position: DLSN) -> None:

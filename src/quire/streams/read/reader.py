@@ -30,7 +30,7 @@ from quire.streams.read.positions import (
     EARLIEST,
     Start,
     check_position,
-    check_start,
+    checked_start,
     find,
     oldest_position,
 )
@@ -90,7 +90,7 @@ class StreamReader:
             raise UsageError(
                 f"the argument on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}"
             )
-        check_start(start)
+        start = checked_start(start)
         if end is not None:
             check_position(end)
         self.name = metadata.paths.name

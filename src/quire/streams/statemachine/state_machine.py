@@ -41,8 +41,8 @@ from quire.errors import (
     StreamFencedError,
     StreamGapError,
     UsageError,
-    check_type,
     nothing_done,
+    whole_number,
 )
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.truncation import free, truncate
@@ -285,7 +285,7 @@ class Leader(_Replica[ResultT]):
         *,
         snapshot_every: int = 0,
     ) -> None:
-        check_type("snapshot_every", snapshot_every, int)
+        snapshot_every = whole_number("snapshot_every", snapshot_every)
         if snapshot_every < 0:
             raise UsageError(
                 "snapshot_every must be a number of commands, or 0 for no snapshots, not "

@@ -17,7 +17,7 @@ from quire._runtime.opening import Ready, open_or_closed, represented
 from quire._runtime.tasks import cancelled, each
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import StreamGapError, UsageError
-from quire.streams.read.positions import EARLIEST, Start, check_start
+from quire.streams.read.positions import EARLIEST, Start, checked_start
 from quire.streams.read.reader import GAP_CHOICES, OpeningReader, StreamReader
 from quire.streams.read.records import Gap, Record, RecordBatch
 
@@ -115,11 +115,11 @@ class TopicReader(Ready):
         self._find = find
         self._require_same = require_same
         self._starts: dict[int, Start] = {
-            partition: start.get(partition, EARLIEST) if isinstance(start, Mapping) else start
+            partition: checked_start(
+                start.get(partition, EARLIEST) if isinstance(start, Mapping) else start
+            )
             for partition in opened
         }
-        for place in self._starts.values():
-            check_start(place)
         self._positions: dict[int, DLSN] = {
             partition: place for partition, place in self._starts.items() if isinstance(place, DLSN)
         }

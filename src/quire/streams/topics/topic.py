@@ -9,7 +9,7 @@ from typing import Protocol
 from quire._runtime.opening import Opening, opening, represented
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.errors import ArgumentTypeError, UsageError, check_type
+from quire.errors import ArgumentTypeError, UsageError, whole_number
 from quire.streams.read.positions import EARLIEST, Start
 from quire.streams.read.reader import OpeningReader
 from quire.streams.read.subscriptions import Subscription
@@ -268,8 +268,8 @@ class Topic:
             raise ArgumentTypeError(
                 f"the partitions to assign must be a list of numbers, not {type(given).__name__}"
             )
-        for partition in given:
-            check_type("a partition", partition, int)
+        numbers = {whole_number("a partition", partition) for partition in given}
+        for partition in sorted(numbers):
             if not 0 <= partition < self.partitions:
                 raise UsageError(
                     f"topic {self.name} has no partition {partition}: it has the partitions 0 to "
@@ -280,4 +280,4 @@ class Topic:
                 f"no partition of topic {self.name} is assigned",
                 remedy="Name at least one, or pass None for all of them",
             )
-        return sorted(set(given))
+        return sorted(numbers)

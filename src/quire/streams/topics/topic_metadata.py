@@ -34,7 +34,6 @@ from quire.errors import (
     StreamExistsError,
     UsageError,
     VersionConflictError,
-    check_type,
     later_json,
     written_later,
 )
@@ -172,7 +171,6 @@ class TopicMetadata:
 
     def _partitions(self, name: str, partitions: int) -> list[StreamMetadata]:
         """Return the streams of a new topic. Raises UsageError."""
-        check_type("the number of partitions", partitions, int)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise UsageError(
                 f"topic {name} was not created: a topic has 1 to {PARTITIONS_MAX} partitions, not "

@@ -12,7 +12,7 @@ from quire._runtime.tasks import each
 from quire.client.write.writer import payload_list
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.wire.v2 import Buffer
-from quire.errors import QuireError, StreamClosedError, UsageError, check_type, nothing_done
+from quire.errors import QuireError, StreamClosedError, UsageError, nothing_done, whole_number
 from quire.streams.topics.partitioner import partition_of
 from quire.streams.write.envelopes import Headers, Text, each_given, text_bytes
 from quire.streams.write.pending_entry import Appended
@@ -255,7 +255,7 @@ class TopicWriter:
     ) -> list[int]:
         """Return the partition of each record. Raises UsageError if one is not assigned."""
         if partition is not None:
-            check_type("the argument partition", partition, int)
+            partition = whole_number("the argument partition", partition)
             self._check_assigned(partition, "")
             return [partition] * len(values)
         assigned = self.assigned

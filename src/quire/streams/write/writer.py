@@ -34,6 +34,7 @@ from quire.errors import (
     UsageError,
     check_type,
     nothing_done,
+    whole_number,
 )
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import WriterClaim
@@ -446,8 +447,8 @@ class StreamWriter:
                 f"but at most {MAX_PAYLOAD_BYTES} are allowed. Nothing was appended",
                 remedy="Split the record",
             )
-        if expect is not None and type(expect) is not int:
-            check_type("expect", expect, int)
+        if expect is not None:
+            expect = whole_number("expect", expect)
         if expect is not None and expect != self._sequence:
             raise StreamConditionError(
                 f"nothing was appended to stream {self.name}: its next record gets sequence id "
@@ -528,8 +529,7 @@ class StreamWriter:
             )
         before = self._last_txid
         if not {int}.issuperset(map(type, txids)):
-            for txid in txids:
-                check_type("a txid", txid, int)
+            txids = [whole_number("a txid", txid) for txid in txids]
         for txid in txids[known:] if known else txids:
             if not before <= txid <= MAX_USER_TXID:
                 raise TxidOrderError(
@@ -686,7 +686,7 @@ class Producer:
             UsageError: An argument is not valid, or the number is negative. Nothing was appended.
             QuireError: See `StreamWriter.append`.
         """
-        check_type("the number of a record", first_sequence, int)
+        first_sequence = whole_number("the number of a record", first_sequence)
         writer, sent_by = self._writer, (self.producer_id, first_sequence)
         appended = await writer._append(
             payloads, txids, None, token, sent_by, keys, headers, event_times
