@@ -538,7 +538,11 @@ class LedgerDirectories(StoreEvents):
         fit or there is no space for it, because other parts may be queued already.
 
         Raises:
-            UsageError: A ledger is unknown. Nothing has changed.
+            DiskFullError: The batch was not divided, and there is no space. Nothing has changed.
+            UsageError: A ledger is unknown, or the batch was not divided and is larger than a
+                segment. Nothing has changed.
+            StorageError: The batch was not divided, and its directory is being closed. Nothing has
+                changed.
         """
         parts: dict[LedgerStore, list[Run]] = {}
         for run in batch.runs:

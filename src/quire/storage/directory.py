@@ -67,8 +67,8 @@ class Identity:
         if not whole or len(directory_id) != ID_BYTES:
             raise StorageError(
                 f"{path}/{IDENTITY_NAME} is damaged",
-                remedy="Do not start a bookie on this directory. Restore the file, or replace the "
-                "bookie",
+                remedy="Restore the file from a backup. If there is none, replace the directory by "
+                f"an empty one: `quire bookie disk replace BOOKIE {path} NEW`",
             )
         return cls(directory_id, fields["log"] == "begun")
 

@@ -231,7 +231,7 @@ def test_a_metadata_file_is_not_formatted(uri: str) -> None:
         (["ledgermetadata", "-l", "x"], "'x'"),
         (["readledger", "-l", "1", "-fe", "5", "-le", "4"], "-firstentryid 5"),
         (["forceauditchecks"], "-calc"),
-        (["recover", "h:1"], "the recovery was not started: it must be confirmed"),
+        (["recover", "h:1"], "the recovery was not started: the command must be confirmed"),
         (["recover", ",", "-f"], "no bookie is given"),
         (["updateledgers", "-bookieidtohostname"], "No such option '-bookieidtohostname'"),
         (["readledger", "-ledgerId", "7"], "Did you mean"),

@@ -270,7 +270,11 @@ class RequestsV2:
     # -- everything else ----------------------------------------------------------------------
 
     def other(self, word: int, at: int, size: int) -> None:
-        """Handle one frame at `at` that `adds` does not take."""
+        """Handle one frame at `at` that `adds` does not take.
+
+        `word` is its header word, and `size` its length in bytes. Raises ProtocolError if protocol
+        v2 does not allow it.
+        """
         version, opcode, flags = split_word(word)
         if opcode not in (Opcode.ADD, Opcode.READ, Opcode.BATCH_READ, Opcode.AUTH):
             raise ProtocolError(
@@ -301,7 +305,7 @@ class RequestsV2:
         """Refuse one frame of a peer that is not served, as Apache's `AuthHandler` does.
 
         AUTH is answered as for any peer, and all other requests are answered as unauthorised. A
-        request for which no such answer exists ends the connection.
+        request for which no such answer exists raises ProtocolError, which ends the connection.
         """
         version, opcode, _ = split_word(word)
         out = self._connection.out

@@ -187,7 +187,8 @@ class LazyGroup(click.Group):
 class DefaultGroup(LazyGroup):
     """A group with a `default` command, which runs if the first argument is an option.
 
-    With `alone`, the default command also runs if there are no arguments.
+    The options that print the help of the group are an exception. With `alone`, the default
+    command also runs if there are no arguments.
     """
 
     def __init__(self, *arguments: Any, default: str, alone: bool = False, **more: Any) -> None:

@@ -191,7 +191,8 @@ def agreed(question: str, *, what: str, without: str) -> bool:
     """
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"{what}: it must be confirmed, and there is no terminal to ask. Confirm with {without}"
+            f"{what}: the command must be confirmed, and there is no terminal to ask. Confirm with "
+            f"{without}"
         )
     if asked(question):
         return True

@@ -482,7 +482,10 @@ class BookiePool:
 
     @property
     def bookies(self) -> Bookies:
-        """The writable and the read-only bookies that are registered now."""
+        """The registered bookies, writable and read-only, as far as this client knows.
+
+        There are none before the metadata store has listed them for the first time.
+        """
         return self._bookies
 
     async def _address(self, bookie_id: str) -> BookieAddress:

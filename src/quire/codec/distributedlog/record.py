@@ -97,8 +97,8 @@ def encode_records(
             shorter than the records: those after its end have none.
 
     Raises:
-        UsageError: A payload exceeds `MAX_PAYLOAD_BYTES`, a txid is outside 0..`MAX_USER_TXID`, or
-            a position exceeds `MAX_POSITION`.
+        UsageError: The numbers of payloads and txids differ, a payload exceeds `MAX_PAYLOAD_BYTES`,
+            a txid is outside 0..`MAX_USER_TXID`, or a position is outside 1..`MAX_POSITION`.
     """
     count = len(payloads)
     if len(txids) != count:

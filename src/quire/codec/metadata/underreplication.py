@@ -246,7 +246,7 @@ def _name(ledger_id: int) -> str:
 
 
 def locked_ledger(name: str) -> int | None:
-    """Return the ledger of a node below `locks`, or None for another name."""
+    """Return the id of the ledger of a node below `locks`, or None for another name."""
     digits = name.removeprefix(_PREFIX)
     return (
         int(digits) if name.startswith(_PREFIX) and digits.isascii() and digits.isdigit() else None

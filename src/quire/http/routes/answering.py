@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.routes.cluster import Connect
+from quire.http.watch.reachability import OPEN_LEDGERS
+from quire.metadata.outages import START_STORE
 
 ANSWER_TIMEOUT_S = 5.0
 """Seconds to answer a page. If the metadata store takes longer, the page reports that instead."""
@@ -20,14 +22,16 @@ async def answering(connect: Connect) -> AsyncIterator[Client]:
 
     Raises MetadataUnavailableError if the time runs out.
     """
+    store = "the metadata store"
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            yield await connect()
+            client = await connect()
+            store += f" {client.metadata.uri}"
+            yield client
     except QuireError:
         raise
     except TimeoutError:
         raise MetadataUnavailableError(
-            f"the metadata store did not answer within {ANSWER_TIMEOUT_S:g} s",
-            remedy="Check the metadata store. Open ledgers can still be written and read while "
-            "their bookies run",
+            f"{store} did not answer within {ANSWER_TIMEOUT_S:g} s",
+            remedy=f"{START_STORE}. {OPEN_LEDGERS}",
         ) from None

@@ -117,15 +117,19 @@ class ConfigurationRoutes:
             raise NotFoundError(
                 f"bookie {bookie} is not registered, so its configuration cannot be asked for",
                 remedy=did_you_mean(
-                    bookie, known, "On its machine, quire config show --origin shows it"
+                    bookie,
+                    known,
+                    "Check that it runs. On its machine, `quire config show --origin` shows its "
+                    "configuration without the options of the command that starts it",
                 ),
             )
         url = http_url(address)
         if url is None:
             raise UsageError(
                 f"bookie {bookie} has no HTTP server, so its configuration cannot be asked for",
-                remedy="Start it with --http HOST:PORT. On its machine, quire config show --origin "
-                "shows the configuration",
+                remedy="Start it with --http HOST:PORT. On its machine, `quire config show "
+                "--origin` shows its configuration without the options of the command that starts "
+                "it",
             )
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):

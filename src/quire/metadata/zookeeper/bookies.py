@@ -127,10 +127,10 @@ class _Seen:
 class BookieLists:
     """The lists of registered bookies, of which `read` reads only what has changed.
 
-    Every change concerns every client of the cluster. If each of them read the addresses of all
-    bookies then, the load of the servers would grow with the square of the cluster. The same holds
-    for the start of processes that run beside every bookie, so these read only the addresses that
-    they use (`learn`).
+    Every change concerns every client of the cluster. If each client read the addresses of all
+    bookies after each change, the load of the servers would grow with the square of the cluster.
+    It would also do so if processes that run beside every bookie read all addresses when they
+    start. Such a process reads only the addresses that it uses (`learn`).
     """
 
     def __init__(self, root: ZooKeeperRoot) -> None:

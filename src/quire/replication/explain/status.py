@@ -133,7 +133,8 @@ async def marked_ledgers(
 ) -> AsyncIterator[WhyNot]:
     """Yield all marked ledgers, ascending, as `why_not` describes them.
 
-    `malformed` receives the nodes that are not marks, as in `ReplicationMarks.walk`.
+    Ledgers whose mark is removed meanwhile are left out. `malformed` receives the nodes that are
+    not marks, as in `ReplicationMarks.walk`. Raises MetadataError if the store does not answer.
     """
     async for ledger_id in ReplicationMarks(store).walk(malformed=malformed):
         found = await why_not(store, ledger_id, clock=clock)

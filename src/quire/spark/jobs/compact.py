@@ -505,7 +505,8 @@ def remade(stream: str) -> StreamGapError:
     return StreamGapError(
         f"stream {stream} is not the one that was compacted before: that one was deleted or "
         "renamed, and another stream has its name now",
-        remedy="Compact it completely again (full), or to another target",
+        remedy="Compact the whole stream again (--full, or in Python full=True), or to another "
+        "target",
     )
 
 
@@ -586,7 +587,8 @@ def _check_made_of(target: str, found: Mapping[str, Any], wanted: Mapping[str, A
             raise UsageError(
                 f"the target {without_credentials(target)} was compacted with {what} "
                 f"{found.get(what)}, but this run has {what} {value}. Nothing was changed",
-                remedy="Choose another target, or compact the stream completely again (full)",
+                remedy="Choose another target, or compact the whole stream again "
+                "(--full, or in Python full=True)",
             )
 
 

@@ -448,7 +448,11 @@ class StreamView:
     async def after_records(
         self, start: CountedPosition, limit: int, end: CountedPosition
     ) -> CountedPosition:
-        """Return the position `limit` records after `start`, or `end` if there are fewer."""
+        """Return the position `limit` records after `start`, or `end` if there are fewer.
+
+        If that position is in a segment whose ledger is gone, return the position after the
+        segment, or `end` if that is before it. Reading up to there reports the loss.
+        """
         if self.records_between(start, end) <= limit:
             return end
         left = limit + start.records

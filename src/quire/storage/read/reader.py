@@ -89,7 +89,11 @@ class Reader:
         max_bytes: int,
         overhead: int,
     ) -> Entries:
-        """Read entries that are in memory or cached; see `LedgerStore.read`."""
+        """Read entries that are in memory or cached; see `LedgerStore.read`.
+
+        `overhead` is its `overhead_bytes`, here and in the other calls. Their `most` is the largest
+        number of entries.
+        """
         entries = Entries()
         while len(entries) < max_count:
             run = self.run(

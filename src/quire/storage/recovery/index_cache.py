@@ -127,7 +127,8 @@ class CachedIndex:
             go_on: Called after each block of ledgers. It may raise `LoadStopped`.
 
         Raises:
-            FormatError: The cache is damaged or stale.
+            FormatError: The cache is damaged.
+            StaleCacheError: The cache is newer than the log.
             OSError: The cache cannot be read.
         """
         for number, one in self.segments.items():

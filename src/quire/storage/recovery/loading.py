@@ -40,7 +40,7 @@ class LoadProgress:
         self.check()
 
     def advance(self, segments: int = 1) -> None:
-        """Count some segments. `LoadStopped` if `stop` was called."""
+        """Count segments that are loaded. Raises LoadStopped if `stop` was called."""
         self._done += segments
         self.check()
 

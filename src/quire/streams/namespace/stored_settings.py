@@ -36,7 +36,8 @@ async def stored_settings(client: Client, path: str) -> dict[str, Any]:
 async def inherited_settings(client: Client, path: str, below: str = "") -> dict[str, Any]:
     """Return the settings given to the namespace and to the paths above it, by name.
 
-    With `below`, which is one of these paths, only those of the paths below that one count.
+    If several of them give a setting, the nearest one counts. With `below`, which is one
+    of these paths, only those of the paths below that one count.
     """
     values: dict[str, Any] = {}
     parts = path.split("/")

@@ -150,11 +150,20 @@ def check_answers(stream: str, parts: Sequence[SegmentPart], answers: Sequence[P
         if segment.min_active_dlsn > segment.first_dlsn and tallies:
             expected = last - tallies[0][1] + 1  # its beginning was truncated
         if rows != expected or not follow or (tallies and tallies[-1][2] != last):
+            if rows != expected:
+                what = (
+                    f"the job read {counted(rows, 'record')} from it, but its metadata says "
+                    f"{expected:,}"
+                )
+            else:
+                what = (
+                    f"the sequences of the {counted(rows, 'record')} that the job read from it "
+                    f"have gaps, or do not end at {last:,} as its metadata says"
+                )
             raise StreamDamagedError(
                 f"segment {segment.lssn} of stream {stream} (ledger {segment.ledger_id}) was not "
-                f"offloaded: the job read {counted(rows, 'record')} from it, but its metadata says "
-                f"{expected:,}, or their numbers have gaps",
-                remedy="Run the job again. If the error returns, check the ledger with `quire "
-                f"ledger show {segment.ledger_id}`, and report it",
+                f"offloaded: {what}",
+                remedy="Run the job again. If the error returns, check the entries with `quire "
+                f"explain ledger {segment.ledger_id} --deep`, and report it",
             )
     assert not found

@@ -87,8 +87,8 @@ class Version:
                 f"the file {where}, which describes a version of a compacted table, cannot be "
                 f"decoded: {error!r}",
                 remedy="If a later version of Quire wrote it, use that version. Otherwise "
-                "restore the file from a backup, or compact the stream completely again "
-                "(full)",
+                "restore the file from a backup, or compact the whole stream again "
+                "(--full, or in Python full=True)",
             ) from None
 
 
