@@ -171,8 +171,8 @@ def subscriptions_as_json(
 
     `records` is the sum over the partitions that were looked at, and `whole` says whether these are
     all that have the subscription. `missed` says whether, in one of them, records that the
-    subscription had still to read were truncated. A partition without the subscription has no row in `partitions`:
-    nothing of it was committed there.
+    subscription had still to read were truncated. A partition without the subscription has no row
+    in `partitions`: nothing of it was committed there.
 
     Args:
         partitions: The last observation of each partition, or None if there was none yet.
