@@ -19,6 +19,7 @@ from typing import Any
 
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import (
     LaterMetadataError,
     MetadataUnavailableError,
@@ -75,7 +76,7 @@ def decode(data: bytes) -> tuple[Outage, ...]:
         LaterMetadataError: A later version of Quire wrote the note.
         ValueError: The value is not such a note.
     """
-    value = json.loads(data)
+    value = stored_json(data)
     refuse_later(_WHAT, value, ("outages",))
     try:
         return tuple(_decoded(one) for one in value["outages"])

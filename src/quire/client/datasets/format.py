@@ -37,6 +37,7 @@ from quire.client.datasets.schema import (
     decode_schema,
     schema_value,
 )
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import (
     DAMAGED_JSON,
     LaterMetadataError,
@@ -388,7 +389,7 @@ def _dump(value: object) -> bytes:
 
 def _load(what: str, data: bytes, remedy: str) -> dict[str, Any]:
     try:
-        value = json.loads(data)
+        value = stored_json(data)
     except DAMAGED_JSON as error:
         raise _not_understood(what, error, remedy) from error
     if not isinstance(value, dict):

@@ -43,6 +43,7 @@ from quire.codec.metadata.formats_pb2 import (
 )
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.metadata.protobuf_text import parse_text, write_text
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import LaterMetadataError, written_later
 
 LEDGERS = "ledgers"
@@ -116,7 +117,7 @@ class SwitchedOff:
         because the node switches autorecovery off whatever it contains.
         """
         try:
-            value = json.loads(data)
+            value = stored_json(data)
             return cls(str(value["by"]), int(value["since_ms"]))
         except (ValueError, KeyError, TypeError):
             return cls()

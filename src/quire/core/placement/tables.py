@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from quire.codec.metadata.stored_json import stored_json
 from quire.core.placement.values import parse_location
 from quire.errors import UsageError
 
@@ -103,7 +104,7 @@ def read_groups(data: bytes) -> dict[str, dict[str, dict[str, Any]]]:
     Raises UsageError if the bytes are not a JSON table of groups.
     """
     try:
-        groups = json.loads(data or b"{}")
+        groups = stored_json(data or b"{}", large_numbers=True)
     except ValueError as error:
         raise UsageError(f"its content is not JSON: {error}") from None
     good = isinstance(groups, dict) and all(

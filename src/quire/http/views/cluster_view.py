@@ -47,6 +47,7 @@ from quire.http.watch.observations import (
 )
 from quire.http.watch.rates import Fetch, Rates, together
 from quire.http.watch.stream_figures import StreamWatch
+from quire.http.watch.stream_limits import StreamLimits
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.interface import MetadataStore
@@ -195,6 +196,7 @@ class ClusterView:
         self.risks = LedgerRisks(monotonic, wait_s)
         self.marks = MarkCounts(monotonic, wait_s)
         self.lost = LostLedgerSearch(monotonic, wait_s)
+        self.limits = StreamLimits(monotonic, wait_s)
         self.index = LedgerIndex(monotonic, wait_s)
         self.reports = BookieReports(monotonic, fetch)
         self.paces = JobPaces()
@@ -252,13 +254,14 @@ class ClusterView:
         writable = [one["id"] for one in bookies if one["state"] == "writable"]
         silent = [one["id"] for one in bookies if one["answers"] is False]
         now_ms = client.clock.now_ms()
-        risk, lost, collection, shape, damage, outages = await asyncio.gather(
+        risk, lost, collection, shape, damage, outages, full = await asyncio.gather(
             self.risks.of(client, registered, lost_groups(bookies), writable),
             self.lost.of(client),
             _collection(client.metadata),
             creatable(client, silent),
             damage_notes(client.metadata, now_ms),
             noticed_outages(client.metadata, now_ms),
+            self.limits.of(client),
         )
         found = problems(
             bookies,
@@ -272,6 +275,7 @@ class ClusterView:
                 tuple(self.http_certificates()), tuple(certificates_of(client))
             ),
             damage=damage,
+            full=full,
         )
         unsteady = of_noticed_outages(client.metadata.uri, outages, now_ms)
         disk = await asyncio.to_thread(metadata_disk, client.metadata.uri)
@@ -316,7 +320,7 @@ class ClusterView:
     async def close(self) -> None:
         for one in (
             self.spaces, self.rates, self.risks, self.marks, self.lost, self.index, self.streams,
-            self.known, self.ports,
+            self.known, self.ports, self.limits,
         ):  # fmt: skip
             await one.close()
         await self.reports.close()

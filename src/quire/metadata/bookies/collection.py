@@ -18,6 +18,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import (
     CollectionOffError,
     KeyExistsError,
@@ -106,7 +107,7 @@ class BookieMark:
             LaterMetadataError: A later version of Quire wrote the value.
             ValueError: The value is not a mark.
         """
-        value = json.loads(data)
+        value = stored_json(data)
         refuse_later(_WHAT, value, ("count", "token", "refused"))
         try:
             mark = CollectionMark(int(value["count"]), str(value["token"]))
@@ -164,7 +165,7 @@ class Switch:
         off whatever it contains.
         """
         try:
-            value = json.loads(data)
+            value = stored_json(data)
             return cls(int(value["since_ms"]), str(value["by"]), str(value["why"]))
         except (ValueError, KeyError, TypeError):
             return cls()

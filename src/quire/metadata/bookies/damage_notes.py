@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quire.codec.metadata.stored_json import stored_json
 from quire.metadata.bookies.nodes import (
     delete_node,
     node_path,
@@ -83,7 +84,7 @@ def decode(data: bytes) -> tuple[FoundDamage, ...]:
         LaterMetadataError: A later version of Quire wrote the notes.
         ValueError: The value has no notes.
     """
-    value = json.loads(data)
+    value = stored_json(data)
     refuse_later(_WHAT, value, _NAMES)
     try:
         return tuple(_decoded(one) for one in value["found"])

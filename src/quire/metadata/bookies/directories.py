@@ -18,6 +18,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import NoSuchKeyError, VersionConflictError
 from quire.metadata.bookies.damage_notes import forget_damage
 from quire.metadata.bookies.nodes import (
@@ -104,7 +105,7 @@ class BookieDirectories:
             ValueError: The value is not a record of directories.
         """
         try:
-            value = json.loads(data)
+            value = stored_json(data)
             refuse_later(_WHAT, value, _NAMES)
             for one in value["given_up"]:
                 refuse_later(_WHAT, one, _GIVEN_UP_NAMES)

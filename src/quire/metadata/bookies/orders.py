@@ -17,6 +17,7 @@ import enum
 import json
 from dataclasses import dataclass
 
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import LaterMetadataError, written_later
 from quire.metadata.bookies.nodes import (
     delete_node,
@@ -59,7 +60,7 @@ class Order:
             LaterMetadataError: A later version of Quire gave the order.
             ValueError: The value is not an order.
         """
-        value = json.loads(data)
+        value = stored_json(data)
         refuse_later(_WHAT, value, ("order", "since_ms", "by"))
         try:
             if value["order"] not in tuple(What):

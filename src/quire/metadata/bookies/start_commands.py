@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.metadata.bookies.nodes import (
     delete_node,
@@ -51,7 +52,7 @@ def decode(data: bytes) -> StartCommand:
         LaterMetadataError: A later version of Quire wrote it.
         ValueError: The value is not a start command.
     """
-    value = json.loads(data)
+    value = stored_json(data)
     refuse_later(_WHAT, value, [one.name for one in fields(StartCommand)])
     try:
         return StartCommand(

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from quire.codec.metadata.stored_json import stored_json
+
 PROPERTY = "quire.tls_files"
 """The name of the property. It is missing if the bookie has no TLS files."""
 
@@ -35,7 +37,7 @@ def from_properties(properties: Mapping[str, str]) -> TlsFiles | None:
     The result is None if there are none, or if they cannot be decoded.
     """
     try:
-        found = json.loads(properties[PROPERTY])
+        found = stored_json(properties[PROPERTY])
         return TlsFiles(str(found["own"]), str(found["authorities"]))
     except (KeyError, TypeError, ValueError):
         return None

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+from quire.codec.metadata.stored_json import stored_json
+
 PROPERTY = "quire.unwritable"
 """The name of the registration's property that has the reasons. The property is missing if the
 bookie accepts all adds."""
@@ -53,7 +55,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[Unwritable, ...] | N
     try:
         found = [
             Unwritable(str(one["why"]), str(one["directory"]))
-            for one in json.loads(properties[PROPERTY])
+            for one in stored_json(properties[PROPERTY])
         ]
     except (KeyError, TypeError, ValueError):
         return None

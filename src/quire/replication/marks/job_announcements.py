@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from quire._runtime.tasks import TaskSet, each
 from quire._runtime.units import plural
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import KeyExistsError, NoSuchKeyError, QuireError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
@@ -195,7 +196,7 @@ class _Announcement:
 def _decoded(value: bytes) -> RunningJob | None:
     """Decode an announcement. Return None if this version does not understand it."""
     try:
-        found = json.loads(value)
+        found = stored_json(value)
         known = {one.name for one in fields(JobStatus)}
         far = JobStatus(**{name: each for name, each in found.pop("far").items() if name in known})
         names = (found[name] for name in ("kind", "target", "by", "started_ms", "said_ms"))

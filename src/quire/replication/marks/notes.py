@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import Unread, named_ledgers
@@ -95,7 +96,7 @@ N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, AwaitedBookie)
 async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -> N | None:
     """Return a note, or None if there is none that can be decoded."""
     try:
-        found = make(**json.loads((await store.read_value(key)).value))
+        found = make(**stored_json((await store.read_value(key)).value))
     except (NoSuchKeyError, ValueError, TypeError):
         return None
     return found if found is None or _has_its_types(found) else None

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from quire.codec.metadata.registration import check_bookie_id
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import (
     KeyExistsError,
     MetadataError,
@@ -118,10 +119,14 @@ def _key(kind: str, target: str) -> tuple[str, ...]:
 
 def _decoded(value: bytes, kind: str, target: str) -> Pause:
     """Decode a pause. A value that cannot be decoded pauses the job all the same."""
+    unknown = Pause(kind, target, "", 0)
     try:
-        return Pause(**json.loads(value))
+        found = Pause(**stored_json(value))
     except (ValueError, TypeError):
-        return Pause(kind, target, "", 0)
+        return unknown
+    texts = (found.kind, found.target, found.by)
+    good = all(type(one) is str for one in texts) and type(found.at_ms) is int
+    return found if good else unknown
 
 
 class PauseGate:

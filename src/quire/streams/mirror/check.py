@@ -19,6 +19,7 @@ from quire._runtime.units import end_text
 from quire.client import Client
 from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import (
     LaterMetadataError,
     MetadataError,
@@ -100,7 +101,7 @@ async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> N
     path = f"{metadata.paths.root}/{MARKER}"
     name = metadata.paths.name
     try:
-        found = json.loads((await metadata.tree.read(path)).value)
+        found = stored_json((await metadata.tree.read(path)).value)
         if message := later_json(path, found, tuple(origin), FORMAT):
             raise LaterMetadataError(message)
         if found.get("format") != FORMAT:

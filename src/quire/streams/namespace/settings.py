@@ -17,6 +17,7 @@ from quire._runtime.names.former_names import in_seconds_now, was_in_millisecond
 from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.units import parse_duration, parse_size
 from quire.codec.entry.digest import DigestType
+from quire.codec.metadata.stored_json import stored_json
 from quire.core.placement.values import ENSEMBLE_MAX
 from quire.errors import (
     ArgumentTypeError,
@@ -348,7 +349,7 @@ def decode_settings(data: bytes, where: str) -> dict[str, Any]:
     if not data:
         return {}
     try:
-        values = json.loads(data)
+        values = stored_json(data, large_numbers=True)
         what = f"the settings at {where}"
         if message := later_json(what, values, _stored_names(), FORMAT, key=FORMAT_KEY):
             raise LaterMetadataError(message)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from quire._runtime.units import counted
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import (
     DAMAGED_JSON,
     ArgumentTypeError,
@@ -299,7 +300,7 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
         MetadataError: The value is damaged.
     """
     try:
-        value = json.loads(data)
+        value = stored_json(data)
         if not isinstance(value, dict):
             raise TypeError("it is not a JSON object")
         if message := later_json(f"object {name!r}", value, _NAMES, FORMAT):

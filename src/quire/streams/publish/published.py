@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import LaterMetadataError, MetadataError, NoSuchKeyError, UsageError, later_json
 from quire.metadata.tree import Create, Operation, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
@@ -208,7 +209,7 @@ async def _read(metadata: StreamMetadata, path: str) -> Published:
     except NoSuchKeyError:
         return Published(path, NOT_THERE, {})
     try:
-        values = json.loads(found.value)
+        values = stored_json(found.value)
         needed: Collection[str] = (
             ("jobs",) if path.endswith(f"/{JOBS}") else ("query", "number", "segments", "former")
         )

@@ -24,6 +24,7 @@ from quire._runtime.names.in_commands import command_with
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.distributedlog.name import StreamPaths, may_name_stream, stream_name
+from quire.codec.metadata.stored_json import stored_json
 from quire.errors import (
     KeyExistsError,
     LaterMetadataError,
@@ -421,7 +422,7 @@ def topic_exists(topic: StoredTopic) -> StreamExistsError:
 def decode_topic(name: str, path: str, value: bytes, version: int) -> StoredTopic:
     """Return the topic that a node describes. Raises MetadataError."""
     try:
-        values = json.loads(value)
+        values = stored_json(value)
         if message := later_json(path, values, _NAMES, FORMAT):
             raise LaterMetadataError(message)
         if values["format"] != FORMAT:

@@ -7,6 +7,7 @@ from typing import Any
 from quire.http.views.creatable import Creatable
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.problem import Problem
+from quire.http.watch.stream_limits import FullNamespace
 from tests.support.http.problems import WELL, bookie
 
 
@@ -107,3 +108,21 @@ def test_failed_repairs_wait_for_a_bookie_that_loads_its_log() -> None:
         "This ends by itself once c has loaded its log: wait for it. To see one of the ledgers: "
         "quire explain ledger 7"
     )
+
+
+def test_a_namespace_that_may_have_no_more_streams_is_a_problem() -> None:
+    """Neither the overview nor `quire explain` said why programs could not create streams."""
+    full = [FullNamespace("/acme/it's", 2, 2)]
+    (one,) = problems([bookie("a")], WELL, full=full)
+    assert (one.severity, one.what) == (
+        "warn",
+        "No further stream can be created in /acme/it's: it has 2 streams, and its limit "
+        "streams_max is 2",
+    )
+    assert one.next.startswith(
+        "To raise the limit: quire namespace set '/acme/it'\"'\"'s' streams_max=4. A limit of a "
+    )
+    assert one.items == ()
+    (both,) = problems([bookie("a")], WELL, full=[*full, FullNamespace("/b", 1_200, 1_000)])
+    assert both.what.startswith("No further stream can be created in 2 namespaces")
+    assert both.items == ("/acme/it's has 2 of 2 streams", "/b has 1,200 of 1,000 streams")

@@ -1,5 +1,5 @@
 import { get } from "/ui/parts/api.js";
-import { command, empty, tiles } from "/ui/parts/controls.js";
+import { command, commandWith, empty, quoted, tiles } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, percent, rate, time } from "/ui/parts/format.js";
 import { pager } from "/ui/parts/lists.js";
@@ -28,10 +28,10 @@ function searchForm(namespace, value) {
     h("div", null, h("label", { for: "stream-part" }, "Part of a name"), input), h("button", null, "Search"));
 }
 
-/** The columns of figures, which a row of `figures` fills. */
 /** The mark of a subscription that can no longer read the records after its position. */
 export const MISSED = "! next records were truncated unread";
 
+/** The columns of figures, which a row of `figures` fills. */
 export const FIGURES = [
   { text: "Records", type: "number", by: (one) => one.records }, { text: "Size", type: "number", by: (one) => one.bytes },
   { text: "Records/s", type: "number", by: (one) => one.records_per_s }, { text: "Bytes/s", type: "number", by: (one) => one.bytes_per_s },
@@ -150,6 +150,19 @@ function lagRow(one, data) {
       h("div", { class: "bar", "aria-hidden": "true" }, h("span", { style: { "--share": 1 - share } })))];
 }
 
+/** The share of the limit of a stream from which the page says what to do. */
+const NEARLY_FULL = 0.8;
+
+/** Say that appends are refused, or soon will be, and which commands make room or raise the limit. */
+function nearlyFull(data, namespace, limit) {
+  const within = `--namespace ${quoted(namespace)}`;
+  const kept = data.segments.filter((one) => one.state !== "truncated").at(-1)?.first;
+  return h("div", { class: "alert warn" },
+    h("p", null, `! This stream holds ${bytes(data.bytes)} of the ${bytes(limit)} that its setting bytes_max allows. An append that does not fit is refused with StreamQuotaError.`),
+    h("p", null, "What to do: Raise the limit, and open new writers:"), command(commandWith("quire stream set", data.name, `${within} bytes_max=${2 * limit}`)),
+    kept && data.records ? [h("p", null, "Or give up the oldest records, for example all but the newest segment:"), command(commandWith("quire stream truncate", data.name, `${within} --before ${kept}`))] : "");
+}
+
 export const stream = {
   at: (parts) => (parts[2] === "records" ? records : stream),
   title: ({ parts }) => `Stream ${parts[1]}`,
@@ -160,14 +173,16 @@ export const stream = {
     const now = data.figures ?? {};
     const behind = data.lag.map((one) => one.records).filter((value) => value !== null);
     const slowest = behind.length ? Math.max(...behind) : null;
+    const limit = data.settings.bytes_max;
     const whose = data.lag.find((one) => one.records !== null && one.records === slowest)?.name;
     return h("div", null, streamTabs(parts[0], parts[1], "segments"),
       data.topic ? h("p", null, `Partition ${parts[1].slice(data.topic.name.length + 1)} of `, link(`topic ${data.topic.name}`, "topic", [parts[0], data.topic.name]), `, which has ${count(data.topic.partitions)}.`) : "",
       data.lost.length ? h("div", { class: "alert bad" }, h("p", null, `✗ ${counted(data.lost.length, "segment")} of this stream lost ${data.lost.length === 1 ? "its" : "their"} ledger.`),
         data.lost.map((one) => h("p", null, `${one.what} (ledger ${one.ledger_id})`))) : "",
+      limit && data.bytes >= NEARLY_FULL * limit ? nearlyFull(data, parts[0], limit) : "",
       tiles([
         { name: "Records", value: count(data.records), below: `that can be read, in ${counted(data.segments.length, "segment")}` },
-        { name: "Size", value: bytes(data.bytes), below: "payloads, without replicas" },
+        { name: "Size", value: bytes(data.bytes), below: limit ? `${percent(data.bytes / limit)} of the limit of ${bytes(limit)}` : "payloads, without replicas" },
         { name: "Written now", value: rate(now.records_per_s), below: rate(now.bytes_per_s, "B") },
         { name: "Last write", value: data.last_time ? [clock(Date.parse(data.last_time) / 1000)] : "–", below: `${data.last_time ? `${date(Date.parse(data.last_time))}, ` : ""}${data.ended ? "the stream has ended" : data.last ? `position ${data.last}` : "no records yet"}` },
         { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: whose ? `records, by ${whose}${behind.length > 1 ? `, the slowest of ${counted(data.subscriptions.length, "subscription")}` : ""}` : data.subscriptions.length ? counted(data.subscriptions.length, "subscription") : "no subscription" },

@@ -10,7 +10,7 @@ from quire.http.views.creatable import Creatable
 from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.certificates import OwnCertificates, of_certificates
 from quire.http.views.problems.collection import Collection, of_collection
-from quire.http.views.problems.creation import of_shape
+from quire.http.views.problems.creation import of_shape, of_stream_limits
 from quire.http.views.problems.damage import (
     DamageNotes,
     of_damage,
@@ -25,6 +25,7 @@ from quire.http.views.problems.problem import Bookie, Problem, worst_first
 from quire.http.views.problems.read_only import is_loading, of_read_only
 from quire.http.views.problems.reports import of_clocks, of_refusals
 from quire.http.views.problems.silent_bookies import of_silent_bookies
+from quire.http.watch.stream_limits import FullNamespace
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
 
@@ -40,6 +41,7 @@ def problems(
     creatable: Creatable | None = None,
     certificates: OwnCertificates | None = None,
     damage: DamageNotes | None = None,
+    full: Sequence[FullNamespace] = (),
 ) -> list[Problem]:
     """Return the problems of a cluster, the worst first.
 
@@ -53,6 +55,7 @@ def problems(
         creatable: Whether ledgers can be created. None if it is not known.
         certificates: The TLS files of this process.
         damage: The notes of bookies about damage, by the bookie's id.
+        full: The namespaces that may have no more streams.
     """
     own = certificates or OwnCertificates()
     notes = without_lost(damage or {}, bookies)
@@ -75,6 +78,7 @@ def problems(
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable, lost_ones, loading, readonly),
+        *of_stream_limits(full),
         *of_places(bookies, autorecovery, now_ms),
         *of_autorecovery(
             autorecovery,

@@ -1,13 +1,14 @@
-"""The problem that new ledgers cannot be created, or lack copies from the start."""
+"""The problems that new ledgers or streams cannot be created, or lack copies from the start."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, does, some_of, them, verb
 from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
-from quire.http.views.problems.problem import Problem, follows_from, waits_for
+from quire.http.views.problems.problem import Problem, follows_from, listed, waits_for
+from quire.http.watch.stream_limits import FullNamespace
 
 FAIL = (
     "Programs and streams that do not choose a smaller ensemble fail with NotEnoughBookiesError. "
@@ -46,6 +47,30 @@ def of_shape(
         f"{write_quorum}, ack quorum {ack_quorum}): {creatable.why_not}",
         f"{because}. Otherwise: {do[0].lower()}{do[1:]}" if because else do,
         FAIL,
+    )
+
+
+def of_stream_limits(full: Sequence[FullNamespace]) -> Iterator[Problem]:
+    """Yield one problem for all namespaces that may have no more streams."""
+    if not full:
+        return
+    first = full[0]
+    raised = command_with("quire namespace set", first.path, then=f"streams_max={2 * first.limit}")
+    told = [f"{one.path} has {one.streams:,} of {counted(one.limit, 'stream')}" for one in full]
+    yield Problem(
+        "warn",
+        f"No further stream can be created in {first.path}: it has "
+        f"{counted(first.streams, 'stream')}, and its limit streams_max is {first.limit:,}"
+        if len(full) == 1
+        else f"No further stream can be created in {counted(len(full), 'namespace')}, because "
+        "their limits streams_max are reached",
+        f"To raise the limit{'' if len(full) == 1 else ', for example'}: {raised}. A limit of a "
+        "tenant or of a namespace above is raised there. Or delete streams that nobody needs. To "
+        f"list them: {command_with('quire stream list --namespace', first.path)}",
+        "Programs that create a stream or a topic there fail with StreamQuotaError. Streams that "
+        "exist can be written and read",
+        "Nothing: Quire never deletes a stream by itself",
+        items=listed(told) if len(full) > 1 else (),
     )
 
 
