@@ -82,7 +82,8 @@ async def names(objects: Objects, prefix: str = "", after: str = "") -> list[str
 
 
 async def plain_ledger(client: Client, custom: dict[str, bytes] | None = None) -> int:
-    """Create and close a ledger without an owner, and return its id."""
+    """Create and close a ledger of ten entries without an owner, and return its id."""
     writer = await client.create_ledger(custom=custom)
+    await writer.append_many([b"x"] * 10)
     await writer.close()
     return writer.ledger_id

@@ -130,9 +130,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: An argument is not valid, two ranges overlap, a ledger was written for
-                another dataset, the dataset has another schema, or it would become too large.
-                Nothing was published.
+            UsageError: An argument is not valid, two ranges overlap, a ledger is not closed, ends
+                before a range or was written for another dataset, the dataset has another schema,
+                or it would become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
             MetadataError: The head of the dataset is damaged, or other clients changed the dataset

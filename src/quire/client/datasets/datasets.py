@@ -24,6 +24,7 @@ from itertools import pairwise
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
+from quire._runtime.units import end_text
 from quire.client.checks import checked_ledger_id
 from quire.client.compare_and_swap import swap
 from quire.client.datasets.format import (
@@ -47,6 +48,7 @@ from quire.errors import (
     ArgumentTypeError,
     NoSuchKeyError,
     NoSuchLedgerError,
+    QuireError,
     UsageError,
     check_seconds,
 )
@@ -266,9 +268,9 @@ class Datasets(Ready):
         Raises:
             NoSuchLedgerError: A ledger does not exist or is being deleted, for example by a sweep
                 whose age limit is shorter than the job. Nothing was published.
-            UsageError: An argument is not valid, two ranges overlap, a ledger was written for
-                another dataset, the dataset has another schema, or it would become too large.
-                Nothing was published.
+            UsageError: An argument is not valid, two ranges overlap, a ledger is not closed, ends
+                before a range or was written for another dataset, the dataset has another schema,
+                or it would become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
             MetadataError: The head of the dataset is damaged, or other clients changed the dataset
@@ -531,20 +533,8 @@ class Datasets(Ready):
     async def _check_publishable(
         self, name: str, head: Head, added: Sequence[DatasetLedger]
     ) -> None:
-        async def exists(ledger_id: int) -> None:
-            found = f"ledger {ledger_id} is being deleted"
-            if ledger_id not in condemned:
-                try:
-                    custom = (await self._store.read_ledger(ledger_id)).value.custom
-                    if (owner := text_of(custom, OWNER_KEY)) not in ("", name):
-                        raise _written_for(owner, ledger_id, name)
-                    return
-                except NoSuchLedgerError:
-                    found = (
-                        f"ledger {ledger_id} does not exist: it was never created, or it was "
-                        "deleted"
-                    )
-            raise NoSuchLedgerError(
+        def missing(found: str) -> NoSuchLedgerError:
+            return NoSuchLedgerError(
                 f"nothing was published to dataset {name!r}: {found}",
                 remedy=(
                     "Check the id. If the ledger was deleted, write the data again, and sweep "
@@ -552,8 +542,41 @@ class Datasets(Ready):
                 ),
             )
 
+        async def look(ledger_id: int) -> QuireError | None:
+            if ledger_id in condemned:
+                return missing(f"ledger {ledger_id} is being deleted")
+            try:
+                found = (await self._store.read_ledger(ledger_id)).value
+            except NoSuchLedgerError:
+                return missing(
+                    f"ledger {ledger_id} does not exist: it was never created, or it was deleted"
+                )
+            if (owner := text_of(found.custom, OWNER_KEY)) not in ("", name):
+                return _written_for(owner, ledger_id, name)
+            if not found.closed:
+                return _unreadable(name, f"ledger {ledger_id} is not closed", "Close it first")
+            if (last := ends[ledger_id]) > found.last_entry_id:
+                return _unreadable(
+                    name,
+                    f"ledger {ledger_id} has no entry {last}: it is closed and "
+                    f"{end_text(found.last_entry_id)}",
+                    "Correct the range",
+                )
+            return None
+
+        async def check(ledger_id: int) -> None:
+            if await look(ledger_id) is None:
+                return
+            # This client's server may lag behind the client that closed the ledger.
+            await self._store.tree.sync()
+            if (error := await look(ledger_id)) is not None:
+                raise error
+
         condemned = set(head.condemned)
-        await each(sorted({ledger.ledger_id for ledger in added}), exists)
+        ends: dict[int, int] = {}
+        for ledger in added:
+            ends[ledger.ledger_id] = max(ledger.last, ends.get(ledger.ledger_id, ledger.last))
+        await each(sorted(ends), check)
 
 
 # -- inside -----------------------------------------------------------------------------------
@@ -589,6 +612,10 @@ def _written_for(owner: str, ledger_id: int, name: str) -> UsageError:
         f"{owner!r}, and is deleted with it",
         remedy=f"Copy the entries to a ledger whose custom metadata {OWNER_KEY!r} is {name!r}",
     )
+
+
+def _unreadable(name: str, why: str, remedy: str) -> UsageError:
+    return UsageError(f"nothing was published to dataset {name!r}: {why}", remedy=remedy)
 
 
 def no_such_dataset(name: str) -> NoSuchKeyError:

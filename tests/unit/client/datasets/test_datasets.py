@@ -43,6 +43,7 @@ from quire.metadata.common import conflict
 from quire.metadata.interface import Versioned
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
+from tests.support.metadata.lagging import LaggingServer
 
 
 class ManualClock:
@@ -81,6 +82,7 @@ class Bench:
     async def ledger(self, owner: str | None = "d", job: str = "j", rows: int = 10) -> int:
         custom = {} if owner is None else {OWNER_KEY: owner.encode(), JOB_KEY: job.encode()}
         metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b:1",)),), custom=custom)
+        metadata = metadata.with_close(1_000_000, 1)
         return (await self.store.create_ledger(metadata))[0]
 
     async def some(self, count: int, owner: str | None = "d") -> list[DatasetLedger]:
@@ -1111,3 +1113,29 @@ async def test_many_orphans_are_deleted_in_batches(
     ledgers = await bench.some(10)
     assert await bench.datasets.sweep_orphans(0) == ids(ledgers)
     assert bench.stored() == []
+
+
+async def test_only_entries_of_closed_ledgers_are_published() -> None:
+    bench = Bench()
+    metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b:1",)),))
+    ledger_id, stored = await bench.store.create_ledger(metadata)
+    with pytest.raises(UsageError, match=f"ledger {ledger_id} is not closed. Close it first"):
+        await bench.datasets.publish("d", [DatasetLedger(ledger_id, 0, 4, 5, 5)])
+    await bench.store.write_ledger(ledger_id, metadata.with_close(4, 5), stored.version)
+    for first, last in ((0, 5), (5, 5), (0, 1_000)):
+        with pytest.raises(UsageError, match=f"has no entry {last}: .* ends at entry 4"):
+            await bench.datasets.publish("d", [DatasetLedger(ledger_id, first, last, 5, 5)])
+    assert await bench.datasets.list_datasets() == []
+    await bench.datasets.publish("d", [DatasetLedger(ledger_id, 0, 4, 5, 5)])
+
+
+async def test_a_ledger_that_a_lagging_server_shows_open_is_published() -> None:
+    bench = Bench()
+    metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b:1",)),))
+    ledger_id, stored = await bench.store.create_ledger(metadata)
+    server = LaggingServer(bench.store)
+    server.fall_behind()
+    other = MemoryStore(bench.cluster)
+    await other.write_ledger(ledger_id, metadata.with_close(4, 5), stored.version)
+    await bench.datasets.publish("d", [DatasetLedger(ledger_id, 0, 4, 5, 5)])
+    assert await bench.ids() == [ledger_id]

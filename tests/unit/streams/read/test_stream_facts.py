@@ -236,6 +236,7 @@ def test_a_server_of_the_store_that_lags_makes_no_orphans(found: str, named_by: 
         await written(made, "a")
         # It is closed, so nothing has to be fenced, which would make the server catch up.
         ledger = await made.client.create_ledger(custom={**APPLICATION, "stream": b"/acme/test/a"})
+        await ledger.append(b"one")
         await ledger.close()
         ledger_id = ledger.ledger_id
         async with made.world.client("lagging") as lagging:
@@ -350,7 +351,10 @@ def test_a_ledger_that_a_dataset_names_is_no_orphan(state: str) -> None:
     """It was created for a stream, and published by a user after the stream was gone."""
 
     async def scene(made: Bench) -> None:
-        ledger_id = await abandoned_ledger(made)
+        custom = {**APPLICATION, "stream": b"/acme/test/a"}
+        async with made.client.create_ledger(custom=custom) as ledger:
+            await ledger.append(b"one")
+        ledger_id = ledger.ledger_id
         found = await find_orphans(made.client, 0)
         await made.client.datasets.publish("rescued", [DatasetLedger(ledger_id, 0, 0, 1, 1)])
         why = "a dataset names it"
