@@ -10,6 +10,7 @@ from quire.errors import QuireError, UsageError
 from quire_simulator.actors import healers, objects, operators, publishers, racks
 from quire_simulator.actors.actors import Actors
 from quire_simulator.actors.readers import take_over
+from quire_simulator.actors.walkthroughs import draw
 from quire_simulator.faults import byzantine, replacements
 from quire_simulator.faults.hostile import with_low_limits
 from quire_simulator.faults.nemesis import Nemesis
@@ -169,6 +170,7 @@ async def _scenes(stage: Stage) -> None:
     await unreadable.judge(stage, _recover)
     await _heal(stage, actors)
     nemesis.hostiles.end()
+    await draw.judge(stage)
     if mix.replacing:
         await replacements.judge(stage, nemesis.restart)
         if mix.short_segments:

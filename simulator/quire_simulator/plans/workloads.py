@@ -137,6 +137,10 @@ class Mix:
     """Whether operators decommission a bookie and rebalance."""
     small_metadata: bool = False
     """Whether ledgers reach the largest size of their metadata after a few ensemble changes."""
+    walks: float = 0.04
+    """The share of runs that end with a walkthrough (`quire_simulator.actors.walkthroughs`)."""
+    walks_mostly: str = ""
+    """The kind of walkthroughs: "ledgers", "streams", or empty for any."""
     shuttling: bool = False
     """Whether operators move ledgers away from bookies and back, again and again."""
 
@@ -786,6 +790,24 @@ WORKLOADS: dict[str, Mix] = {
         bookies_min=5,
         shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2), (1, 1, 1)),
         directories=(1, 2, 2, 3),
+    ),
+    "ledger walks": replace(
+        PLACED,
+        kinds=("pause client",),
+        ledgers=(0, 1),
+        large=0.0,
+        bookies_min=4,
+        walks=1.0,
+        walks_mostly="ledgers",
+    ),
+    "stream walks": replace(
+        PLACED,
+        kinds=("pause client",),
+        ledgers=(0, 0),
+        bookies_min=3,
+        metadata_delays_s=(0.0, 0.002),
+        walks=1.0,
+        walks_mostly="streams",
     ),
     "sessions": Mix(
         ("sessions expire", "expire session", "expire client", "expire client", "metadata fails",

@@ -1,0 +1,131 @@
+"""The framework of walkthroughs: how answers, errors and costs are compared with what is known."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from quire.client import Client
+from quire.errors import QuireError
+from quire_simulator.world.stage import Stage
+
+T = TypeVar("T")
+
+
+class Walk:
+    """One walkthrough of one client."""
+
+    def __init__(self, stage: Stage, name: str, chance: random.Random) -> None:
+        self.stage = stage
+        self.name = name
+        self.chance = chance
+        self.clients: list[Client] = []
+        self.client = self.another_client()
+
+    def another_client(self, **settings: Any) -> Client:
+        """Return one more client, which is closed at the end. Its costs are counted separately."""
+        number = len(self.clients)
+        config = replace(self.stage.plan.client_config, **settings)
+        client = self.stage.world.client(f"{self.name}.{number}", config)
+        self.clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.close()
+
+    # -- comparisons --------------------------------------------------------------------------
+
+    def fail(self, invariant: str, what: str) -> None:
+        self.stage.checker.fail(invariant, f"{self.name}: {what}")
+
+    def same(self, what: str, found: object, wanted: object) -> None:
+        """Check that a report is equal to what is known."""
+        self.stage.checker.checks += 1
+        if found != wanted:
+            told = f"{what} is {_short(found)}, but should be {_short(wanted)}"
+            self.fail("reports_are_true", told)
+
+    def between(self, what: str, found: float, least: float, most: float) -> None:
+        """Check that a number is within bounds, both of which are possible."""
+        self.stage.checker.checks += 1
+        if not least <= found <= most:
+            told = f"{what} is {found}, but should be from {least} to {most}"
+            self.fail("reports_are_true", told)
+
+    async def refused(
+        self,
+        what: str,
+        call: Awaitable[object],
+        kind: type[QuireError],
+        *named: object,
+        known: bool = True,
+        **fields: object,
+    ) -> None:
+        """Check that a call is refused with this kind of error.
+
+        The message must name the subjects, and the error must have the fields. `known` is what the
+        error should say of the outcome.
+        """
+        self.stage.checker.checks += 1
+        try:
+            answer = await call
+        except kind as error:
+            text = str(error)
+            wrong = [f"does not name {one}" for one in named if str(one) not in text]
+            if error.outcome_known != known:
+                wrong.append(f"has outcome_known={error.outcome_known}")
+            for field, value in fields.items():
+                if getattr(error, field) != value:
+                    wrong.append(f"has {field}={getattr(error, field)}")
+            if wrong:
+                told = f"the error of {what} {' and '.join(wrong)}: {error!r}"
+                self.fail("errors_name_their_subject", told)
+        except QuireError as error:
+            told = f"{what} raised {error!r} instead of {kind.__name__}"
+            self.fail("errors_name_their_subject", told)
+        else:
+            self.fail("reports_are_true", f"{what} returned {_short(answer)}, but must be refused")
+
+    # -- costs --------------------------------------------------------------------------------
+
+    @contextmanager
+    def costs(
+        self, what: str, client: Client, *, calls: int, seconds: float = 5.0
+    ) -> Iterator[None]:
+        """Check that a block calls the metadata store at most so often, and ends in time.
+
+        Small limits that were drawn as knobs may change both, so nothing is checked with knobs.
+        """
+        world = self.stage.world
+        name = f"{self.name}.{self.clients.index(client)}"
+        before, begin_s = world.store_calls[name], world.loop.time()
+        yield
+        made, took_s = world.store_calls[name] - before, world.loop.time() - begin_s
+        self.stage.checker.checks += 1
+        if self.stage.plan.knobs:
+            return
+        if made > calls:
+            told = f"{what} took {made} calls of the metadata store, instead of at most {calls}"
+            self.fail("a_quiet_cluster_costs_little", told)
+        if took_s > seconds:
+            told = f"{what} took {took_s:.3f} s, instead of at most {seconds:g} s"
+            self.fail("a_quiet_cluster_costs_little", told)
+
+    async def in_time(self, what: str, call: Awaitable[T], seconds: float) -> T | None:
+        """Return the result of a call that must end within this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await call
+        except TimeoutError:
+            self.fail("a_quiet_cluster_costs_little", f"{what} took more than {seconds:g} s")
+            return None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:160]}...{text[-40:]}"
