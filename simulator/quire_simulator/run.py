@@ -20,6 +20,7 @@ from quire_simulator.invariants.history import RunHistory
 from quire_simulator.invariants.listings import judge_ledgers
 from quire_simulator.invariants.memory import BookieMemory
 from quire_simulator.invariants.recreated import RecreatedLedgers
+from quire_simulator.invariants.reports import bookies, cluster, directories
 from quire_simulator.invariants.silent_connections import SilentConnections
 from quire_simulator.knobs.applied import applied
 from quire_simulator.machine.loop import SimulationError
@@ -140,6 +141,7 @@ async def _scenes(stage: Stage) -> None:
     if mix.hostile:
         config = with_low_limits(config)
         BookieMemory(world, checker)
+    metrics = bookies.BookieReports(world, checker)
     nemesis = Nemesis(world, config, checker.fail)
     world.later.update(list(world.disks)[plan.bookies - plan.later :])
     for name in world.disks:
@@ -198,8 +200,9 @@ async def _scenes(stage: Stage) -> None:
     await operators.collect_copies(stage)
     checker.check_all()
     await checker.replicated(undisturbed=not plan.schedule and not plan.cancelling)
-    for name in list(world.bookies):
-        await world.stop(name)
+    await cluster.compare(stage)
+    await metrics.compare(stage)
+    await directories.stop_and_inspect(stage)
 
 
 async def _heal(stage: Stage, actors: Actors) -> None:

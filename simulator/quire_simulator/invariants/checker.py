@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 from quire.bookie.server import Bookie
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -43,6 +44,8 @@ A roll creates, reads and closes ledgers, writes the nodes of the segments, and 
 """
 LISTINGS_PER_ROLL = 2
 """The number of times that a writer reads every segment of its stream when it rolls."""
+EXAMINING: ContextVar[bool] = ContextVar("EXAMINING", default=False)
+"""Whether the current task only checks what a bookie has. Its reads are not those of clients."""
 IN_FLIGHT_S = 5.0
 """Seconds after which a living bookie has received everything that an abandoned client had sent."""
 
@@ -344,6 +347,15 @@ class Checker:
 
         `bookie_served` checks that each entry is the right one.
         """
+        token = EXAMINING.set(True)
+        try:
+            await self._read_all(name, bookie, ledger_id, ranges)
+        finally:
+            EXAMINING.reset(token)
+
+    async def _read_all(
+        self, name: str, bookie: Bookie, ledger_id: int, ranges: list[tuple[int, int]]
+    ) -> None:
         for first, last in ranges:
             upcoming = first
             while upcoming <= last:

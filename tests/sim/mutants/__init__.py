@@ -13,15 +13,31 @@ from tests.sim.mutants.bookies import (
 )
 from tests.sim.mutants.clients import answers, calls, connections, quorum, reader, recovery, writer
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
-from tests.sim.mutants.replication import autorecovery, items, jobs, metadata, older_metadata, racks
-from tests.sim.mutants.storage import damaged, index_cache, log_files, scrub, space, storage
+from tests.sim.mutants.replication import (
+    autorecovery,
+    items,
+    jobs,
+    metadata,
+    older_metadata,
+    racks,
+    reports,
+)
+from tests.sim.mutants.storage import (
+    damaged,
+    index_cache,
+    inspections,
+    log_files,
+    scrub,
+    space,
+    storage,
+)
 from tests.sim.mutants.streams import objects, publishing, retention, spark, streams, topics
 
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged, topics, objects, answers,
+    damaged, topics, objects, answers, inspections, reports,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -31,7 +31,7 @@ ROOMS = (
 )
 ROOT = Path(simulation.__file__).parent
 SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).rglob("*.py"))]
-RAISERS = {"fail", "tell", "InvariantError", "RunFailure"}
+RAISERS = {"fail", "tell", "_compare", "Comparison", "InvariantError", "RunFailure"}
 """Functions whose first argument, or the one after some facts, is the name of an invariant."""
 
 

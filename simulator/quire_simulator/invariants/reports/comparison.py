@@ -1,0 +1,43 @@
+"""The comparison of a report with what the run knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire_simulator.invariants.checker import Checker
+
+TEXT_MAX = 200
+"""The largest number of characters of a value in the description of a violation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Compares what one source reports, and fails the run under the name of one invariant."""
+
+    checker: Checker
+    invariant: str
+    source: str
+    """What reports, such as "the check of sim:/bookie-0"."""
+
+    def equal(self, what: str, told: object, known: object) -> None:
+        """Check that a reported value is what the run knows."""
+        if told != known:
+            self.fail(f"{what}: {_short(told)} instead of {_short(known)}")
+
+    def within(self, what: str, least: float, told: float, most: float) -> None:
+        """Check that a reported number is between two bounds that the run knows."""
+        if not least <= told <= most:
+            self.fail(f"{what}: {told} is not between {least} and {most}")
+
+    def true(self, what: str, holds: object) -> None:
+        """Check a statement about a report."""
+        if not holds:
+            self.fail(what)
+
+    def fail(self, what: str) -> None:
+        self.checker.fail(self.invariant, f"{self.source}: {what}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..."
