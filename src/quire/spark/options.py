@@ -148,6 +148,8 @@ class ReadOptions:
                 remedy="Set one of the options 'stream', 'streams', 'streamPattern', 'topic', "
                 "'dataset', 'ledger', 'ledgers' and 'table'" + NO_TABLES * (not options),
             )
+        if typed:
+            given.take("value", parse_boolean, None)  # it has no effect, but must be a boolean
         return cls(
             metadata=given.metadata(environ),
             ledgers=ledgers or (),
@@ -449,9 +451,18 @@ def parse_integer(text: str) -> int:
 
 def parse_positive(text: str) -> int:
     """Return a whole number of at least 1. Raises ValueError."""
+    return _at_least(1, text)
+
+
+def parse_count(text: str) -> int:
+    """Return a whole number of at least 0. Raises ValueError."""
+    return _at_least(0, text)
+
+
+def _at_least(smallest: int, text: str) -> int:
     number = parse_integer(text)
-    if number < 1:
-        raise ValueError(f"{number} is too small: use 1 or more")
+    if number < smallest:
+        raise ValueError(f"{number} is too small: use {smallest} or more")
     return number
 
 

@@ -154,6 +154,23 @@ def test_a_started_process_ends_with_its_standard_input(submit: Callable[..., Pa
 # -- signals ----------------------------------------------------------------------------------
 
 
+def test_an_interrupt_while_spark_starts_says_what_to_do_too() -> None:
+    """Spark replaces the handler of SIGINT before its session is complete.
+
+    The command said only that it was interrupted.
+    """
+    ended: list[str] = []
+
+    def start_spark() -> None:
+        with raising_signals(lambda: ended.append("java"), "run it again"):
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # as SparkContext does
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(SignalReceived, match=r"^interrupted: run it again$") as caught:
+        start_spark()
+    assert (caught.value.status, ended) == (130, ["java"])
+
+
 def test_an_error_after_a_signal_is_its_consequence() -> None:
     before = signal.getsignal(signal.SIGTERM)
 

@@ -48,7 +48,7 @@ from quire.spark.ledgers.reader import (
 from quire.spark.ledgers.writer import value_column
 from quire.spark.options import ReadOptions, WriteOptions
 from quire.spark.source import QuireDataSource
-from quire.spark.streams.options import StreamReadOptions
+from quire.spark.streams.options import TABLES, StreamReadOptions, TableOptions
 from quire.spark.streams.sink import SinkColumns, check_streams
 from quire.spark.streams.write_options import StreamWriteOptions
 
@@ -202,6 +202,36 @@ def test_the_pushdown_option_overrides_the_default_of_its_reader() -> None:
 def test_invalid_read_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=f"(?s){message}"):
         read(**options)
+
+
+def test_the_value_option_is_checked_even_if_the_rows_are_typed() -> None:
+    given = {"metadata": URI, "dataset": "d"}
+    assert ReadOptions.parse({**given, "value": "false"}, typed=True, environ={}).columns
+    with pytest.raises(UsageError, match="option 'value': 'yes' is neither true nor false"):
+        ReadOptions.parse({**given, "value": "yes"}, typed=True, environ={})
+
+
+def test_a_micro_batch_can_be_told_not_to_wait_for_records() -> None:
+    """The documented default is 0, so 0 must be accepted as a value."""
+    given = {"metadata": URI, "stream": "a"}
+    for text, records in (("0", 0), ("7", 7)):
+        options = {**given, "minRecordsPerTrigger": text}
+        assert StreamReadOptions.parse(options, environ={}).records_min == records
+    with pytest.raises(UsageError, match="'minRecordsPerTrigger': -1 is too small: use 0 or more"):
+        StreamReadOptions.parse({**given, "minRecordsPerTrigger": "-1"}, environ={})
+
+
+def test_tables_without_a_namespace_refuse_the_option() -> None:
+    """The option was ignored, and the table listed the whole cluster."""
+    without = {"ledgers", "fragments", "bookies"}
+    for table in TABLES:
+        given = {"metadata": URI, "table": table}
+        assert TableOptions.parse(given, environ={"QUIRE_NAMESPACE": "/a"}).table == table
+        if table in without:
+            with pytest.raises(UsageError, match=f"'namespace' does not apply to table '{table}'"):
+                TableOptions.parse({**given, "namespace": "/a"}, environ={})
+        else:
+            assert TableOptions.parse({**given, "namespace": "/a"}, environ={}).namespace == "/a"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
     from quire.replication.moves.recover import RecoverResult, RemainingLedger
+    from quire.replication.repair.bookie_removal import LedgerMove
 
 T = TypeVar("T")
 
@@ -212,14 +213,16 @@ def planned_text(result: RecoverResult) -> str:
     """Return the description of a dry run."""
     lines = [
         f"ledger {one.ledger}: {counted(one.fragments, 'segment')}, "
-        f"{counted(one.entries, 'entry')}, {_about(one.bytes)}"
+        f"{counted(one.entries, 'entry')}, {_about(one)}"
         f"{', still open' if one.open else ''}"
         for one in result.moves[:LINES_MAX]
     ]
     if len(result.moves) > LINES_MAX:
         lines.append(f"... and {counted(len(result.moves) - LINES_MAX, 'ledger')} more")
+    if not result.moves:
+        return f"no ledger has replicas on {result.bookie}: nothing would be copied"
     entries = sum(one.entries for one in result.moves)
-    size = _about(sum(one.bytes for one in result.moves))
+    size = _about(*result.moves)
     waiting = sum(one.open for one in result.moves)
     lines.append(
         f"{counted(len(result.moves), 'ledger')} {verb('have', len(result.moves))} "
@@ -229,10 +232,12 @@ def planned_text(result: RecoverResult) -> str:
     return "\n".join(lines)
 
 
-def _about(size_bytes: int) -> str:
+def _about(*moves: LedgerMove) -> str:
     # The size of an open ledger is not known, and those of parts of ledgers are computed from the
     # mean size of an entry.
-    return f"about {counted(size_bytes, 'byte')}" if size_bytes else "an unknown number of bytes"
+    if size_bytes := sum(one.bytes for one in moves):
+        return f"about {counted(size_bytes, 'byte')}"
+    return "an unknown number of bytes" if any(one.open for one in moves) else "0 bytes"
 
 
 def done_text(result: RecoverResult, *, open_skipped: bool) -> str:

@@ -36,7 +36,8 @@ def raising_signals(before: Callable[[], object], advice: str = "") -> Iterator[
     to do next. A signal that is ignored, such as SIGHUP under nohup, stays ignored.
 
     An error that the block raises after a signal is a consequence of it. `SignalReceived` is raised
-    in its place.
+    in its place. It is also raised for a KeyboardInterrupt of another handler: Spark sets one of
+    its own while it starts.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -59,6 +60,9 @@ def raising_signals(before: Callable[[], object], advice: str = "") -> Iterator[
         except SignalReceived:
             raise
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not arrived:
+                arrived.append(signal.SIGINT)
+                before()
             if arrived:
                 raise SignalReceived(arrived[0], advice) from error
             raise

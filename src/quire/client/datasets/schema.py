@@ -68,10 +68,14 @@ def make_schema(fields: list[dict[str, Any]], partition_by: tuple[str, ...] = ()
     or has a type that partition columns cannot have, or the schema is too large.
     """
     types = {str(field["name"]): field["type"] for field in fields}
-    if not fields or len({name.lower() for name in types}) != len(fields):
+    if not fields:
+        raise UsageError(
+            "the rows have no columns", remedy="A dataset with typed rows needs at least one"
+        )
+    if len({name.lower() for name in types}) != len(fields):
         raise UsageError(
             "the columns of a dataset must have names that differ, also without regard to case, "
-            f"but the columns are: {', '.join(str(field['name']) for field in fields) or 'none'}",
+            f"but the columns are: {', '.join(str(field['name']) for field in fields)}",
             remedy="Rename columns, or leave some out",
         )
     if len(partition_by) > PARTITION_COLUMNS_MAX or len(set(partition_by)) != len(partition_by):

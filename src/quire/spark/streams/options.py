@@ -20,6 +20,7 @@ from quire.spark.options import (
     WRITING,
     GivenOptions,
     parse_boolean,
+    parse_count,
     parse_name,
     parse_partitions,
     parse_positive,
@@ -37,6 +38,8 @@ STREAMS_MAX = 10_000
 MAX_TRIGGER_DELAY_S = 15 * 60.0
 """The default number of seconds for which `minRecordsPerTrigger` may hold records back."""
 TABLES = ("ledgers", "fragments", "bookies", "streams", "segments", "subscriptions", "lag")
+WITHOUT_NAMESPACE = TABLES[:3]
+"""The tables that list the whole cluster, and cannot be limited to a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class StreamReadOptions:
             tls=given.tls(environ),
             records_max=given.take("maxRecordsPerTrigger", parse_positive, None),
             bytes_max=given.take("maxBytesPerTrigger", parse_size, None),
-            records_min=given.take("minRecordsPerTrigger", parse_positive, 0),
+            records_min=given.take("minRecordsPerTrigger", parse_count, 0),
             trigger_delay_s=given.take("maxTriggerDelay", parse_duration, MAX_TRIGGER_DELAY_S),
             subscription=given.take("subscription", check_subscription_name, None),
         )
@@ -193,10 +196,18 @@ class TableOptions:
             raise UsageError(
                 f"option 'table': {table!r} is not a table. The tables are {', '.join(TABLES)}"
             )
+        namespace = given.take("namespace", namespace_path, None)
+        if namespace is not None and table in WITHOUT_NAMESPACE:
+            raise UsageError(
+                f"option 'namespace' does not apply to table {table!r}, which lists the whole "
+                "cluster",
+                remedy="Leave it out, or read one of the tables "
+                f"{', '.join(name for name in TABLES if name not in WITHOUT_NAMESPACE)}",
+            )
         return cls(
             table,
             given.metadata(environ),
-            given.take("namespace", namespace_path, None),
+            namespace,
             given.password(environ),
             given.tls(environ),
         )

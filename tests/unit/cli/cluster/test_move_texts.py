@@ -34,6 +34,19 @@ def test_a_plan_calls_its_bytes_an_estimate() -> None:
     ]
 
 
+def test_a_plan_without_entries_does_not_call_its_bytes_unknown() -> None:
+    """A bookie that has nothing was said to have an unknown number of bytes."""
+    assert planned_text(RecoverResult("b", True, ())) == (
+        "no ledger has replicas on b: nothing would be copied"
+    )
+    empty = LedgerMove(7, 1, 0, 0, open=False)
+    assert planned_text(RecoverResult("b", True, (empty,))).splitlines() == [
+        "ledger 7: 1 segment, 0 entries, 0 bytes",
+        "1 ledger has replicas on b: 0 entries, 0 bytes would be copied; "
+        "0 of these ledgers still open",
+    ]
+
+
 @pytest.mark.parametrize(
     ("done", "all_of_them", "told"),
     [
