@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from quire._runtime.names.caller_warnings import blocking_caller, find_caller
@@ -35,7 +36,12 @@ class _Background:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._ended:
+            # Code of the program, such as a state machine's `apply`, may raise what ends a loop.
+            # The caller in another thread raises it as well, and all other callers still need the
+            # loop.
+            with suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
 
     def stop(self) -> None:
         """Stop the loop and its thread, at the end of the process.

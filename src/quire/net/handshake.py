@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 
 from quire._runtime.event_log import LEVELS, level_of
@@ -49,6 +51,42 @@ _WRONG_NAME = frozenset((62, 63, 64))
 numbers for other reasons."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
+
+_SLICES = 10
+"""The number of timers that make up the time-out of a connection."""
+
+
+@asynccontextmanager
+async def _timeout(limit_s: float) -> AsyncIterator[None]:
+    """Limit the block as `asyncio.timeout`, by the time in which the event loop runs.
+
+    The program may keep the loop for seconds, or be stopped. The connection has then been made
+    meanwhile, but the loop sees that its timer has expired before it sees that. So the time is
+    measured in slices, and a pause of the loop counts as one of them.
+    """
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    done = 0
+    timer: asyncio.TimerHandle
+
+    def slice_ended() -> None:
+        nonlocal begun, done, timer
+        done += 1
+        if done >= _SLICES:
+            limit.reschedule(loop.time())
+            return
+        due = begun + limit_s * (done + 1) / _SLICES
+        if due <= (now := loop.time()):
+            begun += now - due + limit_s / _SLICES
+            due = now + limit_s / _SLICES
+        timer = loop.call_at(due, slice_ended)
+
+    timer = loop.call_at(begun + limit_s / _SLICES, slice_ended)
+    try:
+        async with asyncio.timeout(None) as limit:
+            yield
+    finally:
+        timer.cancel()
 
 
 class Dialer:
@@ -98,7 +136,7 @@ class Dialer:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         greeter = _Greeter(who)
         try:
-            async with asyncio.timeout(limit_s):
+            async with _timeout(limit_s):
                 if self._tls is None:
                     await self._network.connect(host, port, lambda: protocol)
                 else:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,6 +20,7 @@ from quire.errors import (
     ClientClosedError,
     LedgerClosedError,
     NoSuchNamespaceError,
+    StreamClosedError,
     StreamFencedError,
     UsageError,
 )
@@ -244,3 +246,39 @@ def test_handles_work_in_a_forked_child_or_name_their_process(
     monkeypatch.undo()
     client._pid = os.getpid()
     client._opened, client._left = mine, False
+
+
+class Leaving(Dictionary):
+    """A machine of a program that ends itself in `apply`."""
+
+    def apply(self, command: bytes) -> None:
+        if command == b"leave":
+            sys.exit(3)
+
+
+def test_a_machine_that_ends_the_process_stops_no_other_call(client: blocking.Client) -> None:
+    """The exception ended the loop of all blocking calls, which then waited for ever."""
+    leader = client.state_machine("/leaving", "m", Leaving(), create=True)
+    calls = ThreadPoolExecutor()  # a call that hangs would keep the test from its end
+    try:
+        assert isinstance(calls.submit(leader.execute, b"leave").exception(WAIT_S), SystemExit)
+        assert calls.submit(client.create_ledger).result(WAIT_S).append(b"one") == 0
+        closed = calls.submit(leader.execute, b"stay").exception(WAIT_S)
+        assert isinstance(closed, StreamClosedError)
+        assert "Open it again" in str(closed)
+        calls.submit(leader.close).exception(WAIT_S)
+    finally:
+        calls.shutdown(wait=False)
+
+
+def test_a_callback_that_ends_the_process_stops_no_other_call(client: blocking.Client) -> None:
+    objects = client.objects()
+    objects.put("o", b"one")
+
+    def leave(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor() as calls:
+        failed = calls.submit(objects.put, "o", b"two", replace=leave).exception(WAIT_S)
+        assert isinstance(failed, KeyboardInterrupt)
+        assert calls.submit(objects.info, "o").result(WAIT_S).size_bytes == 3

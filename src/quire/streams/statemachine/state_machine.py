@@ -481,7 +481,17 @@ class Leader(_Replica[ResultT]):
                     self._fail(error)
                     return
                 self._waiting.popleft()
-                self._settle(command, result)
+                try:
+                    self._settle(command, result)
+                except ENDS_PROCESS:  # a program may go on nevertheless, and must not wait for us
+                    self._ended = StreamClosedError(
+                        f"the leader of state machine {self.name} has ended, because its machine "
+                        "raised an exception that ends the process",
+                        remedy="Open it again",
+                    )
+                    self._ended.outcome_known = False
+                    self._fail(self._ended)
+                    raise
                 self._position = appended.last.next_slot()
                 if self._snapshot_is_due():
                     self._taking = True

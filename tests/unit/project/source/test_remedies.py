@@ -43,7 +43,7 @@ ASKED_FOR = {
 """Remedies for callers who asked for destruction, or who destroyed already."""
 
 HARMLESS = {
-    "client/datasets/datasets.py:Datasets._check_publishable.exists": "what the cause may be",
+    "client/datasets/datasets.py:Datasets._check_publishable.missing": "what the cause may be",
     "codec/distributedlog/compression.py:Compression.parse": "the format of streams",
     "spark/jobs/ingest.py:format_of": "the format of input files",
     "spark/jobs/offload.py:OffloadOptions.__post_init__": "the format of files",
