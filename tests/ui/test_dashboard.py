@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -169,6 +169,29 @@ def test_the_dashboard_can_be_used_with_the_keyboard_alone(dashboard: Dashboard,
     page.keyboard.type(str(dashboard.ledger))
     press("Enter")
     expect(page.get_by_role("heading", name=f"Ledger {dashboard.ledger}")).to_be_visible()
+
+
+def test_a_stream_near_its_limit_says_what_to_do(dashboard: Dashboard, tab: Tab) -> None:
+    page, held = tab.page, 0.0
+
+    def fulfill(route: Any) -> None:
+        answer = route.fetch().json()
+        answer["bytes"], answer["settings"]["bytes_max"] = int(1000 * held), 1000
+        route.fulfill(json=answer)
+
+    page.route("**/quire/stream?*", fulfill)
+    tab.open(f"stream/%2Fteam/{STREAM}")
+    expect(page.locator(".tile").filter(has_text="Size")).to_contain_text("of the limit of 1.0 kB")
+    expect(page.locator(".alert.warn")).to_have_count(0)
+    held = 0.9
+    tab.open(f"stream/%2Fteam/{STREAM}")
+    alert = page.locator(".alert.warn")
+    expect(alert).to_contain_text(
+        "This stream holds 900 B of the 1.0 kB that its setting bytes_max"
+    )
+    expect(alert).to_contain_text(f"quire stream set {STREAM} --namespace /team bytes_max=2000")
+    expect(alert).to_contain_text(f"quire stream truncate {STREAM} --namespace /team --before 1:")
+    tab.check("stream")
 
 
 def test_a_missing_ledger_is_reported(dashboard: Dashboard, tab: Tab) -> None:

@@ -128,6 +128,17 @@ def test_a_command_is_copied(dashboard: Dashboard, tab: Tab) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == "quire bookie recover b1"
 
 
+@pytest.mark.parametrize("tab", [PHONE], indirect=True)
+def test_a_line_of_a_command_does_not_end_within_an_option(dashboard: Dashboard, tab: Tab) -> None:
+    """A line once ended after the first dash of `--http-token-file`."""
+    text = "quire bookie start --dir /data --http-token-file /f --http-bookies-token-file /f"
+    page = show(tab, f"const drawn = command({json.dumps(text)});")
+    code = page.locator(".command code")
+    expect(code).to_have_text(text)
+    lines = code.locator("span").evaluate_all("all => all.map((one) => one.offsetHeight)")
+    assert len(set(lines)) == 1, "each word is in one line"
+
+
 def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Tab) -> None:
     """A page without TLS from another machine has none."""
     page = show(tab, 'const drawn = command("quire bookie recover b1");')

@@ -164,3 +164,14 @@ def test_on_a_phone_the_sign_and_the_number_are_shown(dashboard: Dashboard, tab:
     expect(badge).to_have_accessible_name(re.compile(r"^12 problems ?, as of"))
     tab.check("streams")
     tab.picture("badge-phone")
+
+
+@pytest.mark.parametrize("tab", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_two_numbers_fit_on_a_phone(dashboard: Dashboard, tab: Tab) -> None:
+    """The page was wider than the screen while there were problems and warnings."""
+    page = tab.page
+    counts = {"bad": 12, "warn": 34, "note": 0, "age_s": 0.0, "old_since_ms": None}
+    page.route(COUNTS, lambda route: route.fulfill(json=counts))
+    tab.open("streams")
+    expect(page.locator("#problems .badge")).to_have_count(2)
+    tab.check("streams")

@@ -254,14 +254,19 @@ class ClusterView:
         writable = [one["id"] for one in bookies if one["state"] == "writable"]
         silent = [one["id"] for one in bookies if one["answers"] is False]
         now_ms = client.clock.now_ms()
-        risk, lost, collection, shape, damage, outages, full = await asyncio.gather(
+        observed = asyncio.gather(
             self.risks.of(client, registered, lost_groups(bookies), writable),
             self.lost.of(client),
+            self.limits.of(client),
+        )
+        stored = asyncio.gather(
             _collection(client.metadata),
             creatable(client, silent),
             damage_notes(client.metadata, now_ms),
             noticed_outages(client.metadata, now_ms),
-            self.limits.of(client),
+        )
+        (risk, lost, full), (collection, shape, damage, outages) = await asyncio.gather(
+            observed, stored
         )
         found = problems(
             bookies,

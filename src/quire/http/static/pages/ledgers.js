@@ -159,8 +159,9 @@ function findings(data) {
 
 export function explanation(data) {
   const { verdict } = data;
+  const [, first, rest] = /^(.*?\.)((?: [A-Z\d].*)?)$/s.exec(`${verdict.sentence}.`);
   const well = !verdict.command && data.segments.every((one) => one.copies_min >= data.quorums[1]);
-  return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} `, coded(`${verdict.sentence}.`)),
+  return h("div", { class: `alert ${well ? "good" : "bad"}` }, h("p", null, `${well ? "✓" : "✗"} `, coded(first), h("span", { class: "rest" }, coded(rest))),
     verdict.command ? [h("p", null, "What to do:"), command(verdict.command)] : "");
 }
 

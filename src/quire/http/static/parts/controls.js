@@ -58,9 +58,12 @@ export const commandWith = (text, name, options = "") =>
 /** A command of at least this many characters has its button below it on a small screen. */
 const LONG_CHARS = 60;
 
+/** Return the words of a command. A line never ends within a word that fits into a line. */
+const unbroken = (text) => text.split(/(\s+)/).map((part) => (part.trim() ? h("span", null, part) : part));
+
 /** Return a command in a box, with a button that copies it. */
 export function command(text) {
-  const code = h("code", null, text);
+  const code = h("code", null, unbroken(text));
   const words = h("span", { role: "status" }, "Copy");
   const press = async () => {
     words.textContent = await copy(text, code) ? "Copied" : "Press Ctrl-C";
