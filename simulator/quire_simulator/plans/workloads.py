@@ -137,7 +137,7 @@ class Mix:
     """Whether operators decommission a bookie and rebalance."""
     small_metadata: bool = False
     """Whether ledgers reach the largest size of their metadata after a few ensemble changes."""
-    walks: float = 0.04
+    walks: float = 0.0
     """The share of runs that end with a walkthrough (`quire_simulator.actors.walkthroughs`)."""
     walks_mostly: str = ""
     """The kind of walkthroughs: "ledgers", "streams", or empty for any."""

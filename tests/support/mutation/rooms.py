@@ -17,7 +17,7 @@ SEEDS_MAX = 300
 WORKLOADS: dict[str, tuple[str, ...]] = {
     "core": ("all", "recovery", "race", "takeover", "fences", "space"),
     "core/append": ("all", "churn", "deferred", "own ids", "many", "silent", "switch", "takeover"),
-    "core/placement": ("all", "racks", "churn", "autorecovery", "decommission"),
+    "core/placement": ("all", "racks", "churn", "autorecovery", "decommission", "ledger walks"),
     "storage": ("all", "disk", "torn", "directories", "full", "space", "deferred"),
     "storage/background": ("space", "index", "rot", "spoiled", "torn", "replaced"),
     "storage/inspect": ("all", "disk", "rot"),
@@ -27,7 +27,7 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "storage/segment": ("all", "space", "index", "torn", "own ids"),
     "client": ("all", "recovery", "race", "takeover", "resets", "zombies", "liars", "ledger walks"),
     "client/cluster": ("all", "churn", "racks", "silent", "switch", "liars", "ledger walks"),
-    "client/datasets": ("datasets",),
+    "client/datasets": ("datasets", "ledger walks"),
     "client/observability": ("ledger walks",),
     "client/read": (
         "all", "tail", "recovery", "liars", "forgers", "silent", "own ids", "ledger walks",
@@ -52,6 +52,7 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "streams/read": ("streams", "lives", "retention", "damaged", "stream walks"),
     "streams/write": ("streams", "relay", "lives", "stream walks"),
     "streams/objects": ("objects",),
+    "streams/statemachine": ("streams", "stream walks"),
     "streams/topics": ("topics",),
 }  # fmt: skip
 """The simulator's workloads that exercise each folder below src/quire.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from quire.errors import QuireError
-from quire_simulator.actors.walkthroughs import ledgers, mirrors, streams
+from quire_simulator.actors.walkthroughs import data, ledgers, mirrors, placements, streams
 from quire_simulator.actors.walkthroughs.walk import Walk
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.world.stage import Stage
@@ -17,12 +17,15 @@ LEDGERS: tuple[Script, ...] = (
     ledgers.walk_ledger,
     ledgers.walk_takeover,
     ledgers.walk_lost_bookie,
+    data.walk_dataset,
+    placements.walk_placement,
 )
 STREAMS: tuple[Script, ...] = (
     streams.walk_stream,
     mirrors.walk_copies,
     mirrors.walk_following,
     mirrors.walk_topic_copies,
+    data.walk_dictionary,
 )
 TIME_S = 300.0
 """Simulated seconds within which a walkthrough ends."""

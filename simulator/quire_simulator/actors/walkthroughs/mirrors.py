@@ -224,10 +224,13 @@ async def walk_following(walk: Walk) -> None:
                                NAME, known=False)  # fmt: skip
             await copy.once()
         else:
+            segments = await _completed(model.streams, NAME)
+            until = walk.stage.world.loop.time() + SOON_S
+            while mirror.copied.segments < len(segments) and walk.stage.world.loop.time() < until:
+                await asyncio.sleep(POLL_S)
             stop.set()
             await walk.in_time("the end of a replication", running, SOON_S)
             copy.check_lag(await lag.measure(), 0, "at the end")
-            segments = await _completed(model.streams, NAME)
             walk.same("the number of copied segments", mirror.copied.segments, len(segments))
             await mirror.close()
     finally:

@@ -34,6 +34,8 @@ from quire_simulator.actors.walkthroughs.walk import Walk
 PATH = "/sim/walk"
 NAME = "orders"
 STEPS = 5
+WAYS = ("one", "many", "alike", "alike", "alike", "submit", "keyed", "keyed", "producer")
+"""The ways of appending records, some of them more often than others."""
 ALIKE = (16, 20, 40)
 """Numbers of records of one size that are decoded together as Arrow columns."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,7 +89,9 @@ class Model:
     async def append(self, writer: StreamWriter) -> None:
         """Append some records in one of the ways there are, and check the answers."""
         walk, chance = self.walk, self.walk.chance
-        way = chance.choice(["one", "many", "alike", "submit", "keyed", "keyed", "producer"])
+        way = chance.choice(
+            ["one", "many", "alike", "alike", "alike", "submit", "keyed", "keyed", "producer"]
+        )
         count = 1 if way == "one" else chance.choice(ALIKE) if way == "alike" else 5
         first = self.count
         walk.same("next_sequence", writer.next_sequence, first)
@@ -281,11 +285,11 @@ async def check_reads(model: Model) -> None:
             walk.fail("reports_are_true", f"{text!r} was taken for a place in a stream")
 
 
-async def check_columns(model: Model) -> None:
+async def check_columns(model: Model, *, whole: bool = False) -> None:
     """Decode the entries of each segment as Arrow columns, all of them or a part."""
     walk, chance, records = model.walk, model.walk.chance, model.records
     one, other = sorted(chance.choices(range(len(records)), k=2))
-    start, end = chance.choice([(None, None), (records[one].position, records[other].position)])
+    start, end = (None, None) if whole else (records[one].position, records[other].position)
     wanted = records if start is None else records[one:other]
     times = model.times_ms if start is None else model.times_ms[one:other]
     columns = RecordColumns(ALL_COLUMNS)
@@ -480,6 +484,7 @@ async def walk_stream(walk: Walk) -> None:
     await writer.close()
     walk.same("whether a closed writer is closed", writer.closed, True)
     await check_reads(model)
+    await check_columns(model, whole=True)
     await check_columns(model)
     await check_numbers(model)
     await check_owners(model)

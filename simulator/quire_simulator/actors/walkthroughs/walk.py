@@ -99,7 +99,7 @@ class Walk:
     ) -> Iterator[None]:
         """Check that a block calls the metadata store at most so often, and ends in time.
 
-        Small limits that were drawn as knobs may change both, so nothing is checked with knobs.
+        Small limits that were drawn as knobs may make a call slow, so the time is not checked then.
         """
         world = self.stage.world
         name = f"{self.name}.{self.clients.index(client)}"
@@ -107,12 +107,10 @@ class Walk:
         yield
         made, took_s = world.store_calls[name] - before, world.loop.time() - begin_s
         self.stage.checker.checks += 1
-        if self.stage.plan.knobs:
-            return
         if made > calls:
             told = f"{what} took {made} calls of the metadata store, instead of at most {calls}"
             self.fail("a_quiet_cluster_costs_little", told)
-        if took_s > seconds:
+        if took_s > seconds and not self.stage.plan.knobs:
             told = f"{what} took {took_s:.3f} s, instead of at most {seconds:g} s"
             self.fail("a_quiet_cluster_costs_little", told)
 
