@@ -8,6 +8,7 @@ from tests.sim.mutants.bookies import (
     directories,
     hostile,
     loading,
+    metrics,
     replacements,
     resizing,
 )
@@ -38,6 +39,7 @@ ROOMS = (
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
     damaged, topics, objects, answers, inspections, reports,
+    metrics,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -22,6 +22,7 @@ from quire.storage.segment.segment import number_of, segment_name
 from quire_simulator.invariants.checker import EXAMINING, Checker
 from quire_simulator.invariants.reports.comparison import Comparison
 from quire_simulator.invariants.reports.directories import stores_of
+from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World
 
@@ -51,6 +52,9 @@ class BookieReports:
         self._world = world
         self._checker = checker
         self._seen: dict[Store, Seen] = {}
+        self._reads_may_end = False
+        """Whether reads were dropped because their connection ended, or answered by another store
+        while the log was loaded."""
         watch = world.claims.watch
 
         def watched(bookie_id: str, store: Store) -> None:
@@ -63,6 +67,10 @@ class BookieReports:
     async def compare(self, stage: Stage) -> None:
         """Compare the metrics of all running bookies."""
         world = self._world
+        mix = WORKLOADS[stage.plan.workload]
+        self._reads_may_end = mix.hostile or mix.slow_starts or bool(stage.plan.schedule)
+        if stage.plan.liars:
+            return  # What the store of a Byzantine bookie returns is not what it serves.
         await asyncio.sleep(REST_S)
         for name, bookie in list(world.bookies.items()):
             if not bookie.recovered or bookie.store.failed is not None or not bookie.serving:
@@ -87,8 +95,10 @@ class BookieReports:
         equal("quire_bookie_add_batches_total", seen.batches)
         equal("quire_bookie_read_bytes_total", seen.read_bytes)
         equal("bookie_READ_BYTES", seen.read_bytes)
-        equal("quire_bookie_fences_total", seen.fences)
-        told.equal("timed fences", times.fences.count + times.fences_failed.count, seen.fences)
+        # A bookie that has lost a directory also sets fences by itself.
+        told.within("fences", 0, counters.fences, seen.fences)
+        timed = times.fences.count + times.fences_failed.count
+        told.equal("timed fences", timed, counters.fences)
         told.equal("timed failed adds", times.adds_failed.count, seen.adds - seen.durable)
         told.within("timed adds", 0, bookie.log_times.added.count, seen.durable)
         told.equal("answered adds", bookie.log_times.answered.count, bookie.log_times.added.count)
@@ -96,8 +106,9 @@ class BookieReports:
         told.equal("timed adds and copies", bookie.log_times.added.count + counters.copies >=
                    seen.durable, True)  # fmt: skip
         found = counters.reads - counters.reads_missing - counters.reads_failed
-        told.within("reads that found something", 0, found, seen.reads)
         told.within("timed reads", 0, times.reads.count, found)
+        if not self._reads_may_end:
+            told.within("reads that found something", 0, found, seen.reads)
         told.within("reads from the disk", 0, counters.reads_from_disk, counters.reads)
         equal("bookie_read_cache_misses", counters.reads_from_disk)
         equal("bookie_read_cache_hits", counters.reads - counters.reads_from_disk)
@@ -137,8 +148,6 @@ class BookieReports:
                 told.equal(f"size of segment {one.number}", one.file_bytes, size)
             told.true(f"no reason is given for segment {one.number}", one.why or one.reclaimable)
             told.within(f"end of segment {one.number}", 0, one.end_bytes, one.file_bytes)
-        told.within("index in memory", 0, values["quire_storage_footer_cache_bytes"],
-                    config.footer_cache_bytes)  # fmt: skip
         told.within("open files", 0, values["quire_storage_open_files"], config.max_open_files)
         told.within("major compactions", 0, values["quire_storage_compactions_major_total"],
                     values["quire_storage_compactions_total"])  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from quire_simulator.invariants.checker import Checker
 
-TEXT_MAX = 200
+TEXT_MAX = 400
 """The largest number of characters of a value in the description of a violation."""
 
 
@@ -21,6 +21,9 @@ class Comparison:
 
     def equal(self, what: str, told: object, known: object) -> None:
         """Check that a reported value is what the run knows."""
+        if isinstance(told, dict) and isinstance(known, dict):
+            differ = [n for n in {**told, **known} if told.get(n) != known.get(n)]
+            told, known = ({n: one.get(n) for n in differ[:2]} for one in (told, known))
         if told != known:
             self.fail(f"{what}: {_short(told)} instead of {_short(known)}")
 

@@ -485,12 +485,16 @@ class BookieService:
     async def entry_ranges(self, ledger_id: int) -> tuple[int, list[tuple[int, int]]]:
         """Return an error code, and the ascending ranges (first, last) of the entries here.
 
-        The code is 0 if the entries are known. Otherwise there are no ranges.
+        The code is 0 if the entries are known. Otherwise there are no ranges. No read is counted,
+        because no entry is read.
         """
         try:
             return Code.OK, await self.store.entry_ranges(ledger_id)
-        except (NoLedger, StorageError) as error:
-            return self._read_code(error, ledger_id), []
+        except NoLedger as error:
+            return self.code_of_missing(error, ledger_id), []
+        except StorageError as error:
+            self._read_failures.add(error)
+            return Code.IO_ERROR, []
 
     def background(
         self, account: Account, size: int, work: Callable[[], Coroutine[None, None, None]]
