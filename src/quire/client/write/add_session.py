@@ -735,6 +735,8 @@ class AddTimeouts:
         self._step = AT_ONCE
         self._pause_s = self._interval_s
         self._timer: asyncio.TimerHandle | None = None
+        self._waited = False
+        """Whether the last call of the timer left the checks to the next one."""
         self._unexpected = UnexpectedErrors()
 
     def watch(self, session: AddSession) -> None:
@@ -773,6 +775,12 @@ class AddTimeouts:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
+        # After a pause of the loop, answers that came meanwhile are read after this call.
+        paused = self._timer is not None and now - self._timer.when() > self._interval_s
+        self._waited = paused and not self._waited
+        if self._waited:
+            self._timer = loop.call_later(self._pause_s, self._look)
+            return
         for session in self._left[-self._step :]:
             try:
                 session.check_timeouts(now)

@@ -117,6 +117,26 @@ def test_a_forgotten_session_is_not_checked_and_the_timer_ends() -> None:
     simulated(main)
 
 
+async def test_answers_that_came_during_a_pause_of_the_loop_are_read_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The program computed something. A loop that is late each time still finds silent bookies."""
+    now = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    timeouts = AddTimeouts(LIMIT_S)
+    looks: list[tuple[float, Watched]] = []
+    one = cast(Any, Watched(looks))
+    timeouts.watch(one)
+    seen = []
+    for pause in (2 * LIMIT_S, INTERVAL_S, 2 * LIMIT_S, 2 * LIMIT_S, 2 * LIMIT_S, INTERVAL_S):
+        now += pause
+        for _ in range(3):
+            await asyncio.sleep(0)
+        seen.append(len(looks))
+    timeouts.forget(one)
+    assert seen == [0, 1, 1, 2, 2, 3]
+
+
 def test_a_silent_bookie_is_replaced_for_each_of_many_writers() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
