@@ -189,6 +189,15 @@ def test_damage_is_repaired_without_a_spark_job() -> None:
     assert bad("missing", mark=mark()).command == "quire explain ledger 7"
 
 
+def test_a_bookie_that_sends_wrong_bytes_from_a_good_disk_is_taken_out_of_service() -> None:
+    """It never reports damage, so the advice to wait was all that a person got."""
+    assert bad("damaged", deep=True).sentence.endswith(
+        "its memory or its network changes what it sends. Take it out of service with "
+        "`quire bookie decommission b0`"
+    )
+    assert "decommission" not in bad("missing", mark=mark()).sentence
+
+
 def test_explain_reports_bad_replicas_that_nobody_repairs() -> None:
     assert bad("damaged", auditor=None).command == "quire autorecovery start"
     assert bad("damaged", enabled=False).command == "quire autorecovery enable"

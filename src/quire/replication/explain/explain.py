@@ -602,15 +602,22 @@ def _bad(facts: Explained, bad: Sequence[ReplicaReport]) -> Diagnosis:
         return Diagnosis(f"{told}. {_why(facts)}", f"quire autorecovery {start}")
     if facts.mark is not None and facts.mark.failure is not None:
         return Diagnosis(f"{told}. {_why(facts)}", audit)
-    if facts.mark is not None or all(one.state == Kind.DAMAGED.value for one in bad):
+    damaged = all(one.state == Kind.DAMAGED.value for one in bad)
+    if facts.mark is not None or damaged:
         why = (
             _why(facts)
             if facts.mark is not None
             else "The bookie reports the damage now that it was read"
         )
+        leave = command_with("quire bookie decommission", bad[0].bookie)
+        liar = (
+            ". If the overview then shows no damage of this bookie, its disk is good, and its "
+            f"memory or its network changes what it sends. Take it out of service with `{leave}`"
+        )
         return Diagnosis(
             f"{told}. {why}. Autorecovery repairs it by itself, usually within a minute or two. "
-            f"Check again then. If it is still bad, repair it with `{audit}`",
+            f"Check again then. If it is still bad, repair it with `{audit}`"
+            f"{liar if damaged else ''}",
             f"quire explain ledger {facts.ledger}{' --deep' if facts.deep else ''}",
         )
     return Diagnosis(f"{told}. No bookie reports this by itself, so nothing repairs it yet", audit)
