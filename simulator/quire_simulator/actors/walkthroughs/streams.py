@@ -113,7 +113,7 @@ class Model:
         keys: list[bytes | None] = [None] * count
         headers: list[dict[str, bytes] | None] = [None] * count
         times: list[datetime | None] = [None] * count
-        if way == "keyed":
+        if way == "keyed" or (way == "one" and chance.random() < 0.7):
             keys = [chance.choice([None, b"", b"k%d" % k]) for k in range(count)]
             headers = [chance.choice([None, {"a": b"1", "b": b""}]) for _ in range(count)]
             moment = EPOCH + timedelta(days=20_000, microseconds=chance.randint(0, 10**6))
@@ -123,7 +123,15 @@ class Model:
             txid = None if txids is None else txids[0]
             expect = chance.choice([None, first])
             positions = [
-                await writer.append(payloads[0], txid=txid, token=self.token, expect=expect)
+                await writer.append(
+                    payloads[0],
+                    txid=txid,
+                    token=self.token,
+                    expect=expect,
+                    key=keys[0],
+                    headers=headers[0],
+                    event_time=times[0],
+                )
             ]
         elif way == "producer":
             positions = await self._produce(writer, payloads, txids)
