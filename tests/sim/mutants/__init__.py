@@ -11,7 +11,16 @@ from tests.sim.mutants.bookies import (
     replacements,
     resizing,
 )
-from tests.sim.mutants.clients import answers, calls, connections, quorum, reader, recovery, writer
+from tests.sim.mutants.clients import (
+    answers,
+    calls,
+    connections,
+    quorum,
+    reader,
+    recovery,
+    walkthroughs,
+    writer,
+)
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 from tests.sim.mutants.replication import autorecovery, items, jobs, metadata, older_metadata, racks
 from tests.sim.mutants.storage import damaged, index_cache, log_files, scrub, space, storage
@@ -21,7 +30,7 @@ ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged, topics, objects, answers,
+    damaged, topics, objects, answers, walkthroughs,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]
