@@ -12,7 +12,16 @@ from tests.sim.mutants.bookies import (
     replacements,
     resizing,
 )
-from tests.sim.mutants.clients import answers, calls, connections, quorum, reader, recovery, writer
+from tests.sim.mutants.clients import (
+    answers,
+    calls,
+    connections,
+    quorum,
+    reader,
+    recovery,
+    walkthroughs,
+    writer,
+)
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 from tests.sim.mutants.replication import (
     autorecovery,
@@ -38,8 +47,7 @@ ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged, topics, objects, answers, inspections, reports,
-    metrics,
+    damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -89,10 +89,10 @@ class Copy:
                       (segment.in_progress, segment.record_count, segment.last_dlsn,
                        segment.last_txid))  # fmt: skip
             if not segment.in_progress:
-                mine, its = (cluster.ledger(one.ledger_id).value for one in (segment, found))
+                original, other = (cluster.ledger(one.ledger_id).value for one in (segment, found))
                 walk.same(f"the ledger of a segment of {what}",
-                          (its.closed, its.last_entry_id, its.length),
-                          (True, mine.last_entry_id, mine.length))  # fmt: skip
+                          (other.closed, other.last_entry_id, other.length),
+                          (True, original.last_entry_id, original.length))  # fmt: skip
 
     async def check_counts(self, mirror: Mirror, segments: Sequence[int]) -> None:
         """Compare what a replication says that it copied with the ledgers of these segments."""
