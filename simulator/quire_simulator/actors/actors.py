@@ -17,7 +17,7 @@ from quire_simulator.actors.operators import JobInvariants, operate
 from quire_simulator.actors.publishers import follow, publish
 from quire_simulator.actors.racks import RackInvariants
 from quire_simulator.actors.readers import delete, read, read_closed, recover, tail
-from quire_simulator.actors.writers import write
+from quire_simulator.actors.writers import write, write_together
 from quire_simulator.faults.byzantine import BYZANTINE, ByzantineBookie, hear
 from quire_simulator.invariants.objects import ObjectInvariants
 from quire_simulator.machine.loop import SimTask
@@ -70,8 +70,13 @@ class Actors:
         stage.begin_s = stage.world.loop.time()
 
     def start(self) -> None:
+        together = WORKLOADS[self.stage.plan.workload].together
+        if together:
+            plans = self.stage.plan.ledgers
+            self._spawn("writer-0", plans[0].begin_s, partial(write_together, plans=plans))
         for plan in self.stage.plan.ledgers:
-            self._spawn(f"writer-{plan.number}", plan.begin_s, partial(write, plan=plan))
+            if not together:
+                self._spawn(f"writer-{plan.number}", plan.begin_s, partial(write, plan=plan))
             for what, times in readers_of(plan):
                 for k, at_s in enumerate(times):
                     work = partial(READERS[what], plan=plan)

@@ -30,6 +30,8 @@ LEFT_OUT = 0.3
 KNOWN_S = 3.0
 """Seconds of rest after which bookies know the last acknowledged entry, also over slow connections.
 """
+TURN_S = 0.01
+"""The interval at which writers in one client append together."""
 CANCELLED = 0.1
 """The probability that an append with a caller-chosen id is cancelled and repeated."""
 
@@ -58,10 +60,52 @@ async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> No
     await follow_plan(stage, name, handle, plan)
 
 
+async def write_together(
+    stage: Stage, name: str, client: Client, plans: Sequence[LedgerPlan]
+) -> None:
+    """Write all ledgers with one client, an entry to each in turn.
+
+    Their entries have the same size, the same key and the same bookies, so a bookie receives
+    entries of alternating ledgers in one piece.
+    """
+    pens: list[LedgerWriterActor[Any]] = []
+    for plan in plans:
+        ensemble, write_quorum, ack_quorum = plan.shape
+        try:
+            handle = await client.create_ledger(
+                ensemble_size=ensemble,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                digest=plan.digest,
+                password=plan.password,
+            )
+        except QuireError as error:
+            stage.failed(name, -1, error)
+            continue
+        pens.append(_prepared(stage, name, handle, plan))
+    turns = Turns()
+    for pen in pens:
+        assert isinstance(pen, InTurn)
+        pen.turns = turns
+    telling = asyncio.ensure_future(turns.run())
+    try:
+        await asyncio.gather(*(pen.write() for pen in pens))
+    finally:
+        telling.cancel()
+        await asyncio.wait([telling])
+
+
 async def follow_plan(
     stage: Stage, name: str, handle: LedgerWriter | CallerIdWriter, plan: LedgerPlan
 ) -> None:
     """Write the ledger that was created as the plan says."""
+    await _prepared(stage, name, handle, plan).write()
+
+
+def _prepared(
+    stage: Stage, name: str, handle: LedgerWriter | CallerIdWriter, plan: LedgerPlan
+) -> LedgerWriterActor[Any]:
+    """Tell the invariants about a new ledger, and return the actor that writes it."""
     ensemble, write_quorum, ack_quorum = plan.shape
     own_ids, deferred = plan.kind == "own ids", plan.kind == "deferred"
     ledger_id = handle.ledger_id
@@ -75,7 +119,7 @@ async def follow_plan(
     facts.backlog_max_bytes = (
         stage.plan.unacked_bytes
         + stage.plan.client_config.max_turn_bytes
-        + entries * PAYLOAD_MAX_BYTES * plan.scale
+        + entries * PAYLOAD_MAX_BYTES * max(plan.scale, 1)
     )
     facts.scale, facts.password = plan.scale, plan.password
     stage.world.ledger_ids[plan.number] = ledger_id
@@ -83,12 +127,11 @@ async def follow_plan(
         name, "create", ledger_id, note=f"{ensemble}/{write_quorum}/{ack_quorum} {plan.kind}"
     )
     chance = stage.world.loop.derive(f"actor {name}")
-    pen: LedgerWriterActor[LedgerWriter] | LedgerWriterActor[CallerIdWriter]
     if isinstance(handle, CallerIdWriter):
-        pen = OwnIds(stage, name, handle, plan, chance)
-    else:
-        pen = (Deferred if deferred else Plain)(stage, name, handle, plan, chance)
-    await pen.write()
+        return OwnIds(stage, name, handle, plan, chance)
+    if plan.scale == 0:
+        return InTurn(stage, name, handle, plan, chance)
+    return (Deferred if deferred else Plain)(stage, name, handle, plan, chance)
 
 
 class LedgerWriterActor(Generic[H]):
@@ -244,6 +287,36 @@ class Plain(LedgerWriterActor[LedgerWriter]):
 
     async def another(self) -> None:
         await self.handle.append(b"another")
+
+
+class Turns:
+    """The moments at which all writers of one client append."""
+
+    def __init__(self) -> None:
+        self._upcoming = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(TURN_S)
+            now, self._upcoming = self._upcoming, asyncio.Event()
+            now.set()
+
+    async def wait(self) -> None:
+        await self._upcoming.wait()
+
+
+class InTurn(Plain):
+    """Append the entries of a batch at moments at which the other writers append as well."""
+
+    turns: Turns
+
+    async def batch(self, count: int) -> None:
+        for _ in range(count):
+            await self.turns.wait()
+            entry = self.handle.last_add_pushed + 1
+            self.handle.submit(self.payloads(entry, entry)[0])
+        first = self.handle.last_add_confirmed + 1
+        self.accepted(first, await self.call(self.handle.flush()))
 
 
 class Deferred(Plain):

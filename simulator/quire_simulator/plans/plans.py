@@ -249,6 +249,8 @@ class RunPlan:
         bookies = TIGHT_BOOKIES if tight else max(bookies, mix.bookies_min)
         forgery = random.Random(f"{seed}/forgery {workload}")
         ledgers = _ledgers(chance, forgery, mix, bookies, span_s, tight=tight)
+        if mix.together:
+            ledgers = tuple(_like(ledger, ledgers[0]) for ledger in ledgers)
         space = random.Random(f"{seed}/space {workload}")
         index = random.Random(f"{seed}/index {workload}")
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
@@ -468,6 +470,17 @@ def _recoveries(chance: random.Random, mix: Mix, begin_s: float, span_s: float) 
         at = begin_s + chance.random() * BUSY_S
     # Several clients begin at almost the same moment.
     return [at + chance.random() * 0.05 for _ in range(chance.choice(mix.recoverers))]
+
+
+def _like(ledger: LedgerPlan, other: LedgerPlan) -> LedgerPlan:
+    """Return the plan of a ledger whose entries have the size, the key and the bookies of another.
+
+    There are as many bookies as an ensemble needs, so the ensembles are alike.
+    """
+    return replace(
+        ledger, kind="plain", shape=other.shape, digest=other.digest,
+        password=other.password, scale=0,
+    )  # fmt: skip
 
 
 def _unforgeable(ledger: LedgerPlan) -> LedgerPlan:

@@ -141,6 +141,8 @@ class Mix:
     """The share of runs that end with a walkthrough (`quire_simulator.actors.walkthroughs`)."""
     walks_mostly: str = ""
     """The kind of walkthroughs: "ledgers", "streams", or empty for any."""
+    together: bool = False
+    """Whether one client writes all ledgers, an entry to each in turn."""
     shuttling: bool = False
     """Whether operators move ledgers away from bookies and back, again and again."""
 
@@ -640,6 +642,23 @@ WORKLOADS: dict[str, Mix] = {
         idle=0.4,
         tight=0.5,
         compacting=True,
+    ),
+    "together": Mix(
+        ("crash", "restart", "crash in write", "kill", "slow disk", "disk full", "cut", "pause",
+         "crash member"),
+        (0, 5),
+        ledgers=(4, 8),
+        takeover=0.3,
+        delete=0.1,
+        deferred=0.0,
+        own_ids=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        tight=1.0,
+        uneven=0.0,
+        together=True,
+        short_segments=True,
     ),
     "returning": replace(
         PLACED,

@@ -12,6 +12,7 @@ from quire.bookie.background import garbage
 from quire.bookie.directories import identity
 from quire.bookie.protocol.add_batcher import AddBatcher
 from quire.bookie.protocol.service import BookieService
+from quire.bookie.protocol.v2 import RequestsV2
 from quire.bookie.protocol.v3 import RequestsV3
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.wire.v2 import Code
@@ -236,3 +237,23 @@ def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
 )
 def a_lost_announcement_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Announcement, "_announce", ("await retry.pause()", "return"))
+
+
+@mutant(
+    lost="The last of several entries that arrive in one piece is lost.",
+    invariants=(
+        "acknowledged_is_kept",
+        "no_bookie_serves_wrong_bytes",
+        "quiet_heals",
+        "the_run_comes_to_its_end",
+    ),
+    workload="together",
+    seeds=20,
+)
+def the_last_of_alternating_entries_is_lost(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        RequestsV2,
+        "_take_each",
+        ("at + len(ledgers) * size", "at + (len(ledgers) - 1) * size"),
+    )
