@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY
 from quire.client.datasets.format import DatasetLedger
 from quire.client.datasets.rows import decode_rows, encode_rows
 from quire.client.datasets.schema import make_schema
+from quire.client.datasets.unpublished import JOB_KEY, OWNER_KEY
 from quire.errors import NoSuchKeyError, UsageError
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.statemachine.durable_dict import DurableDict, open_dict
