@@ -17,10 +17,10 @@ from quire_simulator.faults.nemesis import Nemesis
 from quire_simulator.invariants import bit_rot, loading_answers, space, unreadable
 from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.history import RunHistory
-from quire_simulator.invariants.listings import judge_ledgers
 from quire_simulator.invariants.memory import BookieMemory
 from quire_simulator.invariants.recreated import RecreatedLedgers
 from quire_simulator.invariants.reports import bookies, cluster, directories
+from quire_simulator.invariants.reports.listings import judge_ledgers
 from quire_simulator.invariants.silent_connections import SilentConnections
 from quire_simulator.knobs.applied import applied
 from quire_simulator.machine.loop import SimulationError

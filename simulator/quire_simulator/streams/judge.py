@@ -19,8 +19,8 @@ from quire.streams import Gap, Namespace, Record, StreamWriter
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
-from quire_simulator.invariants.listings import judge_lists
-from quire_simulator.invariants.places import judge_pages, judge_places
+from quire_simulator.invariants.reports.listings import judge_lists
+from quire_simulator.invariants.reports.places import judge_pages, judge_places
 from quire_simulator.streams.damage import judge_losses
 from quire_simulator.streams.facts import ObservedStream
 from quire_simulator.streams.invariants import ReaderPosition

@@ -23,8 +23,8 @@ from quire.streams import (
 )
 from quire.streams.read.positions import Start
 from quire.streams.read.subscriptions import Subscription
-from quire_simulator.invariants.listings import list_names
-from quire_simulator.invariants.places import look_at_the_last
+from quire_simulator.invariants.reports.listings import list_names
+from quire_simulator.invariants.reports.places import look_at_the_last
 from quire_simulator.streams.facts import ObservedStream, ReadRecord
 from quire_simulator.streams.invariants import ReaderPosition
 from quire_simulator.streams.plans import StreamPlan

@@ -16,7 +16,7 @@ from quire.codec.distributedlog.name import StreamPaths
 from quire.errors import QuireError
 from quire.streams import Record, TopicPosition
 from quire_simulator.invariants.checker import Checker
-from quire_simulator.invariants.listings import compare_listed
+from quire_simulator.invariants.reports.listings import compare_listed
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.world.world import World
 
