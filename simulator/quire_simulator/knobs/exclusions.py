@@ -108,6 +108,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
             "_PART_DIGITS _FLAT_DIGITS_MIN _SHORT_DIGITS _LONG_DIGITS"
         ),
         "codec.metadata.registration": "_PORT_MAX",
+        "codec.metadata.stored_json": "BITS_64",
         "codec.protobuf_wire": "_VARINT_BYTES_MAX _MASK64",
         "codec.wire.availability": "VERSION _SIZE_MAX ENTRY_MAX",
         "codec.wire.v2": (

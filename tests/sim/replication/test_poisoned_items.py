@@ -771,6 +771,7 @@ NAMES_ONLY = {
     "http/views/cluster_settings.py _orders": "names",
     "cli/cluster/metadata.py erase_now": "it deletes nodes by name, and reads none",
     "cli/cluster/metadata.py _clusters_inside": "names, and whether a LAYOUT is that of ledgers",
+    "cli/cluster/metadata.py _clusters_inside.children": "names",
     "cli/shell/cluster.py list_bookies": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py _find_unnamed": "a listed ledger is alive, readable or not",
