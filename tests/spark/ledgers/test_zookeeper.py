@@ -43,6 +43,7 @@ def test_large_datasets_fit_into_zookeeper(client: blocking.Client, datasets: Da
     ids = []
     for _ in range(3):
         with client.create_ledger() as ledger:
+            ledger.append_many([b"0123456789"] * 10_000)
             ids.append(ledger.ledger_id)
     parts = [DatasetLedger(i, at, at, 1, 10) for i in ids for at in range(10_000)]
     datasets.publish("large", parts, txn="t")
