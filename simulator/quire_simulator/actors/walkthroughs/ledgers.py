@@ -131,7 +131,9 @@ async def append(walk: Walk, written: Written, counted: dict[str, int], *, calls
     payloads = [walk.stage.payload(written.ledger_id, first + k) for k in range(count)]
     written.payloads += payloads
     batches = 1
-    with walk.costs(f"{count} appends", client, calls=calls):
+    # Each of them may wait for the slowest disk and the slowest way.
+    seconds = 5.0 + 0.3 * count
+    with walk.costs(f"{count} appends", client, calls=calls, seconds=seconds):
         if isinstance(handle, CallerIdWriter):
             await _append_at(walk, handle, first, payloads)
             batches = count

@@ -83,7 +83,9 @@ class _Reports:
         return Comparison(self._stage.checker, invariant, source)
 
     def _password(self, ledger_id: int) -> bytes:
-        return self._stage.checker.facts(ledger_id).password
+        # Walkthroughs choose passwords that the checker does not know.
+        stored = self._ledgers[ledger_id].password
+        return self._stage.checker.facts(ledger_id).password if stored is None else stored
 
     def _wanted(self, ledger_id: int) -> dict[str, set[int]]:
         """Return the entries that each bookie should have, by the metadata alone."""
