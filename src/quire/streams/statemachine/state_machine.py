@@ -308,18 +308,34 @@ class Leader(_Replica[ResultT]):
         self._writer._segments.spare_from_retention()
         try:
             await self._restore()
-            # Commands after the snapshot count, whichever leader executed them. Otherwise leaders
-            # that end early would never take one.
-            self._due_at = self.applied + self._snapshot_every
+            while not await self._replayed():
+                pass
+        except BaseException:
+            self._writer.abandon()
+            raise
+        self._tasks.start(self._run())
+
+    async def _replayed(self) -> bool:
+        """Apply the commands after the snapshot. False if a newer snapshot was restored instead.
+
+        Raises StreamDamagedError if commands are missing that no snapshot contains.
+        """
+        # Commands after the snapshot count, whichever leader executed them. Otherwise leaders that
+        # end early would never take one.
+        self._due_at = self.applied + self._snapshot_every
+        try:
             async with aclosing(self._replay(follow=False)) as steps:
                 async for _ in steps:
                     pass
-        except BaseException as error:
-            self._writer.abandon()
-            if isinstance(error, StreamGapError):
-                raise self._missing(error) from error
-            raise
-        self._tasks.start(self._run())
+            return True
+        except StreamGapError as gap:
+            # The former leader may have stored a snapshot and truncated the stream since this one
+            # restored the snapshot before it.
+            before = self._position
+            await self._restore()
+            if self._lost_snapshot is not None or self._position <= before:
+                raise self._missing(gap) from gap
+            return False
 
     async def _keep_log(self) -> None:
         """Store in the settings of the stream that retention must not delete commands.

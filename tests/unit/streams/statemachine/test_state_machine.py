@@ -507,6 +507,40 @@ def test_followers_reach_the_leaders_state_and_skip_to_a_snapshot() -> None:
     run(scene)
 
 
+def test_a_leader_that_is_replaced_while_it_restores_finds_the_newer_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its successor has truncated the commands that it wanted to apply. Nothing is damaged."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings={"roll_bytes": 500, "entry_bytes": 1_024})
+        wanted = {str(k): k for k in range(40)}
+        async with await open_dict(b.streams, "d") as former:
+            for key, value in wanted.items():
+                await former.set(key, value)
+        restored = Leader._restore
+        calls = 0
+
+        async def restore(leader: Leader[Any]) -> None:
+            nonlocal calls
+            calls += 1
+            await restored(leader)
+            if calls == 1:
+                async with await open_dict(b.streams, "d") as successor:
+                    await successor.leader.snapshot()
+
+        monkeypatch.setattr(Leader, "_restore", restore)
+        slow = await open_dict(b.streams, "d")
+        assert calls == 3
+        assert dict(slow) == wanted
+        assert slow.leader.applied == len(wanted)
+        for call in (slow.set("more", 1), slow.close()):
+            with pytest.raises(StreamFencedError):
+                await call
+
+    run(scene)
+
+
 def test_a_follower_that_began_without_a_snapshot_skips_to_a_later_one() -> None:
     """It ended, and said that the snapshot with the missing commands is lost."""
 
