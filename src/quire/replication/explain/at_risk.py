@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire.core.append.quorum import write_set
+from quire.core.append.quorum import covered, write_set
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 
 PAGE_LEDGERS = 256
@@ -110,15 +110,9 @@ async def at_risk(
 def can_recover(
     ensemble: Sequence[str], write_quorum: int, ack_quorum: int, absent: Collection[str]
 ) -> bool:
-    """Return whether a ledger with this last ensemble can be recovered without these bookies.
-
-    Of each write set, so many bookies have to answer that no ack quorum is without one of them.
-    """
-    size = len(ensemble)
-    return all(
-        sum(ensemble[at] in absent for at in write_set(entry, size, write_quorum)) < ack_quorum
-        for entry in range(size)
-    )
+    """Return whether a ledger with this last ensemble can be recovered without these bookies."""
+    answering = [at for at, bookie in enumerate(ensemble) if bookie not in absent]
+    return covered(answering, len(ensemble), write_quorum, ack_quorum)
 
 
 def _lacking(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str], int]:
