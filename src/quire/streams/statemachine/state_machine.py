@@ -218,6 +218,13 @@ class _Replica(Generic[ResultT]):
         self._position = known.position
         self.applied = known.applied
 
+    async def _restore_newer(self, gap: StreamGapError) -> None:
+        """Restore the snapshot that contains the commands in the gap. Raises StreamDamagedError."""
+        before = self._position
+        await self._restore()
+        if self._lost_snapshot is not None or self._position <= before:
+            raise self._missing(gap) from gap
+
     async def _check_life(self, snapshot: ObjectInfo) -> None:
         """Raise StreamDamagedError if the snapshot belongs to a former stream of this name."""
         life = await self._streams.metadata(self.name).life_id()
@@ -329,12 +336,9 @@ class Leader(_Replica[ResultT]):
                     pass
             return True
         except StreamGapError as gap:
-            # The former leader may have stored a snapshot and truncated the stream since this one
-            # restored the snapshot before it.
-            before = self._position
-            await self._restore()
-            if self._lost_snapshot is not None or self._position <= before:
-                raise self._missing(gap) from gap
+            # A successor of this leader may have stored a snapshot and truncated the stream since
+            # this one restored the snapshot before it.
+            await self._restore_newer(gap)
             return False
 
     async def _keep_log(self) -> None:
@@ -597,11 +601,8 @@ class Follower(_Replica[ResultT]):
 
     async def _catch_up(self, gap: StreamGapError) -> None:
         """Restore a newer snapshot, because the next commands were truncated."""
-        before = self._position
         try:
-            await self._restore()
-            if self._lost_snapshot is not None or self._position <= before:
-                raise self._missing(gap) from gap
+            await self._restore_newer(gap)
         except QuireError as error:
             self.failure = error
         except Exception as error:  # noqa: BLE001 - the machine's `restore` may raise anything
