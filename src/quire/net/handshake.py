@@ -75,6 +75,8 @@ async def _timeout(limit_s: float) -> AsyncIterator[None]:
         if done >= _SLICES:
             limit.reschedule(loop.time())
             return
+        # The time must not drift: the TLS handshake has a time-out of the same length, whose error
+        # would come first.
         due = begun + limit_s * (done + 1) / _SLICES
         if due <= (now := loop.time()):
             begun += now - due + limit_s / _SLICES
