@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from quire.client import Client
 from quire.errors import QuireError
+from quire_simulator.invariants.reports.comparison import Comparison, shortened
 from quire_simulator.world.stage import Stage
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ class Walk:
         self.stage = stage
         self.name = name
         self.chance = chance
+        self._reports = Comparison(stage.checker, "reports_are_true", name)
         self.clients: list[Client] = []
         self.client = self.another_client()
 
@@ -46,16 +48,12 @@ class Walk:
     def same(self, what: str, found: object, wanted: object) -> None:
         """Check that a report is equal to what is known."""
         self.stage.checker.checks += 1
-        if found != wanted:
-            told = f"{what} is {_short(found)}, but should be {_short(wanted)}"
-            self.fail("reports_are_true", told)
+        self._reports.equal(what, found, wanted)
 
     def between(self, what: str, found: float, least: float, most: float) -> None:
         """Check that a number is within bounds, both of which are possible."""
         self.stage.checker.checks += 1
-        if not least <= found <= most:
-            told = f"{what} is {found}, but should be from {least} to {most}"
-            self.fail("reports_are_true", told)
+        self._reports.within(what, least, found, most)
 
     async def refused(
         self,
@@ -89,7 +87,7 @@ class Walk:
             told = f"{what} raised {error!r} instead of {kind.__name__}"
             self.fail("errors_name_their_subject", told)
         else:
-            self.fail("reports_are_true", f"{what} returned {_short(answer)}, but must be refused")
+            self._reports.fail(f"{what} returned {shortened(answer)}, but must be refused")
 
     # -- costs --------------------------------------------------------------------------------
 
@@ -122,8 +120,3 @@ class Walk:
         except TimeoutError:
             self.fail("a_quiet_cluster_costs_little", f"{what} took more than {seconds:g} s")
             return None
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:160]}...{text[-40:]}"

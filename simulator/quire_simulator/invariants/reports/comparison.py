@@ -25,7 +25,7 @@ class Comparison:
             differ = [n for n in {**told, **known} if told.get(n) != known.get(n)]
             told, known = ({n: one.get(n) for n in differ[:2]} for one in (told, known))
         if told != known:
-            self.fail(f"{what}: {_short(told)} instead of {_short(known)}")
+            self.fail(f"{what}: {shortened(told)} instead of {shortened(known)}")
 
     def within(self, what: str, least: float, told: float, most: float) -> None:
         """Check that a reported number is between two bounds that the run knows."""
@@ -41,6 +41,7 @@ class Comparison:
         self.checker.fail(self.invariant, f"{self.source}: {what}")
 
 
-def _short(value: object) -> str:
+def shortened(value: object) -> str:
+    """Return a value as text for the description of a violation."""
     text = repr(value)
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..."
