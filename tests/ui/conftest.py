@@ -34,6 +34,7 @@ from tests.support.ui.dashboard import (
     Tab,
     Windows,
 )
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -98,6 +99,28 @@ async def _fill(cluster: LocalCluster) -> int:
                 positions = [await writer.append(b"record") for _ in range(RECORDS)]
             await team.subscription(STREAM, "billing").commit(positions[READ - 1].next_slot())
         return made[0]
+
+
+@pytest.fixture
+def healed(dashboard: Dashboard) -> Iterator[None]:
+    """Undo at the end of a test what it did to the bookies, also if the test fails.
+
+    Bookies that were killed run again, no bookie is being decommissioned, and no job is paused.
+    Otherwise all tests after a failed one would fail, too.
+    """
+    yield
+    for bookie in dashboard.cluster.bookies:
+        if not bookie.alive:
+            bookie.start()
+    for one in dashboard.get("/api/v1/quire/paused")[1]["paused"]:
+        dashboard.put("/api/v1/quire/resume", {"kind": one["kind"], "target": one["target"]})
+    run = Quire(dashboard.cluster.uri)
+    for bookie in dashboard.cluster.bookies:
+        run("bookie", "decommission", bookie.id, "--cancel")
+    wait_for(
+        lambda: dashboard.get("/api/v1/quire/overview")[1]["bookies"]["writable"] == 4,
+        "all bookies take entries again",
+    )
 
 
 # -- the browser ------------------------------------------------------------------------------

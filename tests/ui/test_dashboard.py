@@ -24,7 +24,6 @@ from tests.support.ui.dashboard import (
     Dashboard,
     Tab,
 )
-from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -243,7 +242,7 @@ def test_no_health_is_claimed_without_an_auditor(dashboard: Dashboard, tab: Tab)
     expect(tab.page.locator(".tile.warn").filter(has_text="no auditor")).to_be_visible()
 
 
-def test_jobs_of_any_process_can_be_paused(dashboard: Dashboard, tab: Tab) -> None:
+def test_jobs_of_any_process_can_be_paused(dashboard: Dashboard, tab: Tab, healed: None) -> None:
     """One of this server; and what is paused for whichever process comes to it."""
     run, leaving = Quire(dashboard.cluster.uri), dashboard.cluster.bookies[3].id
     page, name = tab.page, f"decommission {leaving}"
@@ -264,14 +263,11 @@ def test_jobs_of_any_process_can_be_paused(dashboard: Dashboard, tab: Tab) -> No
     paused.get_by_role("button", name=f"Resume {name}").click()
     expect(paused).to_have_count(0)
     assert dashboard.get("/api/v1/quire/paused")[1] == {"paused": []}
-    run("bookie", "decommission", leaving, "--cancel").ok()
-    wait_for(
-        lambda: dashboard.get("/api/v1/quire/overview")[1]["bookies"]["writable"] == 4,
-        "the bookie takes entries again",
-    )
 
 
-def test_the_loss_and_return_of_a_bookie_are_shown(dashboard: Dashboard, tab: Tab) -> None:
+def test_the_loss_and_return_of_a_bookie_are_shown(
+    dashboard: Dashboard, tab: Tab, healed: None
+) -> None:
     """An open page shows the loss within ten seconds, and also the return."""
     page, bookie = tab.page, dashboard.cluster.bookies[1]
     tab.open("")
