@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from quire._runtime.opening import Opening, opening
 from quire.client.client import LedgerClient, connected
 from quire.config import ClientConfig
+from quire.errors import check_type
 from quire.metadata import ZooKeeperOptions
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ class Client(LedgerClient):
         from quire.streams.statemachine import state_machine
 
         state_machine.check_machine(machine)
+        check_type("follow", follow, bool)
         streams = await self.namespace(namespace, create=create, password=password)
         replica: Leader[ResultT] | Follower[ResultT]
         try:

@@ -90,7 +90,7 @@ class EntryExistsError(UsageError):
     """
 
 
-_TYPES: dict[type, str] = {str: "text (str)", bytes: "bytes"}
+_TYPES: dict[type, str] = {str: "text (str)", bytes: "bytes", bool: "True or False"}
 
 
 def check_type(what: str, value: object, kind: type) -> None:
@@ -99,7 +99,8 @@ def check_type(what: str, value: object, kind: type) -> None:
     Args:
         what: The name of the argument for the message, such as "a ledger id".
         value: The argument.
-        kind: str or bytes. `whole_number` checks numbers.
+        kind: str, bytes or bool. `whole_number` checks numbers. A bool is checked because Python
+            would take every text for True, also "no" and "false".
 
     Raises:
         ArgumentTypeError: The argument has another type.

@@ -228,6 +228,8 @@ class LedgerClient:
         self._check_open()
         kind = self._digest(digest)
         check_new_ledger(password, custom)
+        check_type("deferred_sync", deferred_sync, bool)
+        check_type("caller_ids", caller_ids, bool)
         if ledger_id is not None:
             ledger_id = checked_ledger_id(ledger_id)
         ensemble_size = whole_number("ensemble_size", ensemble_size)
@@ -323,6 +325,8 @@ class LedgerClient:
         self._check_open()
         ledger_id = checked_ledger_id(ledger_id)
         check_type("a password", password, bytes)
+        check_type("recover", recover, bool)
+        check_type("unverified_password", unverified_password, bool)
         if assume_liars is not None:
             assume_liars = whole_number("assume_liars", assume_liars)
         with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:

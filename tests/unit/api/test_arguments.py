@@ -69,6 +69,21 @@ CALLS: list[Callable[[Handles], Any]] = [
     lambda h: h.client.open_ledger(None),  # type: ignore[arg-type]
     lambda h: h.client.open_ledger(7, password="text"),  # type: ignore[arg-type]
     lambda h: h.client.open_ledger(7, assume_liars="1"),  # type: ignore[arg-type]
+    # Python would take the text for True: the ledger would be closed, or deleted.
+    lambda h: h.client.open_ledger(7, recover="no"),  # type: ignore[arg-type]
+    lambda h: h.client.open_ledger(7, unverified_password="no"),  # type: ignore[arg-type]
+    lambda h: h.client.create_ledger(deferred_sync="no"),  # type: ignore[call-overload]
+    lambda h: h.client.create_ledger(caller_ids="no"),  # type: ignore[call-overload]
+    lambda h: h.client.datasets.publish("x", [], overwrite="no"),  # type: ignore[arg-type]
+    lambda h: h.client.datasets.drop("x", delete_ledgers="no"),  # type: ignore[arg-type]
+    lambda h: h.client.namespace("/a", create="no"),  # type: ignore[arg-type]
+    lambda h: h.client.state_machine("/a", "m", Dictionary(), follow="no"),  # type: ignore[call-overload]
+    lambda h: h.client.durable_dict("/a", "d", create="no"),  # type: ignore[arg-type]
+    lambda h: h.streams.open_writer("s", create="no"),
+    lambda h: h.streams.open_reader("s", follow="no"),
+    lambda h: h.streams.create_topic("t", 1, adopt="no"),
+    lambda h: h.streams.truncate("s", DLSN(1, 0, 0), dry_run=0),
+    lambda h: h.streams.retain("s", dry_run=0),
     lambda h: h.client.delete_ledger("7"),  # type: ignore[arg-type]
     lambda h: h.client.ledger_metadata("7"),  # type: ignore[arg-type]
     lambda h: h.client.list_ledgers("7"),  # type: ignore[arg-type]
@@ -119,6 +134,9 @@ CALLS: list[Callable[[Handles], Any]] = [
     lambda h: h.records.append("text"),
     lambda h: h.records.append_many("text"),
     lambda h: h.records.append(b"one", expect="1"),
+    lambda h: h.records.append(b"one", token=5),
+    lambda h: h.records.append_many([b"one"], token=5),
+    lambda h: h.records.set_fencing_token("a", expect=5),
     lambda h: h.settings.set(1, "x"),
     lambda h: h.settings.set("a", b"bytes"),
     lambda h: h.settings.compare_and_set("a", None, object()),

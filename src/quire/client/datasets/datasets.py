@@ -51,6 +51,7 @@ from quire.errors import (
     QuireError,
     UsageError,
     check_seconds,
+    check_type,
 )
 from quire.metadata.bookies.collection import check_collectable, may_collect
 from quire.metadata.interface import MetadataStore
@@ -278,6 +279,7 @@ class Datasets(Ready):
                 noticed if a part of the dataset's list of ledgers is missing or damaged.
         """
         check_dataset_name(name)
+        check_type("overwrite", overwrite, bool)
         added = _parts(ledgers)
         _check_apart(name, added)
         for ledger in added:
@@ -332,6 +334,7 @@ class Datasets(Ready):
             UsageError: The name is not valid.
         """
         check_dataset_name(name)
+        check_type("delete_ledgers", delete_ledgers, bool)
         lost: Sequence[str] = ()
         await self._store.tree.sync()
 

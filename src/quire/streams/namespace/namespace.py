@@ -694,6 +694,7 @@ class Namespace:
                 also raised if `adopt` would leave out the stream of a further partition.
         """
         partitions = whole_number("the number of partitions", partitions)
+        check_type("adopt", adopt, bool)
         if adopt:
             if settings:
                 raise UsageError(
@@ -807,6 +808,7 @@ class Namespace:
         """
         metadata = self.metadata(name)
         self._check_open(metadata)
+        check_type("create", create, bool)
         if lock is not None and not isinstance(lock, int | float):
             raise ArgumentTypeError(
                 f"the argument lock must be a number of seconds, not {type(lock).__name__}"
@@ -1009,6 +1011,7 @@ class Namespace:
         """
         metadata = self.metadata(name)
         check_position(before)
+        check_type("dry_run", dry_run, bool)
         if dry_run:
             return await would_free(self.client, metadata, before)
         await truncate(metadata, before, life=life)
@@ -1034,6 +1037,7 @@ class Namespace:
             MetadataError: The metadata of a segment, or the settings, cannot be decoded.
         """
         metadata = self.metadata(name)
+        check_type("dry_run", dry_run, bool)
         if dry_run:
             return await would_retain(self.client, metadata, await self.stream_settings(name))
         life = (await metadata.life()).path  # read first, so that the settings are not older
@@ -1081,6 +1085,7 @@ async def open_namespace(
     """
     path = namespace_path(path)
     check_type("a password", password, bytes)
+    check_type("create", create, bool)
     if create:
         await check_binding(client, path)  # before anything is created
         await _make(client, path, current_names(settings or {}))

@@ -23,7 +23,7 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_TXID
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
-from quire.errors import NoSuchLedgerError, StreamGapError, UsageError
+from quire.errors import NoSuchLedgerError, StreamGapError, UsageError, check_type
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.ahead import AHEAD_ENTRIES, AHEAD_LEDGERS, ReadAhead
 from quire.streams.read.positions import (
@@ -90,6 +90,7 @@ class StreamReader:
             raise UsageError(
                 f"the argument on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}"
             )
+        check_type("follow", follow, bool)
         start = checked_start(start)
         if end is not None:
             check_position(end)

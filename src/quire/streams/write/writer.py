@@ -549,6 +549,7 @@ class StreamWriter:
 
     def _check_token(self, token: str) -> None:
         if token != self._marks.token:
+            check_type("a fencing token", token, str)
             raise StreamConditionError(
                 f"stream {self.name} does not have the fencing token {token!r} that was given "
                 "('' is none). Nothing was appended",
