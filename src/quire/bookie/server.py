@@ -296,7 +296,8 @@ class Bookie:
     def space(self) -> tuple[int, int]:
         """Return the total and the free bytes of all data directories together.
 
-        A file system with several of them counts once. One that does not answer is left out.
+        A file system with several of them counts once. One that does not answer is left out. Both
+        numbers are 0 if no file system answers.
         """
         return space_of(self._disks) or (0, 0)
 
@@ -547,7 +548,11 @@ class Bookie:
                 await retry.pause()
 
     async def stop(self) -> None:
-        """End the registration, answer queued requests, and close the log. Safe to call twice."""
+        """End the registration, complete the adds that were received, and close the log.
+
+        Everything that was acknowledged is durable on return. Reads that still wait for the disk
+        are dropped. Safe to call twice. If the call is cancelled, the next start recovers the log.
+        """
         self._serving = False
         self.stopping = True
         if self._port is not None:

@@ -109,8 +109,10 @@ async def check_identity(
     """Assign an empty directory to a bookie id or check its owner, and return the instance id.
 
     A directory that is not empty must belong to this bookie. The result is the cluster's instance
-    id. The caller holds the disk's lock. Raises CookieError or StorageError if something does not
-    match. The error names the command that repairs it.
+    id. The caller holds the disk's lock. `random_bytes` makes the id of a new directory, and
+    `now_ms` is the Unix time in milliseconds. An assignment is durable on return. Raises
+    CookieError or StorageError if something does not match, and the error names the command that
+    repairs it. Raises MetadataError if the metadata store fails, and OSError if the disk does.
     """
     instance_id = await metadata.instance_id()
     wanted = cookie_of(bookie_id, [disk.path], instance_id)
@@ -171,10 +173,15 @@ async def create_identity(
     The caller holds the disk's lock. The cookie is durable in the directory and in the metadata
     store on return. If the call is interrupted, the bookie's next start completes it.
 
+    `random_bytes` makes the id of the directory, and `now_ms` is the Unix time in milliseconds.
+
     Raises:
         CookieError: The directory belongs to a bookie already, or the cluster knows a bookie with
-            this id. Nothing was changed.
-        StorageError: The directory holds something else. Nothing was changed.
+            this id. Nothing was changed. Or another bookie with this id was started at the same
+            time.
+        StorageError: The directory holds something else. Nothing in it was changed.
+        MetadataError: The metadata store failed.
+        OSError: The disk failed.
     """
     local = stored_cookie(disk, metadata.uri)
     if local is not None:
@@ -206,7 +213,10 @@ async def create_identity(
 
 
 async def known_cookie(metadata: MetadataStore, bookie_id: str) -> bytes | None:
-    """Return the encoded cookie of a bookie in the metadata store, or None if there is none."""
+    """Return the encoded cookie of a bookie in the metadata store, or None if there is none.
+
+    Raises MetadataError if the metadata store fails.
+    """
     try:
         return (await metadata.read_cookie(bookie_id)).value
     except NoSuchKeyError:
@@ -221,7 +231,7 @@ def same_owner(wanted: Cookie, stored: Cookie) -> bool:
 async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes]:
     """Return the encoded cookie of a bookie in the metadata store, with its version.
 
-    Raises CookieError if there is no cookie, and MetadataError.
+    Raises CookieError if there is no cookie, and MetadataError if the metadata store fails.
     """
     try:
         return await metadata.read_cookie(bookie_id)

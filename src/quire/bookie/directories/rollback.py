@@ -176,8 +176,8 @@ class Rollbacks:
         """Tell the bookie's store how far the log of each of these directories must reach.
 
         Call this before the log is read. A directory that cannot be read is not used. If it is the
-        only one of the bookie, this raises StorageError. Raises MetadataError if the metadata store
-        fails.
+        only one of the bookie, this raises StorageError. Raises LaterStorageError if a later
+        version of Quire wrote a directory, and MetadataError if the metadata store fails.
         """
         self._found = found = await read_directories(self._metadata, self._bookie_id)
         value = BookieDirectories() if found is None else found.value
@@ -208,8 +208,9 @@ class Rollbacks:
         `went_back` has a sentence for each directory that went back in time.
 
         Call this after the log was read and before anything is served. The incarnation is durable
-        in the directory and in the metadata store on return. Raises CookieError if another process
-        has changed the record meanwhile, StorageError, and MetadataError.
+        in the directory and in the metadata store on return. A full directory keeps its incarnation
+        if it is not behind. Raises CookieError if another process has changed the record meanwhile,
+        StorageError if no directory can be written, and MetadataError if the metadata store fails.
         """
         for why in went_back:
             self._log(
