@@ -313,9 +313,17 @@ class Bookie:
         """Check the directories, recover the log, listen, and register.
 
         If the recovery takes long, the bookie registers as read-only meanwhile, and serves what it
-        has loaded. On return the bookie is registered and serves. Raises StartError, CookieError,
-        StorageError and metadata errors. After an error, nothing is left running, and no stored
-        entry was changed.
+        has loaded. On return the bookie is registered and serves. After an error or a cancellation,
+        nothing is left running, and no stored entry was changed.
+
+        Raises:
+            StartError: The port cannot be used, or another process uses a directory.
+            CookieError: A directory does not belong to this bookie or cluster, or another process
+                starts the same bookie.
+            StorageError: The log cannot be used, or the disk fails.
+            LaterVersionError: A later version of Quire wrote a part of a directory.
+            UsageError: The bookie id is not valid.
+            MetadataError: The metadata store fails, or another process has the bookie's id.
         """
         try:
             await self._start()

@@ -72,7 +72,8 @@ class Answer:
 async def ask_anew(client: Client, bookie: str, timeout_s: float) -> Answer | Silence:
     """Ask a bookie for its disk space over a new connection, as a new client would.
 
-    Raises no QuireError. Cancel-safe.
+    Return the answer, or the reason why there is none within `timeout_s` seconds. Raises no
+    QuireError. Cancel-safe.
     """
     try:
         return await pool_of(client).ask_anew(bookie, _answer, timeout_s)

@@ -164,6 +164,8 @@ async def plan_for(
     """Make a plan from the metadata of all ledgers, and the bookies that are writable now.
 
     Ledgers whose metadata cannot be read are recorded in `unread`, and are not in the plan.
+    `allowed` decides on which bookies a ledger may be. If it is None, the client's placement policy
+    decides. `rng` chooses among equal moves. Raises MetadataError.
     """
     progress = progress or NoProgress()
     progress.begin("examining ledgers", 0, 0)
@@ -258,8 +260,10 @@ async def carry_out(
 ) -> Rebalanced:
     """Carry out a plan: several ledgers at a time, and each of them in batches.
 
-    A batch has at most one move of each segment, and one change of the metadata names its moves. A
-    move that fails is in `left` of the result, and raises nothing.
+    A batch has at most one move of each segment, and one change of the metadata names its moves.
+    The moves that the result counts are durable on return. A move that fails is in `left` of the
+    result, and raises nothing. Raises MetadataError if the lock of a ledger cannot be taken because
+    the metadata store fails.
     """
     by_ledger: dict[int, list[PlannedMove]] = {}
     for move in plan.moves:

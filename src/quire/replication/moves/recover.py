@@ -322,8 +322,9 @@ async def moves_of(
     """Return the parts of all ledgers that the bookie should have according to the metadata.
 
     Ledgers whose metadata cannot be read are recorded in `unread`, because any of them may name the
-    bookie. The different ensembles that include the bookie are added to `shapes`. Raises
-    MetadataError if the store does not answer.
+    bookie. The different ensembles that include the bookie are added to `shapes`. `password` is
+    used for ledgers whose metadata does not contain one. Raises MetadataError if the store does not
+    answer.
     """
     progress = progress or NoProgress()
     progress.begin("examining ledgers", 0, 0)
@@ -390,7 +391,10 @@ async def take_out_of(
     options: MoveOptions,
     progress: JobProgress | None = None,
 ) -> RecoverResult:
-    """Replace the bookie in these ledgers, as `recover_bookie` does. The bookie may be running."""
+    """Replace the bookie in these ledgers, as `recover_bookie` does. The bookie may be running.
+
+    Raises MetadataError. Other errors are in the result.
+    """
     progress = progress or NoProgress()
     budget = MeteredBudget(options.bytes_per_s, progress)
     job = _Job(client, locks, bookie, options, progress, budget)

@@ -205,7 +205,8 @@ async def take_out_locked(
 ) -> LedgerResult:
     """Do the same as `take_out` for a ledger whose lock the caller holds.
 
-    A bookie that `recheck` no longer returns is not replaced, and a mark that names it stays.
+    A bookie that `recheck` no longer returns is not replaced, and a mark that names it stays. As
+    with `take_out`, copies that the metadata names are durable, and only MetadataError is raised.
     """
     result = LedgerResult(lock.ledger_id, LedgerOutcome.DONE)
     failures, segments_max = 0, BATCH_SEGMENTS_MAX

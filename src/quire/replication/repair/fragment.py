@@ -268,6 +268,7 @@ class CopyBatch:
             NoSuchLedgerError: The ledger was deleted.
             MetadataUnavailableError: The compare-and-swap may have been done. Read the metadata
                 again to find out.
+            MetadataError: The store refused the change, and nothing was named.
         """
         broken: dict[str, QuireError] = {}
         adds, copied, stored = self._adds, self._copied, self._stored

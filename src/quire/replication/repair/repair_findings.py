@@ -91,7 +91,10 @@ async def repair_locked(
     password: bytes = b"",
     budget: Budget = UNBOUNDED,
 ) -> Repaired:
-    """Do the same as `repair_ledger` for a ledger whose lock the caller holds."""
+    """Do the same as `repair_ledger` for a ledger whose lock the caller holds.
+
+    Safe to repeat. Cancel-safe. Raises only MetadataError.
+    """
     return await _Repair(client, ledger_id, found, password, budget).run()
 
 

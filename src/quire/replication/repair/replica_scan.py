@@ -96,8 +96,8 @@ async def compare(
     """Read one block from all members, compare the replicas, and return the differences.
 
     The result has the bad entries by member index. If entries are striped, only those are compared
-    whose id modulo the ensemble size is `residue`. Entries that cannot be read are left out.
-    Bookies in `without` are not asked.
+    whose id modulo the ensemble size is `residue`. Entries that cannot be read are left out, and no
+    error is raised for them. Bookies in `without` are not asked. Cancel-safe.
     """
     metadata = ledger.metadata
     size, quorum = metadata.ensemble_size, metadata.write_quorum
