@@ -462,7 +462,10 @@ class ZooKeeperConnection:
             return await self.get(path, notify)
 
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
-        """Return the properties of a node, or None if it does not exist. Watch it in both cases."""
+        """Return the properties of a node, or None if it does not exist.
+
+        The node is watched with `notify` in both cases.
+        """
         stat = await self._ask(
             path, lambda client: client.exists_async(path, self._watch(path, notify))
         )
@@ -516,7 +519,7 @@ class ZooKeeperConnection:
         return names
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
-        """Replace the data of a node.
+        """Replace the data of a node that has this version, and return its new properties.
 
         Raises:
             BadVersionError: The node has another version.
@@ -525,7 +528,7 @@ class ZooKeeperConnection:
         return _stat(await self._ask(path, lambda client: client.set_async(path, data, version)))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node.
+        """Delete a node that has this version. -1 means any version.
 
         Raises:
             BadVersionError: The node has another version.
