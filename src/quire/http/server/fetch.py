@@ -23,7 +23,10 @@ text of the answer. Any error means that there is no answer."""
 async def fetcher(
     token: str = "", context: Callable[[], SSLContext] | None = None, *, proven: bool = False
 ) -> AsyncIterator[Fetch]:
-    """Yield a function that returns the text at a URL: the first of the two that `peers` yields."""
+    """Yield a function that returns the text at a URL: the first of the two that `peers` yields.
+
+    The arguments are those of `peers`.
+    """
     async with peers(token, context, proven=proven) as (fetch, _):
         yield fetch
 
