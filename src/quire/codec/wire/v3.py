@@ -179,7 +179,8 @@ def long_poll_request(
 ) -> bytes:
     """Return a READ frame that waits until the LAC passes `previous_lac`.
 
-    The response has the entry after `previous_lac`, or the last existing entry with `last_entry`.
+    The bookie responds after `timeout_ms` milliseconds at the latest. The response has the entry
+    after `previous_lac`, or the last existing entry with `last_entry`.
     """
     read = ReadRequest(ledgerId=ledger_id, entryId=-1, previousLAC=previous_lac, timeOut=timeout_ms)
     if not last_entry:
