@@ -264,8 +264,9 @@ class MetadataStore(Protocol):
     ) -> AsyncIterator[LedgerRange]:
         """Yield all ledgers from `first` on, in ascending ranges without a gap up to 2**63-1.
 
-        Every failure raises an error: a missing root, a missing LAYOUT, a lost connection. A
-        failure never yields a shorter list, because bookies delete what no list contains.
+        Every failure raises an error, which is MetadataError for a missing root, a missing LAYOUT
+        or a lost connection. A failure never yields a shorter list, because bookies delete what no
+        list contains.
 
         Args:
             first: The first id of the first range.

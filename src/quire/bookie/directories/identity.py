@@ -62,7 +62,8 @@ COOKIE_FILE = "current/VERSION"
 def cookie_of(bookie_id: str, directories: Sequence[str], instance_id: str | None) -> Cookie:
     """Return the cookie of a bookie with these data directories.
 
-    Each directory is listed as journal and as ledger directory, because Quire's log is both.
+    Each directory is listed as journal and as ledger directory, because Quire's log is both. The
+    cookie of a cluster without an instance id has none (None).
     """
     return Cookie.of(bookie_id, directories, directories, instance_id)
 

@@ -107,7 +107,8 @@ def why_behind(mark: LogMark, here: Incarnation | None) -> str:
 def expected_of(mark: LogMark | None, here: Incarnation | None) -> ExpectedLog:
     """Return how far the log of a directory must reach, given its mark and its incarnation.
 
-    Nothing is expected if there is no mark, or if the mark is older than the directory.
+    Nothing is expected if there is no mark, or if the mark is older than the directory. If the mark
+    shows that the directory is lost or went back in time, the result says why (see `why_behind`).
     """
     if mark is None:
         return ExpectedLog()  # the bookie was last started by an earlier version

@@ -123,7 +123,7 @@ def proves(tls: TlsClientConfig | None) -> bool:
 
     It does if the operator's own authority must have signed the certificate, and the host name is
     checked. The authorities that the machine trusts prove nothing, because anybody can get a
-    certificate from them for a host of their own.
+    certificate from them for a host of their own. None (no TLS is configured) proves nothing.
     """
     return tls is not None and tls.ca is not None and tls.verify_host_name
 

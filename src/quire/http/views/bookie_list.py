@@ -169,7 +169,8 @@ def disk_nearly_full(free_bytes: float, total_bytes: float) -> bool:
 def disk_fullness(free_bytes: float | None, total_bytes: float | None) -> Literal["", "warn"]:
     """Return "warn" if a disk is nearly full, and otherwise "".
 
-    A disk of unknown size does not count as nearly full.
+    A disk of unknown size (None or 0) does not count as nearly full. Unknown free space counts as
+    none.
     """
     return "warn" if total_bytes and disk_nearly_full(free_bytes or 0, total_bytes) else ""
 

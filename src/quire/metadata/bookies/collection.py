@@ -139,7 +139,10 @@ class BookieMark:
             return cls(_NO_MARK, CollectionRefusal(_NO_MARK, 0, unreadable=str(error)))
 
     def holds(self, remembered: CollectionMark | None) -> bool:
-        """Return whether this mark proves that the store did not go back to before `remembered`."""
+        """Return whether this mark proves that the store did not go back to before `remembered`.
+
+        If the bookie remembers no mark (None), any mark will do.
+        """
         if remembered is None or self.mark.count > remembered.count:
             return True
         return self.mark == remembered

@@ -439,7 +439,7 @@ class ZooKeeperConnection:
         return CREATOR_ALL_ACL
 
     async def get(self, path: str, notify: Notify | None = None) -> tuple[bytes, Stat]:
-        """Return the data of a node, and watch it with `notify`.
+        """Return the data of a node, and watch it with `notify` unless that is None.
 
         Raises:
             NoNodeError: The node does not exist. Nothing is watched then.
@@ -454,6 +454,9 @@ class ZooKeeperConnection:
 
         The server may lag behind a process that has just created the node. It catches up before the
         second attempt.
+
+        Raises:
+            NoNodeError: The node does not exist. Nothing is watched then.
         """
         try:
             return await self.get(path, notify)
@@ -464,7 +467,7 @@ class ZooKeeperConnection:
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
         """Return the properties of a node, or None if it does not exist.
 
-        The node is watched with `notify` in both cases.
+        The node is watched with `notify` in both cases, unless that is None.
         """
         stat = await self._ask(
             path, lambda client: client.exists_async(path, self._watch(path, notify))
@@ -483,7 +486,7 @@ class ZooKeeperConnection:
         return await self.exists(path)
 
     async def children(self, path: str, notify: Notify | None = None) -> list[str]:
-        """Return the names of the children of a node, and watch them with `notify`.
+        """Return the names of the children of a node, and watch them with `notify` if it is given.
 
         Raises:
             NoNodeError: The node does not exist.

@@ -216,9 +216,9 @@ class ZooKeeperRoot:
 
         Raises:
             ClusterNotInitialisedError: The root or LAYOUT is missing.
-            MetadataError: The ledger manager is unknown or differs from the URI, or the root
-                belongs to another cluster than before. In that case a missing ledger proves nothing
-                about this cluster.
+            MetadataError: The store does not answer, the ledger manager is unknown or differs from
+                the URI, or the root belongs to another cluster than before. After any of these
+                errors, a missing ledger proves nothing about this cluster.
         """
         try:
             data, _ = await self.zk.get_or_sync(self.at("LAYOUT"))

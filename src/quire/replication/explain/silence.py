@@ -149,7 +149,8 @@ def silent_repair(unrepaired: str, *, down: bool) -> str:
 def probed_text(probes: Sequence[ProbeResult | None]) -> str:
     """Return what the answers of addresses tell about bookies that are not registered.
 
-    The result is "" if the addresses answer in different ways, or if it is not known how.
+    `probes` has the answer of the address of each bookie, or None if it is not known. The result is
+    "" if the addresses answer in different ways, or if it is not known how.
     """
     found = set(probes)
     if len(found) != 1:
@@ -233,7 +234,10 @@ def start_command(
 
 
 def start_manner(started: StartCommand | None) -> str:
-    """Return the words between "Start it again" and the command of `start_command`."""
+    """Return the words between "Start it again" and the command of `start_command`.
+
+    `started` is the command that last started the bookie, or None if it is not known.
+    """
     if started is None:
         return ", with the options that it had"
     where, names = started.working_directory, started.variables

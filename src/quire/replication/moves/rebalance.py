@@ -132,7 +132,8 @@ async def rebalance(
     On return, the moves that the result counts are durable and named in the metadata. `allowed`
     decides on which bookies a ledger may be; if it is None, the client's placement policy decides.
     Only closed ledgers are moved, from and to writable bookies. With `dry_run`, the plan is made
-    and not carried out. The job may be repeated, cancelled, and run together with other jobs.
+    and not carried out. `rng` chooses among equal moves. `progress` receives the progress of the
+    job, unless it is None. The job may be repeated, cancelled, and run together with other jobs.
     Errors of single moves are in the result.
 
     Raises MetadataError. With `options.check`, a job that cannot succeed raises JobRefusedError, as
@@ -165,7 +166,8 @@ async def plan_for(
 
     Ledgers whose metadata cannot be read are recorded in `unread`, and are not in the plan.
     `allowed` decides on which bookies a ledger may be. If it is None, the client's placement policy
-    decides. `rng` chooses among equal moves. Raises MetadataError.
+    decides. `rng` chooses among equal moves. `progress` receives the progress, unless it is None.
+    Raises MetadataError.
     """
     progress = progress or NoProgress()
     progress.begin("examining ledgers", 0, 0)

@@ -219,7 +219,10 @@ class _Planner:
             self._replicas[bookie] = found
 
     def next(self, limit_bytes: int | None) -> PlannedMove | None:
-        """Return the best move, or None if no move improves the balance."""
+        """Return the best move, or None if no move improves the balance.
+
+        A replica of more than `limit_bytes` bytes is not moved. None means no limit.
+        """
         self.blocked.clear()
         mean = sum(self.used.values()) / max(len(self.used), 1)
         full = sorted(self._order, key=lambda bookie: -self.used[bookie])

@@ -175,9 +175,9 @@ async def take_out(
     copied. If the ledger is open and its last segment names one of the bookies, the outcome is
     OPEN: the writer replaces the bookie itself, if it is alive. `before` is the `seen` that an
     earlier call with this outcome returned a grace period ago. If the state is the same now, the
-    writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25). If no
-    bookie can replace the lost one, or too few bookies answer to recover the ledger, the writer is
-    not fenced, and the outcome is FAILED.
+    writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25). With None,
+    no writer is taken for dead. If no bookie can replace the lost one, or too few bookies answer to
+    recover the ledger, the writer is not fenced, and the outcome is FAILED.
 
     `password` is used if the metadata does not contain one. The call may be repeated, and run by
     several processes at once. Cancel-safe: copies that the metadata names are durable at any

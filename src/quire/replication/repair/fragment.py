@@ -64,7 +64,7 @@ def none_wrong(ids: Sequence[int]) -> Collection[str]:
 
 
 class CopyOutcome(enum.StrEnum):
-    """The outcome of naming the copies of a batch."""
+    """The outcome of a batch, when the metadata was to name the bookies with the new copies."""
 
     DONE = "done"
     CONFLICT = "conflict"

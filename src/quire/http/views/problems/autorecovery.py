@@ -220,7 +220,8 @@ def healing(
 ) -> str:
     """Return what autorecovery does about these lost bookies, or why it does nothing.
 
-    The result is "" if no ledger needs them, because then there is nothing to do.
+    `lacking` is the number of ledgers that need them, or None if it is not known. The result is ""
+    if no ledger needs them, because then there is nothing to do.
     """
     if lacking == 0:
         return ""
