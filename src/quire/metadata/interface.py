@@ -315,7 +315,7 @@ class MetadataStore(Protocol):
 
     # -- bookies ------------------------------------------------------------------------------
     async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
-        """Register a bookie, in the writable list or in the read-only one.
+        """Register a bookie, in the writable list or with `readonly` in the read-only one.
 
         If another live session holds the id, the call waits about a session time-out for it to end.
 

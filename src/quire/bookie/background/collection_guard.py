@@ -87,7 +87,7 @@ def encode_mark(mark: CollectionMark) -> bytes:
 
 
 def decode_mark(data: bytes, path: str = MARK_NAME) -> CollectionMark:
-    """Return the mark in the content of `current/METADATA`.
+    """Return the mark in the content of `current/METADATA`. `path` names the file in the error.
 
     Raises:
         LaterStorageError: A later version of Quire wrote the file: its checksum is right, but it

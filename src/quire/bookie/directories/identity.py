@@ -94,7 +94,7 @@ def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
 def remembered_id(disk: Disk, uri: str = "") -> str:
     """Return the id of the bookie in this directory, or '' if no bookie was ever started in it.
 
-    Raises the errors of `stored_cookie`.
+    `uri` and the errors are those of `stored_cookie`.
     """
     cookie = stored_cookie(disk, uri)
     return "" if cookie is None else cookie.bookie_id
@@ -508,7 +508,10 @@ def erasing(path: str) -> str:
 
 
 def repair(*words: str, uri: str = "") -> str:
-    """Return a `quire bookie` command that repairs something, in backquotes."""
+    """Return a `quire bookie` command that repairs something, in backquotes.
+
+    `words` follow `quire bookie`. `uri` is the metadata URI in the command, unless it is empty.
+    """
     return (
         "`" + shlex.join(["quire", "bookie", *words, *(("--metadata", uri) if uri else ())]) + "`"
     )

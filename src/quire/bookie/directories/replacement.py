@@ -247,7 +247,10 @@ async def find_removal(
 
 
 def refusal(what: str, remedy: str = "") -> UsageError:
-    """Return an error with this message, to which "; nothing was changed" is added."""
+    """Return an error with this message, to which "; nothing was changed" is added.
+
+    `remedy` says what to do. It may be empty.
+    """
     return UsageError(f"{what}; nothing was changed", remedy=remedy)
 
 

@@ -65,7 +65,8 @@ class LoadingStore:
 
         Raises NoLedger if they are not loaded within `WAIT_S`, or at once if `WAITING_MAX` reads
         wait. After `end`, the errors are those of `LedgerStore.read_blocking`. `room` is entered
-        for each attempt, and left while the call waits for the next attempt.
+        for each attempt, and left while the call waits for the next attempt. The other arguments
+        are those of `LedgerStore.read`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_S

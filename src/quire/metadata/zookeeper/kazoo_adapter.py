@@ -190,6 +190,9 @@ class ZooKeeperConnection:
     ) -> ZooKeeperConnection:
         """Connect to the first server that answers. If the call is cancelled, nothing stays open.
 
+        `connect_timeout_s` is the number of seconds that all servers together have to answer.
+        Without `options` the client has no identity.
+
         Raises:
             MetadataUnavailableError: No server answered in time.
             MetadataDeniedError: The server refuses the identity in `options`.
@@ -368,7 +371,10 @@ class ZooKeeperConnection:
         sequence: bool = False,
         access: Access = Access.OWN,
     ) -> tuple[str, Stat]:
-        """Create a node and return its path, with the number if it is sequential.
+        """Create a node and return its path and properties, with the number if it is sequential.
+
+        An `ephemeral` node ends with the session. With `sequence`, ZooKeeper appends a number to
+        the path. `access` says who may use the node.
 
         Raises:
             NodeExistsError: The node exists.

@@ -187,7 +187,8 @@ def cut_off_advice(number: int) -> str:
 def date_command(path: str, *, own: bool = True) -> str:
     """Return the command that shows when the certificates in a file expire.
 
-    A file of authorities may have many certificates, and openssl x509 reads only the first one.
+    `own` says that the file has one certificate of its owner. Otherwise it has authorities: such a
+    file may have many certificates, and openssl x509 reads only the first one.
     """
     file = shlex.quote(path) if path else "FILE"
     if own:

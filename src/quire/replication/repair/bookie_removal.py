@@ -179,9 +179,10 @@ async def take_out(
     no writer is taken for dead. If no bookie can replace the lost one, or too few bookies answer to
     recover the ledger, the writer is not fenced, and the outcome is FAILED.
 
-    `password` is used if the metadata does not contain one. The call may be repeated, and run by
-    several processes at once. Cancel-safe: copies that the metadata names are durable at any
-    moment. Raises only MetadataError; other errors are in the result.
+    `password` is used if the metadata does not contain one, and `budget` limits the rate of the
+    copies. The call may be repeated, and run by several processes at once. Cancel-safe: copies that
+    the metadata names are durable at any moment. Raises only MetadataError; other errors are in the
+    result.
     """
     try:
         async with locks.hold(ledger_id) as lock:
@@ -203,7 +204,7 @@ async def take_out_locked(
     budget: Budget = UNBOUNDED,
     recheck: Recheck = _as_they_are,
 ) -> LedgerResult:
-    """Do the same as `take_out` for a ledger whose lock the caller holds.
+    """Do the same as `take_out`, with its arguments, for a ledger whose lock the caller holds.
 
     A bookie that `recheck` no longer returns is not replaced, and a mark that names it stays. As
     with `take_out`, copies that the metadata names are durable, and only MetadataError is raised.

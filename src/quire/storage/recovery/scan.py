@@ -62,7 +62,10 @@ class TolerantReader:
         return self._file.size()
 
     def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
-        """Read the bytes at `offset`. Raises `OSError` if the disk fails as a whole."""
+        """Read the bytes at `offset`, as `File.read` does.
+
+        Raises `OSError` if the disk fails as a whole.
+        """
         try:
             return self._file.read(offset, size, wait=wait)
         except OSError as error:
