@@ -31,6 +31,8 @@ def check_bookie(
 ) -> None:
     """Check the arguments of `run_bookie`.
 
+    An empty `bind` or `bookie_id`, and None as `config`, stand for the defaults, and are accepted.
+
     Raises:
         UsageError: A value is impossible, or two options contradict each other.
     """

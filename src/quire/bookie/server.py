@@ -296,7 +296,8 @@ class Bookie:
     def space(self) -> tuple[int, int]:
         """Return the total and the free bytes of all data directories together.
 
-        A file system with several of them counts once. One that does not answer is left out.
+        A file system with several of them counts once. One that does not answer is left out. Both
+        numbers are 0 if no file system answers.
         """
         return space_of(self._disks) or (0, 0)
 
@@ -312,9 +313,17 @@ class Bookie:
         """Check the directories, recover the log, listen, and register.
 
         If the recovery takes long, the bookie registers as read-only meanwhile, and serves what it
-        has loaded. On return the bookie is registered and serves. Raises StartError, CookieError,
-        StorageError and metadata errors. After an error, nothing is left running, and no stored
-        entry was changed.
+        has loaded. On return the bookie is registered and serves. After an error or a cancellation,
+        nothing is left running, and no stored entry was changed.
+
+        Raises:
+            StartError: The port cannot be used, or another process uses a directory.
+            CookieError: A directory does not belong to this bookie or cluster, or another process
+                starts the same bookie.
+            StorageError: The log cannot be used, or the disk fails.
+            LaterVersionError: A later version of Quire wrote a part of a directory.
+            UsageError: The bookie id is not valid.
+            MetadataError: The metadata store fails, or another process has the bookie's id.
         """
         try:
             await self._start()
@@ -547,7 +556,11 @@ class Bookie:
                 await retry.pause()
 
     async def stop(self) -> None:
-        """End the registration, answer queued requests, and close the log. Safe to call twice."""
+        """End the registration, complete the adds that were received, and close the log.
+
+        Everything that was acknowledged is durable on return. Reads that still wait for the disk
+        are dropped. Safe to call twice. If the call is cancelled, the next start recovers the log.
+        """
         self._serving = False
         self.stopping = True
         if self._port is not None:

@@ -52,7 +52,15 @@ def pack_rows(
 def unpack_rows(
     order: str, row: str, width: int, data: Buffer, row_bytes: int
 ) -> list[tuple[Any, ...]]:
-    """Return the `width` columns of packed rows. Bytes after the last whole row are ignored."""
+    """Return the columns of packed rows. Bytes after the last whole row are ignored.
+
+    Args:
+        order: The byte order, as `struct` writes it.
+        row: The format of one row, as `struct` writes it.
+        width: The number of fields of a row.
+        data: The packed rows.
+        row_bytes: The size of a row in bytes.
+    """
     count = len(data) // row_bytes
     fields: tuple[Any, ...] = ()
     for at in range(0, count, ROWS_MAX):

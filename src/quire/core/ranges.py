@@ -24,7 +24,10 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """Return the numbers that are in `ranges` but not in `others`, as ascending ranges."""
+    """Return the numbers that are in `ranges` but not in `others`, as ascending ranges.
+
+    `ranges` and `others` are each ascending and disjoint.
+    """
     left: list[Range] = []
     at = 0
     for first, last in ranges:
@@ -53,13 +56,19 @@ def include(ranges: list[Range], more: Sequence[Range]) -> None:
 
 
 def touches(ranges: Sequence[Range], first: int, last: int) -> bool:
-    """Return whether any number from `first` to `last`, both included, is in `ranges`."""
+    """Return whether any number from `first` to `last`, both included, is in `ranges`.
+
+    `ranges` are ascending and disjoint.
+    """
     at = bisect_left(ranges, first, key=_last)
     return at < len(ranges) and ranges[at][0] <= last
 
 
 def overlapping(ranges: Sequence[Range], first: int, last: int) -> Sequence[Range]:
-    """Return those of `ranges` that contain any number from `first` to `last`, both included."""
+    """Return those of `ranges` that contain any number from `first` to `last`, both included.
+
+    `ranges` are ascending and disjoint.
+    """
     low = bisect_left(ranges, first, key=_last)
     return ranges[low : bisect_right(ranges, last, lo=low, key=_first)]
 

@@ -200,7 +200,10 @@ def registered_here(bookie_id: str) -> KeyExistsError:
 
 
 def no_ledger_manager(store: str, ledger_manager: str | None) -> None:
-    """Raise UsageError if a ledger manager is given for a store that has none."""
+    """Raise UsageError unless `ledger_manager` is None, for a store that has no ledger managers.
+
+    `store` names the store in the error.
+    """
     if ledger_manager is not None:
         raise UsageError(
             f"the metadata store {store} has no ledger managers, so {ledger_manager!r} cannot be "

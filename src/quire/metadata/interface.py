@@ -112,16 +112,26 @@ class Registration(Protocol):
 
         Raises:
             KeyExistsError: Another process has taken over the id (see `lost`).
+            ClientClosedError: The registration or the store is closed.
+            MetadataError: The store fails. The outcome may be unknown.
         """
         ...
 
     async def close(self) -> None:
-        """Withdraw the registration at once. Repeated calls do nothing."""
+        """Withdraw the registration at once. Repeated calls do nothing.
+
+        If the store fails, this is logged, and the registration ends with its session.
+        """
         ...
 
 
 class MetadataStore(Protocol):
-    """The interface of a connection to a metadata store."""
+    """The interface of a connection to a metadata store.
+
+    A change is durable when its call returns. Every call may raise MetadataUnavailableError if the
+    store does not answer; the outcome of a change is then unknown. After `close`, calls raise
+    ClientClosedError.
+    """
 
     uri: str
     """The URI with which the store was opened."""
@@ -158,18 +168,20 @@ class MetadataStore(Protocol):
 
         Raises:
             KeyExistsError: The store has a cluster already.
+            UsageError: The store has no such ledger manager.
+            MetadataError: The store fails.
         """
         ...
 
     async def is_initialised(self) -> bool:
-        """Return whether the store has a cluster."""
+        """Return whether the store has a cluster. Raises MetadataError if the store fails."""
         ...
 
     async def instance_id(self) -> str:
         """Return the id of the cluster, a UUID as text.
 
         Every bookie compares it with its cookie. The id is empty if the cluster has none, which
-        ZooKeeper allows.
+        ZooKeeper allows. Raises MetadataError if the store fails.
         """
         ...
 
@@ -190,8 +202,10 @@ class MetadataStore(Protocol):
 
         Raises:
             LedgerExistsError: The given id is taken.
+            UsageError: The metadata is too large, or cannot be stored in its format.
             MetadataUnavailableError: The store did not respond, or the response was lost, the id
                 was given and the format stores no token. The outcome is unknown.
+            MetadataError: No unused id was found.
         """
         ...
 
@@ -200,6 +214,8 @@ class MetadataStore(Protocol):
 
         Raises:
             NoSuchLedgerError: The ledger does not exist.
+            UnreadableMetadataError: The metadata is damaged, or has an unknown format.
+            MetadataError: The store fails.
         """
         ...
 
@@ -216,8 +232,9 @@ class MetadataStore(Protocol):
             ledger_id: The ledger.
             metadata: The new metadata.
             version: The version that the caller has read.
-            known: The value that the caller has read. With it, the call never changes another
-                ledger that was created with the same id in the meantime.
+            known: The value that the caller has read. With it, the call does not change another
+                ledger that was created with the same id in the meantime. ZooKeeper cannot compare
+                creations, so there the metadata is read just before the write.
 
         Raises:
             VersionConflictError: The version has changed. If the error's `outcome_known` is False,
@@ -225,14 +242,20 @@ class MetadataStore(Protocol):
                 metadata and decide by its content, as `update.update_ledger` does.
             NoSuchLedgerError: The ledger does not exist.
             LedgerRecreatedError: The id belongs to another ledger than `known`. Nothing was
-                written.
+                written. If the error's `outcome_known` is False, the ledger was replaced just
+                before the write, which has changed the metadata of the new ledger.
+            MetadataTooLargeError: The metadata is too large. Nothing was written.
+            UnreadableMetadataError: The stored metadata cannot be compared with `known`, because it
+                is damaged or has an unknown format.
+            MetadataUnavailableError: The store does not answer. The outcome is unknown.
         """
         ...
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete the metadata of a ledger, whatever its version.
 
-        Succeeds if the ledger does not exist.
+        It is no error if the ledger does not exist. The deletion is durable on return. Raises
+        MetadataError if the store fails. The outcome may then be unknown.
         """
         ...
 
@@ -241,8 +264,9 @@ class MetadataStore(Protocol):
     ) -> AsyncIterator[LedgerRange]:
         """Yield all ledgers from `first` on, in ascending ranges without a gap up to 2**63-1.
 
-        Every failure raises an error: a missing root, a missing LAYOUT, a lost connection. A
-        failure never yields a shorter list, because bookies delete what no list contains.
+        Every failure raises an error, which is MetadataError for a missing root, a missing LAYOUT
+        or a lost connection. A failure never yields a shorter list, because bookies delete what no
+        list contains.
 
         Args:
             first: The first id of the first range.
@@ -273,7 +297,8 @@ class MetadataStore(Protocol):
         Ids that callers choose are not affected. The call may be repeated. ZooKeeper
         generates the skipped ids one by one, some thousands a second. If there are more than a
         million, a cluster whose ledger manager has long ids skips them in one step. A Java client
-        that has generated ids before may then continue with short ids until it is restarted.
+        that has generated ids before may then continue with short ids until it is restarted. Raises
+        MetadataError if the store fails.
         """
         ...
 
@@ -290,19 +315,23 @@ class MetadataStore(Protocol):
 
     # -- bookies ------------------------------------------------------------------------------
     async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
-        """Register a bookie, in the writable list or in the read-only one.
+        """Register a bookie, in the writable list or with `readonly` in the read-only one.
 
         If another live session holds the id, the call waits about a session time-out for it to end.
 
         Raises:
-            KeyExistsError: The other session still holds the id after that time.
+            KeyExistsError: The other session still holds the id after that time, or this process
+                has registered the bookie already.
+            UsageError: The address cannot be registered.
+            MetadataError: The store fails.
         """
         ...
 
     async def bookies(self, *, addresses: bool = True) -> Bookies:
         """Return the bookies that are registered now.
 
-        Without `addresses`, addresses may be `assumed`, as in `watch_bookies`.
+        Without `addresses`, addresses may be `assumed`, as in `watch_bookies`. Raises MetadataError
+        if the store fails.
         """
         ...
 
@@ -310,7 +339,8 @@ class MetadataStore(Protocol):
         """Return the ids of the bookies that are registered now, writable or read-only.
 
         This costs the same few requests however many bookies there are, while `bookies` also reads
-        the address of each. A bookie whose address cannot be decoded is included here.
+        the address of each. A bookie whose address cannot be decoded is included here. Raises
+        MetadataError if the store fails.
         """
         ...
 
@@ -318,7 +348,8 @@ class MetadataStore(Protocol):
         """Return the addresses of these bookies, by bookie id, as they registered them.
 
         Bookies that are not registered, and those whose address cannot be decoded, are left out.
-        From now on, no watch of this store reports an assumed address for these bookies.
+        From now on, no watch of this store reports an assumed address for these bookies. Raises
+        MetadataError if the store fails.
         """
         ...
 
@@ -343,6 +374,7 @@ class MetadataStore(Protocol):
 
         Raises:
             NoSuchKeyError: The bookie has no cookie.
+            MetadataError: The store fails.
         """
         ...
 
@@ -358,19 +390,25 @@ class MetadataStore(Protocol):
             KeyExistsError: The version is None, and the bookie has a cookie.
             VersionConflictError: The cookie has another version.
             NoSuchKeyError: The bookie has no cookie to replace.
+            UsageError: The cookie is too large.
+            MetadataError: The store fails.
         """
         ...
 
     async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
-        """Delete the cookie of a bookie. Succeeds if there is none.
+        """Delete the cookie of a bookie, if there is one.
 
         Raises:
             VersionConflictError: The cookie has another version.
+            MetadataError: The store fails.
         """
         ...
 
     async def list_cookies(self) -> list[str]:
-        """Return the ids of all bookies that have a cookie."""
+        """Return the ids of all bookies that have a cookie, sorted.
+
+        Raises MetadataError if the store fails.
+        """
         ...
 
     # -- Quire's own values: datasets, jobs, subscriptions ------------------------------------
@@ -384,6 +422,7 @@ class MetadataStore(Protocol):
 
         Raises:
             NoSuchKeyError: The key has no value.
+            MetadataError: The store fails, or the value has an unknown form.
         """
         ...
 
@@ -413,24 +452,28 @@ class MetadataStore(Protocol):
                 `outcome_known` is False, this write may have been done before others changed the
                 value again.
             NoSuchKeyError: The key has no value to replace.
+            UsageError: The value is too large, or the key cannot be used in every store.
+            MetadataError: The store fails.
         """
         ...
 
     async def delete_value(
         self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
     ) -> None:
-        """Delete the value under a key of Quire's own. Succeeds if there is none.
+        """Delete the value under a key of Quire's own, if there is one.
 
-        `known` is that of `write_value`.
+        `known` is the value that was read with this version, or None to compare only versions.
 
         Raises:
             VersionConflictError: The value has another version, or is not `known`.
+            MetadataError: The store fails.
         """
         ...
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         """Return the names that follow `prefix` in the keys of values, sorted.
 
-        Only the first name after the prefix is returned. The list is empty if there is none.
+        Only the first name after the prefix is returned. The list is empty if there is none. Raises
+        MetadataError if the store fails.
         """
         ...

@@ -97,7 +97,8 @@ def outages_path(uri: str, server: str) -> str:
 async def noticed_outages(store: MetadataStore, now_ms: int) -> dict[str, tuple[Outage, ...]]:
     """Return the outages of the last hour, by the name of the server that noticed them.
 
-    Notes that cannot be decoded are left out. Raises MetadataUnavailableError if the store does not
+    `now_ms` is the Unix time in milliseconds. Notes that cannot be decoded are left out, and so are
+    those after the first `SERVERS_READ_MAX`. Raises MetadataUnavailableError if the store does not
     answer.
     """
     notes = await read_nodes(store, NODE, decode, SERVERS_READ_MAX)
@@ -108,7 +109,8 @@ async def noticed_outages(store: MetadataStore, now_ms: int) -> dict[str, tuple[
 async def forget_old_outages(store: MetadataStore, now_ms: int) -> None:
     """Delete the notes without an outage in the last hour.
 
-    A note that cannot be decoded is kept. Raises MetadataUnavailableError.
+    `now_ms` is the Unix time in milliseconds. A note that cannot be decoded is kept. Raises
+    MetadataUnavailableError if the store does not answer.
     """
     for server, stored in (await read_nodes(store, NODE, decode)).items():
         if _recent(stored.value, now_ms):

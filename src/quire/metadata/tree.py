@@ -119,11 +119,15 @@ class Tree(Protocol):
 
         Raises:
             NoSuchKeyError: The node does not exist.
+            MetadataUnavailableError: The store does not answer.
         """
         ...
 
     async def exists(self, path: str) -> bool:
-        """Return whether the node exists."""
+        """Return whether the node exists.
+
+        Raises MetadataUnavailableError if the store does not answer.
+        """
         ...
 
     async def children(self, path: str) -> list[str]:
@@ -131,6 +135,7 @@ class Tree(Protocol):
 
         Raises:
             NoSuchKeyError: The node does not exist.
+            MetadataUnavailableError: The store does not answer.
         """
         ...
 
@@ -152,16 +157,20 @@ class Tree(Protocol):
     async def make_path(self, path: str, value: bytes = b"") -> None:
         """Create a node and its missing parents, which get no data.
 
-        If the node exists, the call succeeds and the value stays. After an error some of the
-        parents may exist.
+        If the node exists, the call succeeds and the value stays. The nodes are durable on return.
+        After an error some of the parents may exist.
+
+        Raises:
+            UsageError: A parent is ephemeral, or the value is too large.
+            MetadataUnavailableError: The store does not answer. The outcome is unknown.
         """
         ...
 
     async def delete_tree(self, path: str) -> None:
-        """Delete a node and everything below it. Succeeds if the node does not exist.
+        """Delete a node and everything below it. It is no error if the node does not exist.
 
         In ZooKeeper this takes several transactions. After an error or a cancellation a part may be
-        left; call it again.
+        left; call it again. Raises MetadataError if the store fails.
         """
         ...
 
@@ -180,7 +189,10 @@ class Tree(Protocol):
         ...
 
     async def sync(self) -> None:
-        """Make everything that was committed before this call visible to reads after it."""
+        """Make everything that was committed before this call visible to reads after it.
+
+        Raises MetadataUnavailableError if the store does not answer.
+        """
         ...
 
     def on_session_lost(self, lost: Callable[[], None]) -> Watch:

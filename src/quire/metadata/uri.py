@@ -63,6 +63,7 @@ def parse_uri(uri: str) -> MetadataURI:
 
     Raises:
         MetadataURIError: The URI is malformed or names no known store.
+        ArgumentTypeError: The URI is not text.
     """
     check_type("a metadata URI", uri, str)
     scheme, separator, rest = uri.strip().partition("://")

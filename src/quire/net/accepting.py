@@ -73,7 +73,7 @@ class Listener:
         self._loop.add_reader(sock.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop to accept connections. Those that were accepted stay open. Safe to call twice."""
+        """Stop accepting connections. Those that were accepted stay open. Safe to call twice."""
         if self._socket.fileno() < 0:
             return
         if self._resuming is not None:

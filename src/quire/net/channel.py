@@ -66,8 +66,9 @@ class BookieChannel(Link):
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
         """Read one entry, and return its bytes as the bookie stores them, unverified.
 
-        Raises the error that the bookie answers (`error_of`), or BookieUnavailableError if the
-        connection is lost. Cancel-safe.
+        `flags` are the flags of the request (`Flag`). `key` is the master key of the ledger, which
+        only a read that fences needs. Raises the error that the bookie answers (`error_of`), or
+        BookieUnavailableError if the connection is lost. Cancel-safe.
         """
         fence_key = key if flags & Flag.DO_FENCING else None
         await self._turn(ledger_id, (entry_id,), fence_key)
@@ -81,7 +82,8 @@ class BookieChannel(Link):
         """Send single reads as one buffer, and return the result of each, in order.
 
         A result is the unverified bytes of an entry, or the error of its read. If the connection is
-        lost already, BookieUnavailableError is raised instead.
+        lost already, BookieUnavailableError is raised instead. `flags` and `key` are those of
+        `read`. Cancel-safe.
         """
         fence_key = key if flags & Flag.DO_FENCING else None
         await self._turn(ledger_id, entry_ids, fence_key)
@@ -106,7 +108,8 @@ class BookieChannel(Link):
 
         Its (length, entry bytes) pairs begin at BATCH_RESPONSE_BYTES. They end before the first
         entry that the bookie lacks, after `max_count` entries, or when the next one would exceed
-        `max_size` bytes. Raises the error that the bookie reports for entry `first`. Cancel-safe.
+        `max_size` bytes. `flags` and `key` are those of `read`. Raises the error that the bookie
+        reports for entry `first`, or BookieUnavailableError if the connection is lost. Cancel-safe.
         """
         await self._writable.wait()
         self._request_id += 1

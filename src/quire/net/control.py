@@ -84,7 +84,8 @@ class ControlChannel(Link):
     async def read_lac(self, ledger_id: int) -> LacAnswer:
         """Return what the bookie knows about the LAC of a ledger.
 
-        Raises NoEntryAnswer if the bookie knows neither a LAC nor an entry of the ledger.
+        Raises NoEntryAnswer if the bookie knows neither a LAC nor an entry of the ledger. The class
+        names the other errors.
         """
         answer = await self._call(lambda txn: v3.read_lac_request(txn, ledger_id))
         own = answer.readLacResponse
@@ -95,7 +96,7 @@ class ControlChannel(Link):
         return LacAnswer(own.lacBody, own.lastEntryBody)
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes, packet: bytes) -> None:
-        """Store an explicit LAC packet of a ledger on the bookie.
+        """Store an explicit LAC packet of a ledger on the bookie. On return it is durable there.
 
         `lac` is the LAC in the packet, and `key` is the master key of the ledger.
         """
@@ -145,7 +146,8 @@ class ControlChannel(Link):
     async def list_entries(self, ledger_id: int) -> EntryRanges:
         """Return the entry ids that the bookie has of a ledger, as ascending ranges (first, last).
 
-        Both ends of a range are included. Raises ProtocolError if the answer cannot be decoded.
+        Both ends of a range are included. Raises ProtocolError if the answer cannot be decoded. The
+        class names the other errors.
         """
         answer = await self._call(lambda txn: v3.list_entries_request(txn, ledger_id))
         own = answer.getListOfEntriesOfLedgerResponse

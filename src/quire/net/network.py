@@ -81,10 +81,11 @@ class Network(Protocol):
 
         The protocol's `connection_made` is called once more, with the new transport, before it
         receives any decrypted data. Nothing may be written meanwhile, and the unsent data of the
-        old transport must be below its high-water mark. If the handshake fails or takes longer than
-        `timeout_s`, this raises OSError (which includes ssl.SSLError). The connection is then
-        closed, and the protocol's `connection_lost` has been called. The same holds if the call is
-        cancelled.
+        old transport must be below its high-water mark. `server_hostname` is the host name that the
+        certificate of the server must have, if `context` checks it. A server gives None. If the
+        handshake fails or takes longer than `timeout_s` seconds, this raises OSError (which
+        includes ssl.SSLError). The connection is then closed, and the protocol's `connection_lost`
+        has been called. The same holds if the call is cancelled.
         """
         ...
 

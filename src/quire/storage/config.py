@@ -17,7 +17,7 @@ SEGMENTS_OF_DISK = 1024
 
 
 def segment_bytes_of(disk_bytes: int) -> int:
-    """Return the bytes of a segment on a disk of this size, if no size is configured.
+    """Return the default size of a segment in bytes, for a disk of `disk_bytes` in all.
 
     A ledger costs something in each segment that has entries of it: memory, space in the index, and
     work for each seal. So segments should be large. But three of them are preallocated, so they
@@ -30,7 +30,7 @@ def segment_bytes_of(disk_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
-    """The limits of one store."""
+    """The limits of one store. Raises `ValueError` if one is out of range or two contradict."""
 
     segment_bytes: int = SEGMENT_BYTES_LEAST
     """The size of a segment in bytes. When a segment is full, the log continues in another one. The

@@ -57,9 +57,9 @@ class DataDirectory:
 
 
 class LedgersOfAll(Mapping[int, LedgerInfo]):
-    """The ledgers of all data directories in use, by id, without the disputed ones.
+    """The ledgers of all data directories in use, by id, without those in `disputed`.
 
-    The ledgers are never copied, because there may be a million.
+    This is a view. The ledgers are never copied, because there may be a million.
     """
 
     def __init__(self) -> None:
@@ -343,7 +343,7 @@ class LedgerDirectories(StoreEvents):
             self.on_drained()
 
     def directories(self) -> list[DirectoryState]:
-        """Return the state of each directory, in the order in which they were named."""
+        """Return the state of each directory, in the order in which they were configured."""
         return [state_of(place) for place in self._places]
 
     # -- where a ledger lives ---------------------------------------------------------------------
@@ -436,7 +436,7 @@ class LedgerDirectories(StoreEvents):
         """Create a ledger in one of the directories, as `LedgerStore.create_ledger` does.
 
         Raises:
-            UsageError: The ledger exists, or is refused.
+            UsageError: The ledger exists, or it is refused and `again` is False.
             StorageError: The ledger may be in a directory that has failed, or every directory has.
         """
         if ledger_id in self.ledgers:
@@ -510,7 +510,7 @@ class LedgerDirectories(StoreEvents):
         return sorted({*self.ledgers, *self._ledgers.disputed})
 
     def drop_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """Drop these ledgers in the directories that are in use.
+        """Drop these ledgers in the directories in use, as `LedgerStore.drop_ledgers` does.
 
         A directory that is not in use keeps its ledgers. They can be dropped once it is back.
         """
@@ -576,7 +576,7 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def queue_full(self) -> bool:
-        """Whether any directory's queue is full. A connection waits for its slowest disk."""
+        """Whether any directory's queue is full, so that connections wait for the slowest disk."""
         return any(place.store.queue_full for place in self._serving)
 
     @property
@@ -729,7 +729,7 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def compaction_suspended(self) -> Suspension | None:
-        """The kinds of compaction that are suspended in all directories, or None."""
+        """The kinds of compaction that are suspended in the directories in use, or None."""
         return next((place.store.compaction_suspended for place in self._serving), None)
 
 
@@ -738,7 +738,7 @@ Store = LedgerStore | LedgerDirectories
 
 
 def last_of(count: int, done: Done) -> Done:
-    """Return a callback that calls `done` once it was called `count` times itself.
+    """Return a callback that calls `done` once it was called `count` times itself, at least once.
 
     `done` gets the first error of these calls, or None.
     """

@@ -194,7 +194,7 @@ def read_identity(disk: Disk) -> Identity | None:
 def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
     """Return the directory's identity, after formatting the directory durably if it is empty.
 
-    The caller must hold the disk's lock.
+    The caller must hold the disk's lock. `random_bytes` makes the id of a new directory.
 
     Raises:
         LaterStorageError: A later version wrote the identity.
@@ -230,7 +230,7 @@ def _is_empty_directory(disk: Disk, name: str) -> bool:
 def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
     """Record in the directory's identity that its log was begun, and return the new identity.
 
-    The record is durable on return.
+    The record is durable on return. Raises `OSError` if the disk fails.
     """
     if identity.log_begun:
         return identity
@@ -243,11 +243,13 @@ def begin_lost(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
     """Format an empty directory that replaces a lost one, and return its identity.
 
     The directory then counts as one whose log is gone. So the bookie treats everything that it does
-    not have as possibly lost, until that is repaired. The format is durable on return. The caller
-    must hold the disk's lock.
+    not have as possibly lost, until that is repaired. The identity is durable on return. A
+    directory that has an identity already is only marked. `random_bytes` makes the id of a new one.
+    The caller must hold the disk's lock.
 
     Raises:
-        StorageError: The directory is not empty.
+        LaterStorageError: A later version wrote the identity.
+        StorageError: The identity is damaged, or the directory has none and is not empty.
         OSError: The disk fails.
     """
     return mark_log_begun(disk, ensure_directory(disk, random_bytes))

@@ -233,7 +233,7 @@ class RealDisk:
         """Create a directory and its parents, unless they exist.
 
         Each new directory is synced into its parent. Otherwise files that are synced in it could
-        disappear together with it.
+        disappear together with it. The data directory itself, "", is created without a sync.
         """
         if not name:
             os.makedirs(self.path, PRIVATE_DIRECTORY_MODE, exist_ok=True)

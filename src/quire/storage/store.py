@@ -196,7 +196,8 @@ class LedgerStore(StoreEvents):
 
         Raises:
             LaterStorageError: A later version wrote a part of the log. Nothing was changed.
-            StorageError: The directory is not formatted, or the disk fails.
+            StorageError: The directory is not formatted, its identity or its log cannot be used, or
+                the disk fails.
             DiskFullError: There is no space for a new segment.
             LoadStopped: `stop_loading` was called.
         """
@@ -346,7 +347,7 @@ class LedgerStore(StoreEvents):
         is created again, and is still fenced.
 
         Raises:
-            UsageError: The ledger exists, or is refused.
+            UsageError: The ledger exists, or it is refused and `again` is False.
         """
         if ledger_id in self.ledgers:
             raise UsageError(
@@ -371,7 +372,9 @@ class LedgerStore(StoreEvents):
         return info
 
     def adopt_key(self, ledger_id: int, master_key: bytes) -> None:
-        """Set the master key of a ledger whose key was lost. It is durable with the next batch.
+        """Set the master key of a ledger whose key was lost.
+
+        The key is durable with the next batch, or soon after if no batch arrives.
 
         Raises:
             NoLedger: The ledger is unknown.
@@ -538,7 +541,7 @@ class LedgerStore(StoreEvents):
 
     @property
     def failed(self) -> StorageError | None:
-        """The error that stopped the log, or None. After an error, nothing becomes durable."""
+        """The error that stopped the log, or None. After it, nothing more becomes durable."""
         return self._appender.failed
 
     @property
@@ -651,6 +654,7 @@ class LedgerStore(StoreEvents):
             DamagedError: All copies of the first entry are damaged.
             WouldBlock: The entries are not cached, or are in many small pieces. Use
                 `read_blocking`.
+            StorageError: A file cannot be opened for lack of a file descriptor.
         """
         info = self._info(ledger_id)
         return self._reader.read(info, first, max_count, max_bytes, overhead_bytes)
@@ -667,7 +671,9 @@ class LedgerStore(StoreEvents):
 
         Threads read what is not cached. The event loop handles one megabyte in each iteration. If
         `max_count` is more than 1, the entries are packed (`FrameRun.pack`). This may be cancelled.
-        It raises `asyncio.CancelledError` if the threads end because the bookie stops.
+
+        The errors are those of `read` without `WouldBlock`. `asyncio.CancelledError` is raised if
+        the threads end because the bookie stops.
         """
         return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
@@ -688,6 +694,7 @@ class LedgerStore(StoreEvents):
         Raises:
             NoLedger: The ledger is unknown.
             DamagedError: A part of the index cannot be read.
+            StorageError: A file cannot be opened for lack of a file descriptor.
         """
         return await self._cold.ranges(ledger_id)
 
@@ -770,7 +777,7 @@ class LedgerStore(StoreEvents):
         """Return the ids of the ledgers with entries of which this directory has no good copy.
 
         Adding another bookie's copies here repairs the ledgers. Some of the ledgers may be deleted
-        already.
+        already. Damage that is still being examined is left out; see `Quarantine.lacking_ledgers`.
         """
         return self._maintenance.quarantine.lacking_ledgers()
 
@@ -816,7 +823,7 @@ class LedgerStore(StoreEvents):
         return collect_usage(self._catalogue, self._maintenance.compactor)
 
     def segment_totals(self) -> list[SegmentTotals]:
-        """Return the number and sizes of segments by state."""
+        """Return the number and sizes of the segments in each state."""
         return collect_totals(self.path, self._catalogue)
 
     # -- repair ------------------------------------------------------------------------------------

@@ -160,8 +160,8 @@ class ThreadReader:
     async def run(self, call: Callable[[], T]) -> T:
         """Run `call` on a thread, and return its result.
 
-        Cancelling this does not stop the call. If the reader is closed before the call has begun,
-        this raises `asyncio.CancelledError`.
+        Cancelling this does not stop the call. Exceptions of the call reach the caller. If the
+        reader is closed before the call has begun, this raises `asyncio.CancelledError`.
         """
         found: asyncio.Future[T] = self._loop.create_future()
         self._readers.run(call, partial(_settle, found))

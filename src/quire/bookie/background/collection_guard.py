@@ -87,7 +87,7 @@ def encode_mark(mark: CollectionMark) -> bytes:
 
 
 def decode_mark(data: bytes, path: str = MARK_NAME) -> CollectionMark:
-    """Return the mark in the content of `current/METADATA`.
+    """Return the mark in the content of `current/METADATA`. `path` names the file in the error.
 
     Raises:
         LaterStorageError: A later version of Quire wrote the file: its checksum is right, but it
@@ -244,9 +244,10 @@ class CollectionGuard:
     async def raise_mark(self) -> None:
         """Raise this bookie's mark in the metadata store by one, and write it to the directories.
 
+        The mark is durable on return, in the store and in each directory that could be written.
         Raises MetadataWentBackError if the metadata store went back to an older state,
-        MetadataError if it does not answer, and StorageError if the mark could not be written to
-        any directory. Safe to cancel.
+        MetadataError if it does not answer or another process changed the mark, and StorageError
+        if the mark could not be written to any directory. Safe to cancel.
         """
         async with self._changing:
             found = await self._look()

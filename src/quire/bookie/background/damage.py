@@ -104,9 +104,13 @@ class DamageReports:
 
         Raises:
             MetadataError: The metadata store does not answer. Ledgers that were marked stay marked.
+            MetadataWentBackError: A loss may be repaired, but the metadata store went back to an
+                older state.
+            CollectionOffError: A loss may be repaired, but garbage collection is switched off for
+                the cluster. The loss counts as unrepaired until it is on again.
             CookieError: The metadata store belongs to another cluster.
-            StorageError: The log could not record that a loss is repaired. It counts as repaired
-                until the next start only.
+            StorageError: The log failed, or could not record that a loss is repaired. The loss then
+                counts as repaired until the next start only.
         """
         lacking = self._store.lacking_ledgers()
         for gone in self._told_s.keys() - lacking:

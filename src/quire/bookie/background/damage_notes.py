@@ -68,8 +68,8 @@ class DamageNotes:
         Nothing is written if nothing has changed. The next call tries again what failed.
 
         Raises:
-            MetadataError: The metadata store does not answer, or a later version of Quire wrote the
-                notes.
+            MetadataError: The metadata store does not answer, another process changed the notes at
+                the same time, or a later version of Quire wrote them.
         """
         async with self._following:
             if not self._loaded:

@@ -66,7 +66,8 @@ class MassDeletionCheck:
         """Return the ids of those ledgers in `dead` that may be dropped now.
 
         `dead` has the ids of the ledgers that a pass has found deleted, ascending. `local` is the
-        number of ledgers on this bookie.
+        number of ledgers on this bookie. `log` receives the event `garbage_waits` if ledgers must
+        wait for the second pass.
         """
         before, now_s = self._gone, self._monotonic()
         if len(dead) < MASS_LEDGERS_MIN or len(dead) <= MASS_SHARE * local:
@@ -144,9 +145,10 @@ async def collect_garbage(
 ) -> list[int]:
     """Make one pass of garbage collection, and return the ids of the ledgers that were dropped.
 
-    If `mass_deletion` is given, many ledgers are dropped at once only if two passes have found
-    them. If `unchanged` is given, a pass skips the ranges that have not changed since the pass
-    before. Both keep their state from pass to pass.
+    A dropped ledger is gone at once, and its deletion is durable soon after
+    (`LedgerStore.drop_ledgers`). If `mass_deletion` is given, many ledgers are dropped at once only
+    if two passes have found them. If `unchanged` is given, a pass skips the ranges that have not
+    changed since the pass before. Both objects keep their state from pass to pass.
 
     Raises CollectionOffError while collection is switched off, and MetadataError or CookieError if
     the metadata store cannot be trusted. Nothing is dropped in these cases. Run one pass at a time.
@@ -180,8 +182,10 @@ async def unnamed_ledgers(
 ) -> list[int]:
     """Return the ids of the ledgers that are here but not in the metadata store, ascending.
 
-    This does not decide whether the ledgers may be dropped. Raises MetadataError, and CookieError
-    if the metadata store belongs to another cluster.
+    With `unchanged`, ranges of ledgers that have not changed since the pass before are skipped.
+    This does not decide whether the ledgers may be dropped. Raises MetadataError if the metadata
+    store does not answer or its list is not complete, and CookieError if the store belongs to
+    another cluster.
     """
     return list(await _find_unnamed(store, metadata, instance_id, unchanged))
 

@@ -126,7 +126,9 @@ async def check_directories(
 ) -> CheckedDirectories:
     """Assign empty directories to this bookie id, or check that they belong to this bookie.
 
-    The caller holds the locks of the directories, which `look_at` has taken. Raises CookieError,
+    `found` is the result of `look_at`, and the caller still holds the locks that it has taken.
+    `random_bytes` makes the ids of new directories, and `now_ms` is the Unix time in milliseconds.
+    On return, the cookies and the ids of the directories in use are durable. Raises CookieError,
     StartError or StorageError if the bookie must not start, and MetadataError. After an error, no
     entry was changed. New directories may be formatted already, which the next start accepts.
     """

@@ -62,7 +62,8 @@ COOKIE_FILE = "current/VERSION"
 def cookie_of(bookie_id: str, directories: Sequence[str], instance_id: str | None) -> Cookie:
     """Return the cookie of a bookie with these data directories.
 
-    Each directory is listed as journal and as ledger directory, because Quire's log is both.
+    Each directory is listed as journal and as ledger directory, because Quire's log is both. The
+    cookie of a cluster without an instance id has none (None).
     """
     return Cookie.of(bookie_id, directories, directories, instance_id)
 
@@ -93,7 +94,7 @@ def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
 def remembered_id(disk: Disk, uri: str = "") -> str:
     """Return the id of the bookie in this directory, or '' if no bookie was ever started in it.
 
-    Raises the errors of `stored_cookie`.
+    `uri` and the errors are those of `stored_cookie`.
     """
     cookie = stored_cookie(disk, uri)
     return "" if cookie is None else cookie.bookie_id
@@ -109,8 +110,10 @@ async def check_identity(
     """Assign an empty directory to a bookie id or check its owner, and return the instance id.
 
     A directory that is not empty must belong to this bookie. The result is the cluster's instance
-    id. The caller holds the disk's lock. Raises CookieError or StorageError if something does not
-    match. The error names the command that repairs it.
+    id. The caller holds the disk's lock. `random_bytes` makes the id of a new directory, and
+    `now_ms` is the Unix time in milliseconds. An assignment is durable on return. Raises
+    CookieError or StorageError if something does not match, and the error names the command that
+    repairs it. Raises MetadataError if the metadata store fails, and OSError if the disk does.
     """
     instance_id = await metadata.instance_id()
     wanted = cookie_of(bookie_id, [disk.path], instance_id)
@@ -171,10 +174,15 @@ async def create_identity(
     The caller holds the disk's lock. The cookie is durable in the directory and in the metadata
     store on return. If the call is interrupted, the bookie's next start completes it.
 
+    `random_bytes` makes the id of the directory, and `now_ms` is the Unix time in milliseconds.
+
     Raises:
         CookieError: The directory belongs to a bookie already, or the cluster knows a bookie with
-            this id. Nothing was changed.
-        StorageError: The directory holds something else. Nothing was changed.
+            this id. Nothing was changed. Or another bookie with this id was started at the same
+            time.
+        StorageError: The directory holds something else. Nothing in it was changed.
+        MetadataError: The metadata store failed.
+        OSError: The disk failed.
     """
     local = stored_cookie(disk, metadata.uri)
     if local is not None:
@@ -206,7 +214,10 @@ async def create_identity(
 
 
 async def known_cookie(metadata: MetadataStore, bookie_id: str) -> bytes | None:
-    """Return the encoded cookie of a bookie in the metadata store, or None if there is none."""
+    """Return the encoded cookie of a bookie in the metadata store, or None if there is none.
+
+    Raises MetadataError if the metadata store fails.
+    """
     try:
         return (await metadata.read_cookie(bookie_id)).value
     except NoSuchKeyError:
@@ -221,7 +232,7 @@ def same_owner(wanted: Cookie, stored: Cookie) -> bool:
 async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes]:
     """Return the encoded cookie of a bookie in the metadata store, with its version.
 
-    Raises CookieError if there is no cookie, and MetadataError.
+    Raises CookieError if there is no cookie, and MetadataError if the metadata store fails.
     """
     try:
         return await metadata.read_cookie(bookie_id)
@@ -497,7 +508,10 @@ def erasing(path: str) -> str:
 
 
 def repair(*words: str, uri: str = "") -> str:
-    """Return a `quire bookie` command that repairs something, in backquotes."""
+    """Return a `quire bookie` command that repairs something, in backquotes.
+
+    `words` follow `quire bookie`. `uri` is the metadata URI in the command, unless it is empty.
+    """
     return (
         "`" + shlex.join(["quire", "bookie", *words, *(("--metadata", uri) if uri else ())]) + "`"
     )

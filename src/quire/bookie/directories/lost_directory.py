@@ -114,8 +114,8 @@ class DirectoryContent:
 def content_of(disk: Disk) -> DirectoryContent:
     """Return the content of a data directory, after reading all footers of its log. Blocks.
 
-    Raises LaterVersionError if a later version of Quire wrote a part of the directory, which is not
-    lost then.
+    The result says so if the content cannot be read (`unreadable`). Raises LaterVersionError if a
+    later version of Quire wrote a part of the directory. Such a directory is not lost.
     """
     cookie, name = None, ""
     try:
@@ -217,7 +217,7 @@ async def replace_directory(
         now_ms: The current Unix time in milliseconds.
 
     Raises:
-        StorageError: `new` is not empty.
+        StorageError: `new` is not empty, or its identity is damaged.
         CookieError: Another process changed the directories.
         MetadataError: The metadata store failed.
         OSError: The disk failed.

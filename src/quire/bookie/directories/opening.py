@@ -23,7 +23,11 @@ SHARED_LIMITS = tuple(
 def open_store(
     directories: Sequence[DataDirectory], config: BookieConfig, clock: Clock, times: StorageTimes
 ) -> Store:
-    """Create the store of a bookie over its data directories."""
+    """Create the store of a bookie over its data directories. The store is not started.
+
+    Call this on the event loop. Raises UsageError if there are too many directories
+    (`MAX_DIRECTORIES`).
+    """
     schedule = asyncio.get_running_loop().call_later
     count = len(directories)
     stores = [
@@ -52,7 +56,10 @@ def _share(config: StorageConfig, directories: int) -> StorageConfig:
 
 
 def storage_config(config: BookieConfig, disk: Disk) -> StorageConfig:
-    """Return the storage configuration of a data directory on this disk."""
+    """Return the storage configuration of a data directory.
+
+    If `segment_bytes` is 0 in the bookie's configuration, the size of `disk` decides.
+    """
     segment_bytes = config.segment_bytes
     if not segment_bytes:
         try:

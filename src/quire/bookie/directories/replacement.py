@@ -95,7 +95,8 @@ async def find_replacement(
 
     Both may be the same path. Nothing is changed, but the bookie's directories are locked
     (`DirectoryAccess`). Raises `UsageError`, `StartError`, `StorageError` or `CookieError` if the
-    replacement is not allowed, and MetadataError if the metadata store fails.
+    replacement is not allowed, `LaterVersionError` if a later version of Quire wrote one of the
+    directories, and MetadataError if the metadata store fails.
     """
     holder = await known_bookie(metadata, bookie_id)
     if lost != new and lost not in holder.directories and new in holder.directories:
@@ -216,7 +217,8 @@ async def find_removal(
 
     Call `check_not_needed` before `carry_out`. Nothing is changed, but the bookie's other
     directories are locked (`DirectoryAccess`). Raises `UsageError`, `StartError` or `CookieError`
-    if the directory may not be removed, and MetadataError if the metadata store fails.
+    if the directory may not be removed, `LaterVersionError` if a later version of Quire wrote one
+    of the directories, and MetadataError if the metadata store fails.
     """
     holder = await known_bookie(metadata, bookie_id)
     check_listed(holder, path)
@@ -245,7 +247,10 @@ async def find_removal(
 
 
 def refusal(what: str, remedy: str = "") -> UsageError:
-    """Return an error with this message, to which "; nothing was changed" is added."""
+    """Return an error with this message, to which "; nothing was changed" is added.
+
+    `remedy` says what to do. It may be empty.
+    """
     return UsageError(f"{what}; nothing was changed", remedy=remedy)
 
 
@@ -299,7 +304,8 @@ def ids_of(
     """Return the ids in hex of the directories that are at the bookie's paths now, by path.
 
     The id of the directory at `lost` is '' if nothing is there, or if it cannot be read. Other
-    directories without a readable id are left out.
+    directories without a readable id are left out. Raises `LaterStorageError` if a later version of
+    Quire wrote the directory at `lost`.
     """
     ids = {path: found.directory_id for path, found in others.items() if found.directory_id}
     return ids | {lost: _id_at(machine, lost)}

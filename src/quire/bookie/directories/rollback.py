@@ -107,7 +107,8 @@ def why_behind(mark: LogMark, here: Incarnation | None) -> str:
 def expected_of(mark: LogMark | None, here: Incarnation | None) -> ExpectedLog:
     """Return how far the log of a directory must reach, given its mark and its incarnation.
 
-    Nothing is expected if there is no mark, or if the mark is older than the directory.
+    Nothing is expected if there is no mark, or if the mark is older than the directory. If the mark
+    shows that the directory is lost or went back in time, the result says why (see `why_behind`).
     """
     if mark is None:
         return ExpectedLog()  # the bookie was last started by an earlier version
@@ -176,8 +177,8 @@ class Rollbacks:
         """Tell the bookie's store how far the log of each of these directories must reach.
 
         Call this before the log is read. A directory that cannot be read is not used. If it is the
-        only one of the bookie, this raises StorageError. Raises MetadataError if the metadata store
-        fails.
+        only one of the bookie, this raises StorageError. Raises LaterStorageError if a later
+        version of Quire wrote a directory, and MetadataError if the metadata store fails.
         """
         self._found = found = await read_directories(self._metadata, self._bookie_id)
         value = BookieDirectories() if found is None else found.value
@@ -208,8 +209,9 @@ class Rollbacks:
         `went_back` has a sentence for each directory that went back in time.
 
         Call this after the log was read and before anything is served. The incarnation is durable
-        in the directory and in the metadata store on return. Raises CookieError if another process
-        has changed the record meanwhile, StorageError, and MetadataError.
+        in the directory and in the metadata store on return. A full directory keeps its incarnation
+        if it is not behind. Raises CookieError if another process has changed the record meanwhile,
+        StorageError if no directory can be written, and MetadataError if the metadata store fails.
         """
         for why in went_back:
             self._log(

@@ -298,7 +298,11 @@ class AnswerBudget:
 
     @asynccontextmanager
     async def room(self, account: Account, size: int) -> AsyncIterator[None]:
-        """Wait for room, and reserve `size` bytes of memory until the block ends."""
+        """Wait for room, and reserve `size` bytes of memory until the block ends.
+
+        The wait may be cancelled. If the connection ends meanwhile, only a cancellation ends the
+        wait.
+        """
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def start() -> None:

@@ -366,8 +366,8 @@ class Connection(asyncio.Protocol):
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
         """Call `request.ready` once the LAC of its ledger is greater than `previous_lac`.
 
-        It is also called after `timeout_s`, and when the ledger is fenced. It is not called if the
-        client disconnects.
+        It is also called after `timeout_s`, when the ledger is fenced or dropped, and when the
+        bookie stops. It is not called if the client disconnects.
         """
         self._prove()  # A waiting client knows a ledger, which proves as much as an answer.
         polls = self.service.long_polls

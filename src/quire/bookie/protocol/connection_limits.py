@@ -74,7 +74,10 @@ class Limited(Protocol):
     def resume(self, reason: str) -> None: ...
 
     def cut_off(self, event: str = "", why: str = "") -> None:
-        """Close the connection without waiting for the client. Log `event`, unless it is empty."""
+        """Close the connection without waiting for the client.
+
+        Log `event` with the reason `why`, unless `event` is empty.
+        """
         ...
 
 

@@ -64,8 +64,9 @@ class LoadingStore:
         """Read entries as `LedgerStore.read_blocking` does, after waiting until they are loaded.
 
         Raises NoLedger if they are not loaded within `WAIT_S`, or at once if `WAITING_MAX` reads
-        wait. `room` is entered for each attempt, and left while the call waits for the next
-        attempt.
+        wait. After `end`, the errors are those of `LedgerStore.read_blocking`. `room` is entered
+        for each attempt, and left while the call waits for the next attempt. The other arguments
+        are those of `LedgerStore.read`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_S

@@ -19,9 +19,9 @@ FILES_MAX = 1_000
 class ReadFailures:
     """The log of failed reads, with at most one line for each damaged file in `SAME_FILE_S`.
 
-    Reads for which no file descriptor is left share one line, too. A reader may read thousands of
-    such entries in a second. Files of two data directories with
-    the same name share one line. The event `damage_found` names the directory.
+    A reader may read thousands of damaged entries in a second. Reads for which no file descriptor
+    is left share one line, too. Files of two data directories with the same name share one line.
+    The event `damage_found` names the directory.
     """
 
     def __init__(self, log: EventLog, monotonic: Callable[[], float]) -> None:

@@ -70,8 +70,8 @@ class ClientConnection(Limited, AnswerSink, Protocol):
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
         """Call `request.ready` once the LAC of its ledger is greater than `previous_lac`.
 
-        It is also called after `timeout_s`, and when the ledger is fenced. It is not called if the
-        client disconnects.
+        It is also called after `timeout_s`, when the ledger is fenced or dropped, and when the
+        bookie stops. It is not called if the client disconnects.
         """
         ...
 

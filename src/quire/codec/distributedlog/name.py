@@ -44,7 +44,7 @@ def is_reserved(name: str) -> bool:
 
 
 def may_lead_to_stream(part: str) -> bool:
-    """Return whether a part of a stream's name after the first can be this.
+    """Return whether `part` can be a part of a stream's name, but not the first one.
 
     Such a part may begin with ".", although the whole name may not.
     """

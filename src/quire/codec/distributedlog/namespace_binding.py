@@ -99,7 +99,8 @@ class NamespaceBinding:
 
         Args:
             data: The data of the node.
-            zookeeper: The servers in the namespace URI.
+            zookeeper: The servers in the namespace URI. They are the servers of the streams if the
+                data names none.
 
         Raises:
             LaterMetadataError: A later version of Quire or of DistributedLog wrote the binding.
@@ -233,7 +234,7 @@ class AccessRights:
 
     @classmethod
     def from_bytes(cls, data: bytes, stream: str) -> AccessRights:
-        """Decode the data of the access node of a stream.
+        """Decode the data of the access node of a stream. Empty data denies nothing.
 
         Args:
             data: The data of the node.

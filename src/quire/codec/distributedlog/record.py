@@ -140,7 +140,7 @@ def encode_records(
 
 
 def encode_record(position: int, txid: int, payload: Buffer, flags: int = RecordFlag.NONE) -> bytes:
-    """Return the bytes of one record. `flags` says its kind.
+    """Return the bytes of one record. `flags` are those of `RecordFlag`, and say its kind.
 
     A record set has the position of its first member, and a control record the number of user
     records so far. Only a control record and the end of the stream may have the txid `MAX_TXID`.
@@ -176,12 +176,19 @@ def control_record(position: int, txid: int, payload: bytes = CONTROL_PAYLOAD) -
         position: The number of user records so far.
         txid: The txid of the last of them, or the segment's first txid if there is none.
         payload: The payload.
+
+    Raises:
+        UsageError: The payload is too long, or the position or the txid is out of range.
     """
     return encode_record(position, txid, payload, _CONTROL)
 
 
 def end_of_stream_record(position: int) -> bytes:
-    """Return the last record of a stream. `position` is the number of user records so far."""
+    """Return the last record of a stream. `position` is the number of user records so far.
+
+    Raises:
+        UsageError: The position is out of range.
+    """
     return encode_record(position, MAX_TXID, END_OF_STREAM_PAYLOAD, _END_OF_STREAM)
 
 
@@ -320,7 +327,8 @@ def decode_entry(entry: Buffer, enveloped: bool = True, *, expand_sets: bool = T
             with the flag of a set, and takes as many slots as it has members.
 
     Raises:
-        StreamFormatError: The entry is damaged or has an unknown form.
+        LaterStreamFormatError: A later version wrote the entry.
+        StreamFormatError: The entry is damaged.
         UsageError: The entry is compressed, and the library for that is not installed.
     """
     data = entry if isinstance(entry, bytes) else bytes(entry)

@@ -85,6 +85,14 @@ def encode_envelope(
 ) -> bytes:
     """Return the payload of a record with an envelope.
 
+    The record must also get the flag `ENVELOPE_FLAG`, as `record.encode_records` gives it.
+
+    Args:
+        value: The value of the record.
+        key: The key, or None if there is none.
+        headers: The headers by name, or None if there are none.
+        event_time_us: The event time in microseconds since 1970 in UTC, or None if there is none.
+
     Raises:
         UsageError: There are too many headers, a name is too long or not UTF-8, or the event time
             is out of range.
@@ -133,6 +141,8 @@ def _encoded_name(name: str) -> bytes:
 
 def decode_envelope(data: bytes, start: int = 0, end: int | None = None) -> RecordEnvelope:
     """Decode the envelope at the beginning of the payload in `data[start:end]`.
+
+    If `end` is None, the payload ends with `data`.
 
     Raises:
         LaterStreamFormatError: A later version wrote the envelope.

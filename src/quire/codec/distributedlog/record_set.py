@@ -62,7 +62,9 @@ def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Member
 
     Raises:
         LaterStreamFormatError: A later version wrote the set.
-        StreamFormatError: The set is damaged, or has fewer or more bytes than its members.
+        StreamFormatError: The set is damaged, has fewer or more bytes than its members, or would
+            expand to more than `limit_bytes`.
+        UsageError: The body is compressed, and the library for that is not installed.
     """
     word, count, size, stored = _head(data, start, end)
     at = start + HEAD.size

@@ -340,7 +340,8 @@ class StreamSegment:
             last_entry_id: The entry of the last record.
             last_slot_id: The slot of the last record.
             completion_time_ms: The time of completion, in milliseconds since 1970.
-            start_sequence_id: The sequence id of the first record.
+            start_sequence_id: The sequence id of the first record. A layout below 5 does not store
+                it.
 
         Returns:
             The changed segment.

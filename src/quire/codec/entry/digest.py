@@ -138,7 +138,10 @@ def _of_dummy(meta: Buffer, payload: Buffer) -> bytes:
 
 
 def digester(kind: DigestType, password: bytes) -> Callable[[Buffer, Buffer], bytes]:
-    """Return a function that computes a digest from 32 bytes of entry metadata and a payload."""
+    """Return a function that computes a digest from 32 bytes of entry metadata and a payload.
+
+    `password` is that of the ledger. Only HMAC uses it.
+    """
     if kind is DigestType.CRC32C:
         return _of_crc32c
     if kind is DigestType.CRC32:

@@ -61,7 +61,7 @@ class Entry(NamedTuple):
         ledger_id: The id of the ledger.
         entry_id: The id of the entry.
         ledger_length: The payload bytes of the ledger up to and including this entry.
-        payload: The bytes of the entry.
+        payload: The bytes that the application wrote.
     """
 
     ledger_id: int
@@ -150,7 +150,10 @@ class EntryCodec:
         return entry, lac, length
 
     def unpack(self, data: Buffer, entry_id: int | None = None) -> Entry:
-        """Verify the bytes of an entry, and return the entry. See `check`."""
+        """Verify the bytes of an entry, and return the entry.
+
+        The arguments and errors are those of `check`.
+        """
         entry, _, length = self.check(data, entry_id)
         return Entry(self.ledger_id, entry, length, bytes(data[self.head_bytes :]))
 
@@ -203,7 +206,8 @@ def _add_prefix(size: int, word: int, key: bytes) -> bytes:
 class AddEncoder:
     """An encoder that makes ADD frames from payloads, many at a time.
 
-    It is the hot path of the client.
+    It is the hot path of the client. `key` is the master key of the ledger, and `flags` are those
+    of every request (`wire.v2.Flag`).
     """
 
     __slots__ = ("_fixed_bytes", "_key", "_prefix", "_prefix_size", "_word", "codec")
@@ -228,8 +232,9 @@ class AddEncoder:
     ) -> tuple[Sequence[Buffer], int]:
         """Return the frames of consecutive entries from `first` on, and the next ledger length.
 
-        The frames are buffers to be joined; several entries are one buffer. `length` is the ledger
-        length before `first`, and the returned one is that after the last entry.
+        The frames are buffers to be joined; several entries are one buffer. `lac` is the last add
+        confirmed in each entry. `length` is the ledger length before `first`, and the returned one
+        is that after the last entry.
         """
         parts, length = self.parts(first, lac, length, payloads)
         return (parts if len(payloads) == 1 else (b"".join(parts),)), length
@@ -239,9 +244,9 @@ class AddEncoder:
     ) -> tuple[list[Buffer], int]:
         """Return `PIECES` buffers for each of consecutive entries, and the next ledger length.
 
-        The entries have ids from `first` on, and the buffers of all frames are to be joined.
-        `length` is the ledger length before `first`, and the returned one is that after the last
-        entry.
+        The entries have ids from `first` on, and the buffers of all frames are to be joined. `lac`
+        is the last add confirmed in each entry. `length` is the ledger length before `first`, and
+        the returned one is that after the last entry.
         """
         ledger, of, pack = self.codec.ledger_id, self.codec.of, META.pack
         pieces: list[Buffer] = []
@@ -270,8 +275,9 @@ class AddEncoder:
     ) -> list[Buffer]:
         """Return `PIECES` buffers for the frame of one entry of each of many ledgers.
 
-        `lengths` are the ledger lengths that include these entries. The entries are encoded column
-        by column, because calls for each entry are the largest part of the cost of a frame.
+        `lacs` are the last add confirmed in each entry, and `lengths` are the ledger lengths that
+        include these entries. The entries are encoded column by column, because calls for each
+        entry are the largest part of the cost of a frame.
         """
         columns = {0: ledger_ids, 1: entry_ids, 2: lacs, 3: lengths}
         packed = pack_rows(">", _META_ROW, (0, 0, 0, 0), columns, len(encoders))

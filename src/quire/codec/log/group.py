@@ -234,7 +234,8 @@ class GroupEncoder:
 
         Return the offset of the buffers in the payload.
 
-        The `run_index` of a record counts the runs of this call.
+        `buffers` are the frames of the runs, which have `size_bytes` bytes in total. The
+        `run_index` of a record counts the runs of this call.
         """
         base = self.payload_bytes
         for record in records:
@@ -273,7 +274,7 @@ class GroupEncoder:
         self._row_count += 1
 
     def finish(self, flags: int = 0) -> EncodedGroup:
-        """Return the finished group."""
+        """Return the finished group. `flags` are those of its header, such as `GROUP_LAST`."""
         fixed = b"".join((*self._rows, *self._sizes, *self._ids, *self._records))
         # The number of checksums depends on the end of the table, which depends on their number.
         # So there may be one too many, which is 0.
@@ -345,8 +346,9 @@ def decode_group_header(
 ) -> GroupHeader | None:
     """Decode the header at `data[at:]` if it is one of this directory, segment and offset.
 
-    Return None otherwise. The header is not verified yet; `check_group_table` does that. The header
-    may be of a later version: call `check_group_version` next.
+    Return None otherwise, and if its table would be longer than `MAX_TABLE_BYTES`. The header is
+    not verified yet; `check_group_table` does that. The header may be of a later version: call
+    `check_group_version` next.
     """
     if bytes(data[at : at + 7]) != GROUP_START or at + GROUP_HEADER_BYTES > len(data):
         return None
@@ -367,7 +369,10 @@ def looks_like_group(data: Buffer, directory_id: bytes, segment: int) -> bool:
 
 
 def check_group_table(data: Buffer, header: GroupHeader) -> bool:
-    """Return whether header and table, at the start of `data`, match their checksum."""
+    """Return whether header and table, at the start of `data`, match their checksum.
+
+    Return False as well if `data` ends within the table.
+    """
     end = GROUP_HEADER_BYTES + header.table_bytes
     if len(data) < end:
         return False

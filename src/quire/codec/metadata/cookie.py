@@ -54,7 +54,10 @@ class Cookie:
         instance_id: str | None = None,
         index_dirs: Sequence[str] | None = None,
     ) -> Cookie:
-        """Return a cookie for lists of directories. An empty instance id counts as none."""
+        """Return a cookie for lists of directories. An empty instance id counts as none.
+
+        Without `index_dirs`, the ledger directories contain the index.
+        """
         return cls(
             bookie_id=bookie_id,
             journal_dirs=",".join(journal_dirs),
@@ -91,7 +94,8 @@ def refuse_later_layout(cookie: Cookie, what: str) -> Cookie:
     """Return `cookie` unless its layout is later than the present one.
 
     Like Apache's programs, `decode` reads a later layout if it knows all of its fields. Use this
-    for a cookie that may be written back, which would be in the present layout.
+    for a cookie that may be written back, which would be in the present layout. `what` is the name
+    of the cookie for the error.
 
     Raises:
         LaterCookieError: The layout of the cookie is a later one.

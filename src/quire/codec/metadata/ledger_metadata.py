@@ -43,7 +43,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """The metadata of one ledger."""
+    """The metadata of one ledger.
+
+    Making one raises ValueError if the quorums are inconsistent, if there is no segment, if an
+    ensemble does not have `ensemble_size` bookies, or if the first entries of the segments do not
+    ascend.
+    """
 
     ensemble_size: int
     """The number of bookies that store the ledger."""
@@ -176,7 +181,8 @@ class LedgerMetadata:
             The changed metadata.
 
         Raises:
-            ValueError: The last segment begins after that entry.
+            ValueError: The last segment begins after that entry, or the number of bookies is not
+                the ensemble size.
         """
         last = self.segments[-1]
         if first_entry_id < last.first_entry_id:

@@ -55,7 +55,8 @@ def encode_availability(ranges: Sequence[tuple[int, int]], max_bytes: int | None
     """Return the list for ascending, disjoint ranges (first, last) of entries.
 
     Adjacent ranges are not joined. If the list exceeds `max_bytes`, it is written with groups of
-    several sequences, which suit a striped ledger. It may still exceed the limit.
+    several sequences, which suit a striped ledger. It may still exceed the limit. With None there
+    is no limit.
     """
     runs = [
         (start, start, min(last - start + 1, _SIZE_MAX), 0)

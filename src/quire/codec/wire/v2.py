@@ -80,7 +80,10 @@ class Code(enum.IntEnum):
 
 
 def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:
-    """Return the header word of a frame."""
+    """Return the header word of a frame, with these flags (`Flag`).
+
+    In version 0, the word is the opcode alone.
+    """
     if version == 0:
         return opcode
     return version << 24 | opcode << 16 | flags
@@ -143,13 +146,19 @@ def equal_frames(view: memoryview, at: int, end: int, size: int) -> int:
 
 
 def add_request(key: bytes, entry: bytes, flags: int = 0) -> bytes:
-    """Return an ADD frame. `entry.AddEncoder` builds the same bytes on the client's hot path."""
+    """Return an ADD frame with these flags (`Flag`), for the bytes of an entry with its digest.
+
+    `key` is the master key. `entry.AddEncoder` builds the same bytes on the client's hot path.
+    """
     size = ADD_PREFIX.size - LENGTH.size + len(entry)
     return ADD_PREFIX.pack(size, header_word(Opcode.ADD, flags), key) + entry
 
 
 def read_request(ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
-    """Return a READ frame for one entry (-1: the last one). `key` is sent only with DO_FENCING."""
+    """Return a READ frame for one entry (-1: the last one), with these flags (`Flag`).
+
+    `key` is the master key, which is sent only with DO_FENCING.
+    """
     tail = key if flags & Flag.DO_FENCING else b""
     size = READ_REQUEST.size - LENGTH.size + len(tail)
     return READ_REQUEST.pack(size, header_word(Opcode.READ, flags), ledger_id, entry_id) + tail
@@ -166,7 +175,8 @@ def batch_read_request(
 ) -> bytes:
     """Return a BATCH_READ frame for consecutive entries of one bookie.
 
-    `max_size` is in bytes. A `max_count` of 0 or less means no limit.
+    `max_size` is in bytes. A `max_count` of 0 or less means no limit. `flags` are those of `Flag`.
+    `key` is the master key, which is sent only with DO_FENCING.
     """
     tail = key if flags & Flag.DO_FENCING else b""
     size = BATCH_READ_REQUEST.size - LENGTH.size + len(tail)
@@ -190,7 +200,7 @@ def auth_message(plugin: str, payload: bytes) -> bytes:
 
 
 def auth_frame(message: bytes, version: int = VERSION) -> bytes:
-    """Return an AUTH frame. Request and response have the same form."""
+    """Return an AUTH frame of this version. Request and response have the same form."""
     return WORD.pack(len(message) + 4, header_word(Opcode.AUTH, 0, version)) + message
 
 
@@ -198,7 +208,7 @@ def auth_frame(message: bytes, version: int = VERSION) -> bytes:
 
 
 def add_response(code: int, ledger_id: int, entry_id: int, version: int = VERSION) -> bytes:
-    """Return the response to an add."""
+    """Return the response to an add, in the protocol version of the request."""
     word = header_word(Opcode.ADD, 0, version)
     return RESPONSE.pack(24, word, code, ledger_id, entry_id)
 
@@ -245,7 +255,10 @@ def add_responses_each(ledger_ids: Sequence[int], entry_ids: Sequence[int]) -> b
 def read_response(
     code: int, ledger_id: int, entry_id: int, entry: Buffer = b"", version: int = VERSION
 ) -> bytes:
-    """Return the response to a read."""
+    """Return the response to a read, in the protocol version of the request.
+
+    `entry` is the bytes of the entry with its digest. It is empty if `code` is an error.
+    """
     word = header_word(Opcode.READ, 0, version)
     return b"".join((RESPONSE.pack(24 + len(entry), word, code, ledger_id, entry_id), entry))
 
@@ -261,7 +274,7 @@ No request has an id below 0, so a client that does not know this response ignor
 def batch_read_response(
     code: int, ledger_id: int, first: int, request_id: int, entries: Sequence[Buffer] = ()
 ) -> bytes:
-    """Return the response to a batch read."""
+    """Return the response to a batch read. There are no entries if `code` is an error."""
     body = pack_entries(entries)
     return batch_read_head(code, ledger_id, first, request_id, len(body)) + body
 

@@ -132,7 +132,7 @@ def frame(message: Request | Response) -> bytes:
 
 
 def header(op: Op, txn_id: int, priority: int = 0) -> BKPacketHeader:
-    """Return the header of a request."""
+    """Return the header of a request. A `priority` above 0 is that of recovery."""
     found = BKPacketHeader(version=messages.VERSION_THREE, txnId=txn_id)
     found.operation = int(op)  # type: ignore[assignment]
     if priority:
@@ -150,7 +150,11 @@ def add_request(
     recovery: bool = False,
     deferred_sync: bool = False,
 ) -> bytes:
-    """Return an ADD frame. `entry` is the bytes to store."""
+    """Return an ADD frame. `entry` is the bytes to store, and `key` the master key.
+
+    `recovery` marks an add of recovery, which a fenced ledger accepts. With `deferred_sync`, the
+    bookie acknowledges the add before it is durable.
+    """
     add = AddRequest(ledgerId=ledger_id, entryId=entry_id, masterKey=key, body=entry)
     if deferred_sync:
         add.writeFlags = DEFERRED_SYNC
@@ -179,7 +183,8 @@ def long_poll_request(
 ) -> bytes:
     """Return a READ frame that waits until the LAC passes `previous_lac`.
 
-    The response has the entry after `previous_lac`, or the last existing entry with `last_entry`.
+    The bookie responds after `timeout_ms` milliseconds at the latest. The response has the entry
+    after `previous_lac`, or the last existing entry with `last_entry`.
     """
     read = ReadRequest(ledgerId=ledger_id, entryId=-1, previousLAC=previous_lac, timeOut=timeout_ms)
     if not last_entry:

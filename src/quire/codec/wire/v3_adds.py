@@ -73,7 +73,7 @@ class AddStretch(NamedTuple):
 
 
 def shape_of(view: memoryview, at: int, size: int) -> AddShape | None:
-    """Return the shape of the request whose frame begins at `at`.
+    """Return the shape of the request whose frame of `size` bytes begins at `at`.
 
     Return None if it has another form.
     """
@@ -243,9 +243,9 @@ class DeferredAddEncoder:
     ) -> tuple[list[Buffer], int]:
         """Return five buffers for each of consecutive entries, and the next ledger length.
 
-        The entries have ids from `first` on, and the buffers of all frames are to be joined.
-        `length` is the ledger length before `first`, and the returned one is that after the last
-        entry.
+        The entries have ids from `first` on, and the buffers of all frames are to be joined. `lac`
+        is the last add confirmed in each entry. `length` is the ledger length before `first`, and
+        the returned one is that after the last entry.
         """
         codec = self._codec
         of, head_bytes, pack = codec.of, codec.head_bytes, META.pack

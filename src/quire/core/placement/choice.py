@@ -45,7 +45,8 @@ def choose(
         exclude: Bookies that are never chosen.
         avoid: Bookies that failed recently.
         used_hosts: Hosts that have a member of the ensemble already.
-        weights: The weight of each bookie. A heavier one is chosen more often.
+        weights: The weight of each bookie. A heavier one is chosen more often. None gives all
+            bookies the same weight.
     """
     hosts = set(used_hosts)
     ids = [bookie for bookie in sorted(candidates) if bookie not in exclude]
@@ -68,7 +69,8 @@ def mix(ids: list[str], rng: Shuffler, weights: Mapping[str, float] | None = Non
     """Put the bookies into a random order, in place.
 
     With weights, each bookie is the first with a probability in proportion to its weight. The
-    second is chosen in the same way among the others, and so on.
+    second is chosen in the same way among the others, and so on. Without weights, every order is
+    equally likely.
     """
     if not weights:
         rng.shuffle(ids)

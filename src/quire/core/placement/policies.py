@@ -53,7 +53,7 @@ def rack_of(place: Place) -> str:
 
 
 def region(place: Place) -> str:
-    """Return the region or zone of a place."""
+    """Return the region or zone of a place, which is the first component of its location."""
     return region_of(place.location)
 
 
@@ -77,21 +77,31 @@ class DomainPolicy:
     # -- what a subclass defines --------------------------------------------------------------
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        """Raise UsageError if the policy can never be satisfied with these quorums."""
+        """Raise UsageError if the policy can never be satisfied with these quorums.
+
+        The base class accepts all quorums.
+        """
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
-        """Return the rules for every write quorum, the best first. One of them must hold."""
+        """Return the rules for every write quorum, the best first. One of them must hold.
+
+        The base class has one rule, which always holds.
+        """
         return (ANYTHING,)
 
     def admits(self, place: Place, view: View) -> bool:
-        """Return whether the bookie at `place` may be chosen at all."""
+        """Return whether the bookie at `place` may be chosen at all.
+
+        The base class admits every bookie.
+        """
         return True
 
     def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
         """Return how well the bookie `place` fits at an index of the ensemble. Smaller is better.
 
         Among equal bookies, one on a host without a member is preferred. After that the random
-        order decides, in which heavier bookies tend to come first.
+        order decides, in which heavier bookies tend to come first. The base class ranks all bookies
+        equally.
         """
         return ()
 

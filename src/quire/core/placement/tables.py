@@ -132,6 +132,9 @@ def with_location(
         location: The new location, or None.
         group: The group to put the bookie into.
         host: The host name to store with the bookie. If it is empty, a stored host name stays.
+
+    Raises:
+        UsageError: `data` is not Pulsar's JSON of racks, or the location is invalid.
     """
     groups = read_groups(data)
     where = next((name for name, members in groups.items() if bookie in members), None)

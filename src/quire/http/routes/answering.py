@@ -20,7 +20,8 @@ ANSWER_TIMEOUT_S = 5.0
 async def answering(connect: Connect) -> AsyncIterator[Client]:
     """Yield the client, and limit the time of the block to `ANSWER_TIMEOUT_S`.
 
-    Raises MetadataUnavailableError if the time runs out.
+    Raises MetadataUnavailableError if the time runs out, and the errors of `connect` and of the
+    block.
     """
     store = "the metadata store"
     try:

@@ -52,8 +52,12 @@ class BookieRoutes:
     ) -> None:
         """Create the routes.
 
-        `version` is the version of Quire that the process runs. `started_ms` is when the process
-        started, in milliseconds since 1970.
+        Args:
+            bookie: The bookie of this process.
+            connect: Returns the client.
+            tasks: Runs the garbage collections that requests begin.
+            version: The version of Quire that the process runs.
+            started_ms: When the process started, in milliseconds since 1970.
         """
         self._bookie = bookie
         self._version = version

@@ -245,6 +245,7 @@ async def _ledger_state(client: Client, ledger_id: int) -> str:
     """Return the name of the state in a ledger's metadata.
 
     Return "lost" if the ledger does not exist, and "unreadable" if its metadata cannot be decoded.
+    Raises MetadataUnavailableError if the store does not answer.
     """
     try:
         return (await client.ledger_metadata(ledger_id)).state.name
@@ -257,7 +258,8 @@ async def _ledger_state(client: Client, ledger_id: int) -> str:
 async def _dataset_item(client: Client, name: str) -> dict[str, Any] | None:
     """Return a dataset as an item of a list, or None if it was dropped since it was listed.
 
-    If its record cannot be read, the item has the reason as `error`.
+    If its record cannot be read, the item has the reason as `error`. Raises
+    MetadataUnavailableError if the store does not answer.
     """
     try:
         return as_json.summary(await Datasets(client.metadata).read(name))
@@ -291,7 +293,8 @@ async def _commands_since(
 ) -> tuple[int | None, str]:
     """Return the number of records after a snapshot, and what is wrong with their stream.
 
-    Either the number is None, or the text is ''.
+    Either the number is None, or the text is ''. Raises MetadataUnavailableError if the store does
+    not answer.
     """
     try:
         async with await open_namespace(client, machine["namespace"]) as opened:

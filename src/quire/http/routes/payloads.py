@@ -365,7 +365,10 @@ def _place_in_topic(given: Mapping[str, Any]) -> AtTime | AtTxid | str | None:
 
 
 def _partitions(count: int, given: Mapping[str, Any]) -> list[int]:
-    """Return the partitions whose records the request asks for."""
+    """Return the partitions whose records the request asks for.
+
+    Raises NotFoundError if it names a partition that the topic does not have.
+    """
     number = given.get("partition")
     if number is None:
         return list(range(count))
@@ -378,7 +381,10 @@ def _partitions(count: int, given: Mapping[str, Any]) -> list[int]:
 
 
 def _positions(texts: Sequence[str], count: int) -> list[DLSN]:
-    """Return the positions of a page's address, one for each of `count` partitions."""
+    """Return the positions of a page's address, one for each of `count` partitions.
+
+    Raises UsageError if there are more or fewer, or if one is not a position.
+    """
     if len(texts) != count:
         raise UsageError(
             f"{len(texts)} positions were given for {count} partitions",

@@ -23,7 +23,10 @@ text of the answer. Any error means that there is no answer."""
 async def fetcher(
     token: str = "", context: Callable[[], SSLContext] | None = None, *, proven: bool = False
 ) -> AsyncIterator[Fetch]:
-    """Yield a function that returns the text at a URL: the first of the two that `peers` yields."""
+    """Yield a function that returns the text at a URL: the first of the two that `peers` yields.
+
+    The arguments are those of `peers`.
+    """
     async with peers(token, context, proven=proven) as (fetch, _):
         yield fetch
 
@@ -120,7 +123,7 @@ def proves(tls: TlsClientConfig | None) -> bool:
 
     It does if the operator's own authority must have signed the certificate, and the host name is
     checked. The authorities that the machine trusts prove nothing, because anybody can get a
-    certificate from them for a host of their own.
+    certificate from them for a host of their own. None (no TLS is configured) proves nothing.
     """
     return tls is not None and tls.ca is not None and tls.verify_host_name
 

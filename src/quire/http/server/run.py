@@ -61,8 +61,8 @@ CLUSTER_TIMEOUT_S = 2.0
 class LazyClient:
     """A client that connects at the first call.
 
-    After a failure the next call tries again. A caller that gives up does not end the attempt for
-    the others.
+    A call raises the errors of `connect`. After a failure the next call tries again. A caller that
+    gives up does not end the attempt for the others.
     """
 
     def __init__(self, uri: str, config: ClientConfig) -> None:
@@ -118,7 +118,9 @@ async def serve_bookie(
     It starts before the bookie, and reports "not ready" until the bookie serves clients. The
     bookie's registration names the port. If `autorecovery` is given, its counters are among the
     metrics. `settings` is the configuration of the process (`quire.configuration.report`), if it is
-    to be served. Raises StartError and TlsConfigError.
+    to be served. With `uri` and `config`, the server connects a client for the routes of the
+    cluster. `log` receives the events of the server. Raises UsageError, StartError and
+    TlsConfigError (see `HttpServer`).
     """
     from quire.bookie.metrics import bookie_metrics
     from quire.http.routes.bookie import BookieRoutes
@@ -172,7 +174,9 @@ async def serve_cluster(
     whole cluster are, for which the server asks all bookies. `settings` is the configuration of the
     process (`quire.configuration.report`), if it is to be served. A process that has a metadata
     store gives its `instance_id`, which is called to find out whether the store answers. The server
-    then connects a client of its own only for a request that needs one.
+    then connects a client of its own only for a request that needs one. `owner` is the name of the
+    process in locks, orders and pauses. Raises UsageError, StartError and TlsConfigError (see
+    `HttpServer`).
     """
 
     def collect() -> Iterable[Metric]:

@@ -176,7 +176,10 @@ def check_options(options: HttpOptions) -> None:
 
 
 def check_token(text: str, source: str) -> str:
-    """Return the token in the text of a file. Raises UsageError if it is not a token."""
+    """Return the token in the text of a file, without the white space around it.
+
+    `source` names the file in the error. Raises UsageError if the text is not a token.
+    """
     token = text.strip()
     if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not _TOKEN.fullmatch(token):
         raise UsageError(

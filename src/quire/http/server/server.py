@@ -78,7 +78,8 @@ class HttpServer:
         If `elsewhere` is given, the error of an unknown path contains what it returns, instead of
         the route that lists all routes.
 
-        Raises StartError for options that would give access to everybody, and TlsConfigError for
+        The route of the OpenAPI document is added to `api`. Raises UsageError for impossible
+        options, StartError for options that would give access to everybody, and TlsConfigError for
         TLS files that cannot be used.
         """
         check_options(options)
@@ -129,7 +130,7 @@ class HttpServer:
         self._listener: Listener | None = None
 
     async def start(self) -> None:
-        """Start to listen.
+        """Start listening.
 
         Raises PortTakenError if another process uses the port, and StartError if it cannot be bound
         for another reason.

@@ -145,7 +145,10 @@ def _is_down(described: Mapping[str, Any]) -> bool:
 
 
 def nearly_full(described: Mapping[str, Any]) -> bool:
-    """Return whether a disk of a bookie is nearly full. A disk of unknown size counts as not."""
+    """Return whether a disk of a bookie is nearly full.
+
+    A disk of unknown size does not count as nearly full.
+    """
     pairs = [(described.get("free_bytes"), described.get("total_bytes"))]
     pairs += [(one["free_bytes"], one["total_bytes"]) for one in described.get("disks", ())]
     return any(total and disk_nearly_full(free or 0, total) for free, total in pairs)
@@ -164,12 +167,16 @@ def disk_nearly_full(free_bytes: float, total_bytes: float) -> bool:
 
 
 def disk_fullness(free_bytes: float | None, total_bytes: float | None) -> Literal["", "warn"]:
-    """Return "warn" if a disk is nearly full. A disk of unknown size counts as not."""
+    """Return "warn" if a disk is nearly full, and otherwise "".
+
+    A disk of unknown size (None or 0) does not count as nearly full. Unknown free space counts as
+    none.
+    """
     return "warn" if total_bytes and disk_nearly_full(free_bytes or 0, total_bytes) else ""
 
 
 def bookie_fullness(described: Mapping[str, Any]) -> Literal["", "warn"]:
-    """Return "warn" if a disk of a bookie is nearly full, or too full for the bookie."""
+    """Return "warn" if a disk of a bookie is nearly full or too full for it, and otherwise ""."""
     full = any(reason["why"] == FULL for reason in described["unwritable"] or ())
     return "warn" if full or nearly_full(described) else ""
 

@@ -28,8 +28,9 @@ def actions(
     """Return what an operator can do with a bookie: for each action, whether it is possible.
 
     The actions are `read_only`, `writable`, `decommission`, `take_back` and `recover`. If an action
-    is not possible, `why` says why not. `missing` is the reason why there is no report. `unneeded`
-    says that no ledger names the bookie.
+    is not possible, `why` says why not. `order` is the operator's order to the bookie, or None if
+    there is none. `missing` is the reason why `report` is None. `unneeded` says that no ledger
+    names the bookie.
     """
     gone = bookie["state"] == "gone"
     retired = order is not None and order.what is What.RETIRED
@@ -74,7 +75,10 @@ def _action(*refusals: tuple[str, bool]) -> dict[str, Any]:
 
 
 def with_fullness(report: Report | None) -> dict[str, Any] | None:
-    """Return the report with the `fullness` of each directory's disk (see `disk_fullness`)."""
+    """Return the report with the `fullness` of each directory's disk (see `disk_fullness`).
+
+    Return None if there is no report.
+    """
     if report is None:
         return None
     directories = [

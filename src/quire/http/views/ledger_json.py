@@ -57,8 +57,8 @@ async def described_or_error(
     """Return one item of a list of ledgers, as the function `shape` of this module describes it.
 
     The result is None for a ledger that was deleted since it was listed. A ledger whose metadata
-    cannot be read becomes an item with `ledger_id` and `error`, and is recorded in `unread`; it
-    does not end the list. Raises MetadataError if the store does not answer.
+    cannot be read becomes an item with `ledger_id` and `error`, and is recorded in `unread` if that
+    is given; it does not end the list. Raises MetadataError if the store does not answer.
     """
     from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 

@@ -48,13 +48,17 @@ class LedgerQuery:
     """The order, the range and the filters of a page of ledgers."""
 
     limit: int
+    """The largest number of ledgers on the page."""
     newest: bool = False
     """Whether ids descend."""
     after: int | None = None
     """The id after which the page begins, in the order of the page, or None for the first page."""
     first: int = 0
+    """The smallest id that may be on a page."""
     last: int = LEDGER_ID_MAX
+    """The largest id that may be on a page."""
     state: str | None = None
+    """The name of a `LedgerState`, or None for any."""
     owner: str | None = None
     """One of `OWNERS`, or None for any."""
     owner_name: str = ""

@@ -122,7 +122,8 @@ def copies_json(
 ) -> dict[str, Any]:
     """Return an entry as JSON, with the state of each copy, and the bytes of one copy.
 
-    The bytes are those of the bookie `chosen`, or of a good copy if it is None.
+    The bytes are those of the bookie `chosen`, or of a good copy if it is None. They begin at the
+    byte `offset` of the payload.
     """
     copies = []
     for one in found.copies:

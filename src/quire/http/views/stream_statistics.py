@@ -113,7 +113,8 @@ class StreamStatistics:
 async def stream_statistics(opened: Namespace, name: str, password: bytes) -> StreamStatistics:
     """Return the statistics of a stream.
 
-    Raises NoSuchStreamError, and the errors of reading ledgers.
+    `password` is that of the stream's ledgers. Raises NoSuchStreamError, MetadataError if a segment
+    cannot be decoded, and the errors of reading ledgers.
     """
     segments = await opened.segments(name)
     facts = await segment_statistics(opened.client, segments, password)
@@ -137,7 +138,8 @@ async def subscription_lags(
     subscription cannot be decoded, or the entry at its position cannot be read, what is not known
     is None, and `error` is the reason.
 
-    Raises NoSuchStreamError, and MetadataUnavailableError if the store does not answer.
+    `facts` are the statistics of the stream, and `password` is that of its ledgers. Raises
+    NoSuchStreamError, and MetadataUnavailableError if the store does not answer.
     """
 
     async def lag(name: str) -> dict[str, Any]:

@@ -193,7 +193,9 @@ def checked_label(text: str) -> tuple[str, str]:
 def queries(window_s: int, labels: Mapping[str, str], *, one_bookie: bool) -> dict[str, str]:
     """Return the query in PromQL for each series, by the name of the series.
 
-    The queries select metrics with these labels, and compute rates over `window_s` seconds.
+    The queries select metrics with these labels, and compute rates over `window_s` seconds. The
+    series are those of a bookie (`OF_BOOKIES`) with `one_bookie`, and otherwise those of the
+    cluster (`OF_CLUSTER`).
     """
 
     def of(metric: str) -> str:

@@ -28,7 +28,7 @@ METADATA_TIMEOUT_S = 5.0
 """Seconds that the metadata store has to list the bookies for a sample. After that, the sample is
 of the bookies of the last one."""
 IDLE_S = 600.0
-"""Seconds after the last request for series until a bookie's own server stops to sample."""
+"""Seconds after the last request for series until a bookie's own server stops sampling."""
 
 
 class SeriesRecorder:

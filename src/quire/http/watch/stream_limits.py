@@ -49,7 +49,7 @@ async def full_namespaces(client: Client) -> tuple[FullNamespace, ...]:
     """Return the namespaces and tenants that may have no more streams, sorted by path.
 
     Those whose settings cannot be read, or that belong to others, are left out. Raises
-    MetadataUnavailableError. Cancel-safe.
+    MetadataError if the metadata store cannot be read. Cancel-safe.
     """
     sizes = await namespace_sizes(client)
 

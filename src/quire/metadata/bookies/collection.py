@@ -139,7 +139,10 @@ class BookieMark:
             return cls(_NO_MARK, CollectionRefusal(_NO_MARK, 0, unreadable=str(error)))
 
     def holds(self, remembered: CollectionMark | None) -> bool:
-        """Return whether this mark proves that the store did not go back to before `remembered`."""
+        """Return whether this mark proves that the store did not go back to before `remembered`.
+
+        If the bookie remembers no mark (None), any mark will do.
+        """
         if remembered is None or self.mark.count > remembered.count:
             return True
         return self.mark == remembered
@@ -197,8 +200,9 @@ async def read_switch(store: MetadataStore) -> Switch | None:
 async def switch_off(store: MetadataStore, switch: Switch) -> bool:
     """Switch garbage collection off for the cluster. Return False if it was off already.
 
-    Durable on return. A bookie that has already listed the ledgers for a garbage collection reads
-    the switch once more before it drops anything.
+    The switch is durable on return. A bookie that has already listed the ledgers for a garbage
+    collection reads the switch once more before it drops anything. Raises MetadataError if the
+    store fails.
     """
     try:
         await write_node(store, _switch_path(store), switch.encode(), None)
@@ -208,7 +212,10 @@ async def switch_off(store: MetadataStore, switch: Switch) -> bool:
 
 
 async def switch_on(store: MetadataStore) -> bool:
-    """Let bookies collect garbage again. Return False if it was not switched off."""
+    """Let bookies collect garbage again. Return False if collection was not switched off.
+
+    The change is durable on return. Raises MetadataError if the store fails.
+    """
     if await read_switch(store) is None:
         return False
     await delete_node(store, _switch_path(store))
@@ -245,6 +252,7 @@ async def write_mark(
         KeyExistsError: The version is None, and the bookie has a mark.
         VersionConflictError: The mark has another version.
         NoSuchKeyError: There is no mark to replace.
+        MetadataError: The store fails.
     """
     await write_node(store, mark_path(store.uri, bookie_id), made.encode(), version)
 
@@ -337,6 +345,7 @@ async def check_not_back(store: MetadataStore) -> None:
     Raises:
         MetadataWentBackError: A bookie has proof that the store went back, or its mark cannot be
             read.
+        LaterMetadataError: A later version of Quire wrote a mark.
         MetadataError: The store does not answer.
     """
     waiting = await refusals(store)
@@ -365,6 +374,7 @@ async def check_collectable(store: MetadataStore) -> None:
     Raises:
         CollectionOffError: Garbage collection is switched off.
         MetadataWentBackError: The store went back, or may have gone back.
+        LaterMetadataError: A later version of Quire wrote the mark of a bookie.
         MetadataError: The store does not answer.
     """
     switch = await read_switch(store)
@@ -380,6 +390,7 @@ async def may_collect(store: MetadataStore) -> bool:
     the deletions: a later run finds what they would have deleted.
 
     Raises:
+        LaterMetadataError: A later version of Quire wrote the mark of a bookie.
         MetadataError: The store does not answer.
     """
     try:

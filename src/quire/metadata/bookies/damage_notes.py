@@ -132,12 +132,13 @@ async def write_damage(
         KeyExistsError: The version is None, and the bookie has notes.
         VersionConflictError: The notes have another version.
         NoSuchKeyError: There are no notes to replace.
+        MetadataError: The store fails.
     """
     await write_node(store, damage_path(store.uri, bookie_id), encode(found), version)
 
 
 async def forget_damage(store: MetadataStore, bookie_id: str) -> None:
-    """Delete the notes of a bookie. Succeeds if it has none."""
+    """Delete the notes of a bookie, if it has any. Raises MetadataError if the store fails."""
     await delete_node(store, damage_path(store.uri, bookie_id))
 
 

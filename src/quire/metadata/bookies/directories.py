@@ -218,6 +218,7 @@ async def write_directories(
         KeyExistsError: The version is None, and the bookie has a record.
         VersionConflictError: The record has another version.
         NoSuchKeyError: There is no record to replace.
+        MetadataError: The store fails.
     """
     return await write_node(store, directories_path(store.uri, bookie_id), made.encode(), version)
 
@@ -229,13 +230,17 @@ async def forget_bookie(
     damage, and its start command.
 
     The next bookie with this id is then a new one. If another process has created such a bookie in
-    the meantime, everything is kept.
+    the meantime, everything is kept. The record is also kept if its bookie still updates it during
+    `FORGET_ATTEMPTS` attempts.
 
     Args:
         store: The metadata store.
         bookie_id: The id of the bookie.
         directories: The ids of the bookie's directories before its cookie was removed, or None if
             that was just now. A record with other directories only is that of a later bookie.
+
+    Raises:
+        MetadataError: The record cannot be decoded, or the store fails.
     """
     found = await read_directories(store, bookie_id)
     ids = None if found is None else found.value.ids

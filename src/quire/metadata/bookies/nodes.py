@@ -107,6 +107,7 @@ async def write_node(store: MetadataStore, path: str, value: bytes, version: int
         KeyExistsError: The version is None, and the node exists.
         VersionConflictError: The node has another version.
         NoSuchKeyError: The node to replace does not exist.
+        MetadataError: The store fails.
     """
     if version is None:
         await store.tree.make_path(path.rpartition("/")[0])
@@ -118,10 +119,11 @@ async def write_node(store: MetadataStore, path: str, value: bytes, version: int
 
 
 async def delete_node(store: MetadataStore, path: str, version: int = ANY_VERSION) -> None:
-    """Delete a node. Succeeds if it does not exist.
+    """Delete a node, if it exists.
 
     Raises:
         VersionConflictError: The node has another version.
+        MetadataError: The store fails.
     """
     try:
         await store.tree.commit(Delete(path, version))

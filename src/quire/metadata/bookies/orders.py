@@ -97,14 +97,16 @@ async def give_order(
         KeyExistsError: The version is None, and the bookie has an order.
         VersionConflictError: The order has another version.
         NoSuchKeyError: There is no order to replace.
+        MetadataError: The store fails.
     """
     return await write_node(store, order_path(store.uri, bookie_id), order.encode(), version)
 
 
 async def withdraw_order(store: MetadataStore, bookie_id: str, version: int = ANY_VERSION) -> None:
-    """Withdraw the order of a bookie. Succeeds if it has none.
+    """Withdraw the order of a bookie, if it has one.
 
     Raises:
         VersionConflictError: The order has another version.
+        MetadataError: The store fails.
     """
     await delete_node(store, order_path(store.uri, bookie_id), version)

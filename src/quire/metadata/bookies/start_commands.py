@@ -101,5 +101,8 @@ async def write_start_command(store: MetadataStore, bookie_id: str, command: Sta
 
 
 async def forget_start_command(store: MetadataStore, bookie_id: str) -> None:
-    """Delete the start command of a bookie. Succeeds if there is none."""
+    """Delete the start command of a bookie, if there is one.
+
+    Raises MetadataError if the store fails.
+    """
     await delete_node(store, start_command_path(store.uri, bookie_id))

@@ -27,7 +27,10 @@ class TlsFiles:
 
 
 def as_properties(files: TlsFiles | None) -> dict[str, str]:
-    """Return the properties of the registration of a bookie with these files."""
+    """Return the properties of the registration of a bookie with these files.
+
+    They are empty for None, which stands for a bookie without TLS files.
+    """
     return {} if files is None else {PROPERTY: json.dumps(asdict(files))}
 
 

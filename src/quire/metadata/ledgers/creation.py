@@ -71,7 +71,8 @@ async def see_ledger(
 
     Raises:
         NoSuchLedgerError: The ledger does not exist.
-        UnreadableMetadataError: Its metadata cannot be read.
+        UnreadableMetadataError: Its metadata cannot be read, and `unreadable` is False.
+        MetadataError: The store fails.
     """
     try:
         return SeenLedger(ledger_id, await store.read_ledger(ledger_id))
@@ -89,6 +90,8 @@ async def check_seen(store: MetadataStore, seen: SeenLedger) -> None:
     Raises:
         LedgerRecreatedError: Another ledger has the id, or unreadable metadata was replaced.
         NoSuchLedgerError: The ledger does not exist any more.
+        UnreadableMetadataError: The metadata could be read by `see_ledger`, and cannot be read now.
+        MetadataError: The store fails.
     """
     now = await see_ledger(store, seen.ledger_id, unreadable=seen.stored is None)
     if seen.stored is None or now.stored is None:

@@ -45,6 +45,7 @@ async def mark_ledger(
         Whether the mark is new or names more bookies than before.
 
     Raises:
+        UnreadableMetadataError: The ledger has a mark that cannot be decoded. It was not changed.
         MetadataError: The store does not answer, or others changed the mark too often.
     """
     tree, path = store.tree, mark_path(replication_root(store.uri), ledger_id)

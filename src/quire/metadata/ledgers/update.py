@@ -42,7 +42,9 @@ async def update_ledger(
     Raises:
         NoSuchLedgerError: The ledger was deleted.
         LedgerRecreatedError: The ledger was deleted and another one has its id. Nothing was written
-            to the new one.
+            to the new one, unless the error's `outcome_known` is False
+            (`MetadataStore.write_ledger`).
+        MetadataTooLargeError: The new metadata is too large. It was not written.
         MetadataUnavailableError: The store does not answer. The outcome is unknown.
         MetadataError: Every attempt met a conflict.
     """

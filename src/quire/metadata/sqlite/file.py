@@ -197,7 +197,7 @@ class SqliteFile:
         return file, created
 
     async def close(self) -> None:
-        """Close the file and end its thread."""
+        """Close the file and end its thread. If the call is cancelled, the file is closed too."""
         if self._closed:
             return
         self._closed = True
@@ -208,7 +208,11 @@ class SqliteFile:
         await asyncio.shield(disconnected)
 
     async def read(self, work: Work[T]) -> T:
-        """Run `work` in one read transaction, in which the file does not change."""
+        """Run `work` in one read transaction, in which the file does not change.
+
+        Return the result of `work`. Raises MetadataError if the file cannot be used, and
+        ClientClosedError after `close`. Errors of `work` reach the caller.
+        """
         return await self._submit(lambda: self._read(work))
 
     async def write(self, work: Work[T]) -> T:
@@ -216,7 +220,8 @@ class SqliteFile:
 
         The write may share its commit with others, and sees the effects of those before it. If
         `work` raises an error, nothing of its own was changed. If the commit fails, all writes that
-        share it fail. If the call is cancelled, the outcome is unknown.
+        share it fail. If the call is cancelled, the outcome is unknown. Raises MetadataError if the
+        file cannot be used, and ClientClosedError after `close`.
         """
         await self._place()
         write = _Write(work, asyncio.get_running_loop().create_future())
@@ -235,7 +240,10 @@ class SqliteFile:
         return await write.future  # type: ignore[no-any-return]
 
     async def data_version(self) -> int:
-        """Return a number that changes when another connection has changed the file."""
+        """Return a number that changes when another connection has changed the file.
+
+        Raises MetadataError if the file cannot be used, and ClientClosedError after `close`.
+        """
         return await self._submit(self._data_version)
 
     async def check_structure(self) -> None:

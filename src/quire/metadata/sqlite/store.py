@@ -126,9 +126,10 @@ class SqliteStore:
         machine: LeaseMachine | None = None,
         watch_poll_s: float = WATCH_POLL_S,
     ) -> SqliteStore:
-        """Open a store.
+        """Open the store in the file at `path`, with the arguments of `open_metadata`.
 
-        See `open_metadata`. If the call fails or is cancelled, nothing stays open.
+        If the call fails or is cancelled, nothing stays open. Raises ClusterNotInitialisedError if
+        the file is missing or empty and `create` is False, and MetadataError if it cannot be used.
         """
         file, created = await SqliteFile.open(
             path,

@@ -159,7 +159,7 @@ class Watches:
         return watch
 
     def wake(self) -> None:
-        """Read the file for all watches now.
+        """Have the task read the file for all watches without waiting for `WATCH_POLL_S`.
 
         Call this after a write of this store, because `PRAGMA data_version` shows only the changes
         of other connections.

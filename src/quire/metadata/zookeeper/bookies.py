@@ -271,6 +271,7 @@ class ZooKeeperRegistration:
 
         Raises:
             KeyExistsError: The other session keeps the id.
+            MetadataError: ZooKeeper fails. A node that was created is deleted in the background.
         """
         try:
             await self._register()

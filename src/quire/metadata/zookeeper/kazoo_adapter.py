@@ -190,6 +190,9 @@ class ZooKeeperConnection:
     ) -> ZooKeeperConnection:
         """Connect to the first server that answers. If the call is cancelled, nothing stays open.
 
+        `connect_timeout_s` is the number of seconds that all servers together have to answer.
+        Without `options` the client has no identity.
+
         Raises:
             MetadataUnavailableError: No server answered in time.
             MetadataDeniedError: The server refuses the identity in `options`.
@@ -368,7 +371,10 @@ class ZooKeeperConnection:
         sequence: bool = False,
         access: Access = Access.OWN,
     ) -> tuple[str, Stat]:
-        """Create a node and return its path, with the number if it is sequential.
+        """Create a node and return its path and properties, with the number if it is sequential.
+
+        An `ephemeral` node ends with the session. With `sequence`, ZooKeeper appends a number to
+        the path. `access` says who may use the node.
 
         Raises:
             NodeExistsError: The node exists.
@@ -439,7 +445,7 @@ class ZooKeeperConnection:
         return CREATOR_ALL_ACL
 
     async def get(self, path: str, notify: Notify | None = None) -> tuple[bytes, Stat]:
-        """Return the data of a node, and watch it with `notify`.
+        """Return the data of a node, and watch it with `notify` unless that is None.
 
         Raises:
             NoNodeError: The node does not exist. Nothing is watched then.
@@ -454,6 +460,9 @@ class ZooKeeperConnection:
 
         The server may lag behind a process that has just created the node. It catches up before the
         second attempt.
+
+        Raises:
+            NoNodeError: The node does not exist. Nothing is watched then.
         """
         try:
             return await self.get(path, notify)
@@ -462,7 +471,10 @@ class ZooKeeperConnection:
             return await self.get(path, notify)
 
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
-        """Return the properties of a node, or None if it does not exist. Watch it in both cases."""
+        """Return the properties of a node, or None if it does not exist.
+
+        The node is watched with `notify` in both cases, unless that is None.
+        """
         stat = await self._ask(
             path, lambda client: client.exists_async(path, self._watch(path, notify))
         )
@@ -480,7 +492,7 @@ class ZooKeeperConnection:
         return await self.exists(path)
 
     async def children(self, path: str, notify: Notify | None = None) -> list[str]:
-        """Return the names of the children of a node, and watch them with `notify`.
+        """Return the names of the children of a node, and watch them with `notify` if it is given.
 
         Raises:
             NoNodeError: The node does not exist.
@@ -516,7 +528,7 @@ class ZooKeeperConnection:
         return names
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
-        """Replace the data of a node.
+        """Replace the data of a node that has this version, and return its new properties.
 
         Raises:
             BadVersionError: The node has another version.
@@ -525,7 +537,7 @@ class ZooKeeperConnection:
         return _stat(await self._ask(path, lambda client: client.set_async(path, data, version)))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node.
+        """Delete a node that has this version. -1 means any version.
 
         Raises:
             BadVersionError: The node has another version.

@@ -216,9 +216,9 @@ class ZooKeeperRoot:
 
         Raises:
             ClusterNotInitialisedError: The root or LAYOUT is missing.
-            MetadataError: The ledger manager is unknown or differs from the URI, or the root
-                belongs to another cluster than before. In that case a missing ledger proves nothing
-                about this cluster.
+            MetadataError: The store does not answer, the ledger manager is unknown or differs from
+                the URI, or the root belongs to another cluster than before. After any of these
+                errors, a missing ledger proves nothing about this cluster.
         """
         try:
             data, _ = await self.zk.get_or_sync(self.at("LAYOUT"))
@@ -274,7 +274,8 @@ class ZooKeeperRoot:
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
         """Create a node and its missing parents, which are persistent and empty.
 
-        The path is below the root or below Quire's own values.
+        The path is below the root or below Quire's own values. An `ephemeral` node ends with the
+        session.
 
         Raises:
             NodeExistsError: The node exists.
@@ -296,7 +297,7 @@ class ZooKeeperRoot:
     async def make(self, path: str, access: Access = Access.OWN) -> None:
         """Create a persistent node and its missing parents, except the root of the cluster.
 
-        Succeeds if they exist.
+        Nothing changes if they exist. `access` says who may use those that are created.
 
         Raises:
             ClusterNotInitialisedError: The root does not exist.

@@ -153,7 +153,11 @@ class ZooKeeperServer:
             self._lock = None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Return the exit status when the server ends by itself, or None after the time-out."""
+        """Wait until the server ends by itself, and return its exit status.
+
+        Return None if it still runs after `timeout_s` seconds, or if it was not started. With None
+        as `timeout_s`, the wait has no limit.
+        """
         if self._process is None:
             return None
         try:

@@ -131,12 +131,14 @@ class ZooKeeperStore:
         operation_timeout_s: float = OPERATION_TIMEOUT_S,
         options: ZooKeeperOptions | None = None,
     ) -> ZooKeeperStore:
-        """Connect to a store. See `open_metadata`.
+        """Connect to the store that `where` names, with the arguments of `open_metadata`.
 
-        Without `options` the client has no identity; the environment is not used.
+        Without `options` the client has no identity; the environment is not used. If the call is
+        cancelled, nothing stays open.
 
         Raises:
             MetadataUnavailableError: No server answered in time.
+            MetadataDeniedError: The server refuses the identity in `options`.
         """
         connection = await ZooKeeperConnection.connect(
             where.servers,

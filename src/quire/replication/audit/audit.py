@@ -98,7 +98,7 @@ class Audit:
         """Return the pieces of work that read replicas, in turns.
 
         The pieces of a turn may be done at the same time, and the turns one after the other.
-        `bytes_per_second` limits the rate at which each bookie is read.
+        `bytes_per_second` limits the rate at which each bookie is read. None means no limit.
         """
         rate = bytes_per_second
         size = PIECE_BYTES if rate is None else max(int(min(rate * TURN_S, PIECE_BYTES)), 1)
@@ -127,7 +127,7 @@ class Audit:
         """Return the pieces of work that compare replicas entry by entry.
 
         They cover the blocks of entries whose checksums differ between replicas. `bytes_per_second`
-        limits the rate at which each piece reads.
+        limits the rate at which each piece reads. None means no limit.
         """
         silent = self._unreachable()
         pieces: list[Piece] = []
@@ -174,7 +174,8 @@ class Audit:
         `RECHECKED_MAX` findings of missing entries are read again after `LAG_S`. These findings are
         left out if the bookie has the entries by then.
 
-        Raises JobError if there are more than `FINDINGS_MAX` findings, and MetadataError.
+        Raises JobError if there are more than `FINDINGS_MAX` findings, and MetadataError if the
+        metadata store does not answer.
         """
         found: list[Finding] = []
         by_segment: dict[tuple[int, int], dict[int, list[Bad]]] = {}

@@ -93,7 +93,8 @@ async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
 
     `ledgers` of the answer has each `PlannedLedger` as JSON, without ledgers that were deleted.
     `unreadable` has a pair of the id and the reason for each ledger whose metadata cannot be read.
-    `password` is used for ledgers whose metadata does not contain one.
+    `password` is used for ledgers whose metadata does not contain one. Raises MetadataError if the
+    metadata store does not answer.
     """
     unread: list[list[Any]] = []
 
@@ -188,7 +189,7 @@ async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
     entries, and the number and payload bytes of these. A part has no item if its ledger was deleted
     or cannot be read, or if another bookie has replaced this one. `unreadable` has a pair of the id
     and the reason for each ledger whose metadata cannot be read. `password` is used for ledgers
-    whose metadata does not contain one.
+    whose metadata does not contain one. Raises MetadataError if the metadata store does not answer.
     """
     bookie: str = piece["bookie"]
     budget = Budget(piece["rate"])
@@ -273,7 +274,8 @@ async def compare_blocks(client: Client, piece: Piece, password: bytes = b"") ->
 
     `answers` of the answer has, for each member whose entries differ from the others, the first
     entry id of the segment, the index of the member, and the ranges that differ. `unreadable` has
-    the ledger with the reason if its metadata cannot be read.
+    the ledger with the reason if its metadata cannot be read. `password` is used if the metadata
+    does not contain one. Raises MetadataError if the metadata store does not answer.
     """
     answers: list[list[Any]] = []
     unread: list[list[Any]] = []

@@ -106,7 +106,10 @@ class LostBookies:
         return since_s + self.delay_s
 
     def waited_for(self, now_s: float) -> set[str]:
-        """Return the missing bookies that are not to be given up yet."""
+        """Return the missing bookies that are not to be given up yet.
+
+        `now_s` is a time of the clock of `look`.
+        """
         until_s = self.wait_until_s()
         if until_s is None or until_s <= now_s:
             return set()

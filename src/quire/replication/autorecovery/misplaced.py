@@ -94,7 +94,8 @@ async def put_right(
 
     Segments that are still being written, and those with an unregistered member, are skipped: the
     location of such a member is unknown, and it is replaced as a lost bookie. An error ends the
-    move and is in `why` of the result. Cancel-safe, like `CopyBatch`.
+    move and is in `why` of the result. `budget` limits the rate of the copies. Cancel-safe, like
+    `CopyBatch`.
     """
     done = MisplacedResult()
     await client.placement.settle(asyncio.get_running_loop().time() + client.config.bookies_wait_s)

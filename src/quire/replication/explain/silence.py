@@ -72,7 +72,8 @@ class Answer:
 async def ask_anew(client: Client, bookie: str, timeout_s: float) -> Answer | Silence:
     """Ask a bookie for its disk space over a new connection, as a new client would.
 
-    Raises no QuireError. Cancel-safe.
+    Return the answer, or the reason why there is none within `timeout_s` seconds. Raises no
+    QuireError. Cancel-safe.
     """
     try:
         return await pool_of(client).ask_anew(bookie, _answer, timeout_s)
@@ -148,7 +149,8 @@ def silent_repair(unrepaired: str, *, down: bool) -> str:
 def probed_text(probes: Sequence[ProbeResult | None]) -> str:
     """Return what the answers of addresses tell about bookies that are not registered.
 
-    The result is "" if the addresses answer in different ways, or if it is not known how.
+    `probes` has the answer of the address of each bookie, or None if it is not known. The result is
+    "" if the addresses answer in different ways, or if it is not known how.
     """
     found = set(probes)
     if len(found) != 1:
@@ -185,7 +187,8 @@ def cut_off_advice(number: int) -> str:
 def date_command(path: str, *, own: bool = True) -> str:
     """Return the command that shows when the certificates in a file expire.
 
-    A file of authorities may have many certificates, and openssl x509 reads only the first one.
+    `own` says that the file has one certificate of its owner. Otherwise it has authorities: such a
+    file may have many certificates, and openssl x509 reads only the first one.
     """
     file = shlex.quote(path) if path else "FILE"
     if own:
@@ -232,7 +235,10 @@ def start_command(
 
 
 def start_manner(started: StartCommand | None) -> str:
-    """Return the words between "Start it again" and the command of `start_command`."""
+    """Return the words between "Start it again" and the command of `start_command`.
+
+    `started` is the command that last started the bookie, or None if it is not known.
+    """
     if started is None:
         return ", with the options that it had"
     where, names = started.working_directory, started.variables

@@ -86,7 +86,8 @@ async def why_not(
     """Return why the replicas of a ledger are not restored yet, or None if it is not marked.
 
     If the mark cannot be read, or another node is in its place, `unreadable` of the result says so.
-    Changes nothing. Raises MetadataError if the store does not answer. Cancel-safe.
+    `clock` gives the time from which ages are computed; None means that of this machine. Changes
+    nothing. Raises MetadataError if the store does not answer. Cancel-safe.
     """
     clock = clock or SystemClock()
     locks = ReplicationLocks(store, "", clock)
@@ -134,7 +135,8 @@ async def marked_ledgers(
     """Yield all marked ledgers, ascending, as `why_not` describes them.
 
     Ledgers whose mark is removed meanwhile are left out. `malformed` receives the nodes that are
-    not marks, as in `ReplicationMarks.walk`. Raises MetadataError if the store does not answer.
+    not marks, as in `ReplicationMarks.walk`. `clock` is that of `why_not`. Raises MetadataError if
+    the store does not answer.
     """
     async for ledger_id in ReplicationMarks(store).walk(malformed=malformed):
         found = await why_not(store, ledger_id, clock=clock)
@@ -185,7 +187,11 @@ class Overview:
 
 
 def unexamined(*, enabled: bool, auditor: str | None) -> str:
-    """Return why ledgers may lack replicas without a mark, or '' if lost bookies are looked for."""
+    """Return why ledgers may lack replicas without a mark, or '' if lost bookies are looked for.
+
+    `enabled` says whether autorecovery is switched on, and `auditor` is the id of the auditor, or
+    None if there is none.
+    """
     if not enabled:
         why, start = "autorecovery is switched off", "`quire autorecovery enable` switches it on"
     elif auditor is None:
@@ -200,7 +206,10 @@ def unexamined(*, enabled: bool, auditor: str | None) -> str:
 
 
 def switched_off_text(found: SwitchedOff | None) -> str:
-    """Return the words that follow "switched off": by whom and since when, as far as known."""
+    """Return the words that follow "switched off": by whom and since when, as far as known.
+
+    The text is empty for None, when autorecovery is not switched off.
+    """
     if found is None:
         return ""
     by = f" by {found.by}" if found.by else ""
@@ -230,7 +239,7 @@ async def count_marks(
 ) -> AsyncIterator[MarkCount]:
     """Yield the count so far after every `COUNTED_AT_ONCE` marks, and the whole count at the end.
 
-    Raises MetadataError. Cancel-safe.
+    `clock` is that of `why_not`. Raises MetadataError. Cancel-safe.
     """
     failing = set(await failing_ledgers(store))
     marked = failed = 0
@@ -259,8 +268,8 @@ async def overview(
 ) -> Overview:
     """Return the state of a cluster's autorecovery.
 
-    `counted` is an earlier count of the marks. If it is None, all marks are counted now. Raises
-    MetadataError. Cancel-safe.
+    `counted` is an earlier count of the marks. If it is None, all marks are counted now. `clock` is
+    that of `why_not`. Raises MetadataError. Cancel-safe.
     """
     clock = clock or SystemClock()
     marks = ReplicationMarks(store)

@@ -147,7 +147,10 @@ class ReplicationLocks:
             pass
 
     async def held_by(self, ledger_id: int) -> LockHolder | None:
-        """Return the holder of a ledger's lock, or None if it is not locked."""
+        """Return the holder of a ledger's lock, or None if the ledger is not locked.
+
+        If the lock cannot be decoded, the holder is "an unknown process". Raises MetadataError.
+        """
         try:
             found = await self._tree.read(lock_path(self.root, ledger_id))
         except NoSuchKeyError:
@@ -170,7 +173,9 @@ class ReplicationLocks:
 
         Workers read every entry that a named bookie should have, if the bookie answers. Return
         False if the mark says so already. Then it only gets a new version, so that a worker that
-        began before this call does not remove it. Safe to repeat.
+        began before this call does not remove it. Safe to repeat. Raises UnreadableMetadataError if
+        an existing mark cannot be decoded, and MetadataError if the store fails or other processes
+        change the mark too often.
         """
         return await mark_ledger(self._store, ledger_id, replicas, self._clock.now_ms())
 
@@ -187,7 +192,10 @@ class ReplicationLocks:
         return Versioned(decoded_mark(path, found.value), found.version)
 
     async def is_marked(self, ledger_id: int) -> bool:
-        """Return whether the ledger has a mark, or a stray node beside it (`strays`)."""
+        """Return whether the ledger has a mark, or a stray node beside it (`strays`).
+
+        Raises MetadataError.
+        """
         path = mark_path_below(self.root, ledger_id)
         return await self._tree.exists(path) or bool(await self.strays(ledger_id))
 
@@ -195,7 +203,7 @@ class ReplicationLocks:
         """Return the paths of the nodes beside a ledger's mark, which do not belong there.
 
         Only the mark belongs below its parent. Any other node was created by mistake, and is never
-        deleted.
+        deleted. Raises MetadataError.
         """
         above, _, own = mark_path_below(self.root, ledger_id).rpartition("/")
         try:
@@ -209,6 +217,7 @@ class ReplicationLocks:
 
         Return True if the ledger has no mark any more, also if there was none. If the ledger was
         marked again since the lock was taken, the mark stays, and the result is False (rule 26).
+        Raises MetadataError.
         """
         if lock.mark is None:
             return True
@@ -234,7 +243,7 @@ class ReplicationLocks:
         return True
 
     async def clear_path(self, ledger_id: int) -> None:
-        """Remove the empty parents of a mark that was removed."""
+        """Remove the empty parents of a mark that was removed. Raises MetadataError."""
         path = mark_path_below(self.root, ledger_id)
         for _ in range(MARK_DEPTH):
             path = path.rpartition("/")[0]

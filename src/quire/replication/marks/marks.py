@@ -88,7 +88,7 @@ class ReplicationMarks:
         `prune` removes those above the lowest level.
 
         A node whose name cannot lead to a mark is skipped and never removed. `malformed` receives
-        its path and the reason, for at most `MALFORMED_MAX` nodes.
+        its path and the reason, for at most `MALFORMED_MAX` nodes. Raises MetadataError.
         """
         waiting: list[list[str]] = [await self._names((), rng)]
         groups: list[str] = []
@@ -135,7 +135,10 @@ class ReplicationMarks:
         return names
 
     async def locked(self) -> set[int]:
-        """Return the ids of the ledgers whose lock is held, because a process repairs them."""
+        """Return the ids of the ledgers whose lock is held, because a process repairs them.
+
+        Raises MetadataError.
+        """
         try:
             names = await self._tree.children(f"{self.root}/{LOCKS}")
         except NoSuchKeyError:
@@ -153,13 +156,13 @@ class ReplicationMarks:
     # -- the switch ---------------------------------------------------------------------------
 
     async def enabled(self) -> bool:
-        """Return whether autorecovery is enabled in the cluster."""
+        """Return whether autorecovery is enabled in the cluster. Raises MetadataError."""
         return not await self._tree.exists(f"{self.root}/{DISABLE}")
 
     async def switched_off(self) -> SwitchedOff | None:
         """Return who switched autorecovery off and when, as far as it is known.
 
-        The result is None if autorecovery is enabled.
+        The result is None if autorecovery is enabled. Raises MetadataError.
         """
         try:
             return SwitchedOff.decode((await self._tree.read(f"{self.root}/{DISABLE}")).value)
@@ -167,7 +170,10 @@ class ReplicationMarks:
             return None
 
     async def enable(self) -> bool:
-        """Enable autorecovery. Return False if it was enabled already."""
+        """Enable autorecovery in the cluster. Return False if it was enabled already.
+
+        Raises MetadataError.
+        """
         try:
             await self._tree.commit(Delete(f"{self.root}/{DISABLE}"))
         except NoSuchKeyError:
@@ -178,7 +184,7 @@ class ReplicationMarks:
         """Disable autorecovery: auditors and workers, Java's included, start no new work.
 
         `switched` says who does it and when, for people. Return False if autorecovery was disabled
-        already.
+        already. Raises MetadataError.
         """
         await self._tree.make_path(self.root)
         value = b"" if switched is None else switched.encode()
@@ -198,7 +204,8 @@ class ReplicationMarks:
     async def delay_s(self) -> int:
         """Return the seconds to wait for a lost bookie before its ledgers are copied.
 
-        The result is 0 if no delay is set.
+        The result is 0 if no delay is set. Raises UnreadableMetadataError if the value cannot be
+        decoded, and MetadataError.
         """
         try:
             found = await self._tree.read(f"{self.root}/{DELAY}")
@@ -209,7 +216,8 @@ class ReplicationMarks:
     async def set_delay(self, seconds: int) -> None:
         """Set the seconds to wait for a lost bookie before its ledgers are copied.
 
-        This wakes the auditor even if the value stays the same, which `trigger` uses.
+        This wakes the auditor even if the value stays the same, which `trigger` uses. Raises
+        MetadataError if the store fails, or if other processes change the value too often.
         """
         await self._tree.make_path(self.root)
         path = f"{self.root}/{DELAY}"
@@ -231,11 +239,17 @@ class ReplicationMarks:
         )
 
     async def begin_delay(self, seconds: int) -> None:
-        """Set the delay to `seconds` if none is set."""
+        """Set the seconds to wait for a lost bookie, if no such delay is set.
+
+        Raises MetadataError.
+        """
         await self._tree.make_path(f"{self.root}/{DELAY}", delay_value(seconds))
 
     async def trigger(self) -> None:
-        """Make the auditor look for lost bookies at once, without delay."""
+        """Make the auditor look for lost bookies at once, without delay.
+
+        Raises UnreadableMetadataError if the present delay cannot be decoded, and MetadataError.
+        """
         await self.set_delay(await self.delay_s())
 
     def watch_delay(self, changed: Callable[[int, int], None]) -> Watch:
@@ -270,7 +284,7 @@ class ReplicationMarks:
         """Return when a periodic check was last done, in milliseconds since 1970.
 
         `name` is the name of the check's node. The result is None if the check was never done, or
-        if the value cannot be decoded.
+        if the value cannot be decoded. Raises MetadataError.
         """
         try:
             found = await self._tree.read(f"{self.root}/{name}")

@@ -133,17 +133,27 @@ async def _write(store: MetadataStore, key: Key, note: Note) -> None:
 
 
 async def last_failure(store: MetadataStore, ledger_id: int) -> LastFailure | None:
-    """Return the note about the last failed repair of a ledger, or None."""
+    """Return the note about the last failed repair of a ledger.
+
+    The result is None if there is no note that can be decoded. Raises MetadataError.
+    """
     return await _read(store, (*_KEY, str(ledger_id)), LastFailure)
 
 
 async def note_failure(store: MetadataStore, ledger_id: int, failure: LastFailure) -> None:
-    """Store a note about a failed repair of a ledger. It replaces an earlier one."""
+    """Store a note about a failed repair of a ledger, in place of an earlier one.
+
+    If other processes keep changing the note, it is not stored, and no error is raised. Raises
+    MetadataError if the store fails.
+    """
     await _write(store, (*_KEY, str(ledger_id)), failure)
 
 
 async def last_placement(store: MetadataStore) -> PlacementCheck | None:
-    """Return the note about the last check of placement, or None."""
+    """Return the note about the last check of placement.
+
+    The result is None if there is no note that can be decoded. Raises MetadataError.
+    """
 
     def made(first: list[int], **rest: Any) -> PlacementCheck:
         return PlacementCheck(first=tuple(first), **rest)
@@ -152,12 +162,20 @@ async def last_placement(store: MetadataStore) -> PlacementCheck | None:
 
 
 async def note_placement(store: MetadataStore, found: PlacementCheck) -> None:
-    """Store a note about a check of placement. It replaces an earlier one."""
+    """Store a note about a check of placement, in place of an earlier one.
+
+    If other processes keep changing the note, it is not stored, and no error is raised. Raises
+    MetadataError if the store fails.
+    """
     await _write(store, _PLACEMENT, found)
 
 
 async def last_unreadable(store: MetadataStore) -> UnreadableLedgers | None:
-    """Return the ledgers that the auditor's last pass skipped, or None if it skipped none."""
+    """Return the note about the ledgers that the auditor's last pass skipped.
+
+    The result is None if the pass skipped none, or if there is no note that can be decoded. Raises
+    MetadataError.
+    """
 
     def made(first: list[tuple[int, str]], **rest: Any) -> UnreadableLedgers:
         return UnreadableLedgers(first=tuple((ledger, why) for ledger, why in first), **rest)
@@ -166,9 +184,11 @@ async def last_unreadable(store: MetadataStore) -> UnreadableLedgers | None:
 
 
 async def note_unreadable(store: MetadataStore, unread: Unread, now_ms: int) -> None:
-    """Store a note about the ledgers that a pass skipped.
+    """Store a note about the ledgers that a pass skipped, in place of an earlier one.
 
-    It replaces an earlier one. If no ledger was skipped, the earlier note is deleted.
+    `now_ms` is the Unix time in milliseconds. If no ledger was skipped, the earlier note is
+    deleted. If other processes keep changing the note, it is not stored, and no error is raised.
+    Raises MetadataError if the store fails.
     """
     if not unread:
         await store.delete_value(_UNREADABLE)
@@ -178,7 +198,11 @@ async def note_unreadable(store: MetadataStore, unread: Unread, now_ms: int) -> 
 
 
 async def last_waiting(store: MetadataStore, now_ms: int) -> AwaitedBookie | None:
-    """Return the lost bookie that the auditor waits for at this time, or None."""
+    """Return the note about the lost bookie that the auditor waits for.
+
+    The result is None if there is no note that can be decoded, or if the wait ended before
+    `now_ms`, the Unix time in milliseconds. Raises MetadataError.
+    """
 
     def made(**note: Any) -> AwaitedBookie | None:
         found = AwaitedBookie(**note)
@@ -188,12 +212,16 @@ async def last_waiting(store: MetadataStore, now_ms: int) -> AwaitedBookie | Non
 
 
 async def note_waiting(store: MetadataStore, found: AwaitedBookie) -> None:
-    """Store a note about a bookie that is waited for. It is valid until the end of the wait."""
+    """Store a note about the bookie that the auditor waits for, in place of an earlier one.
+
+    The note is valid until the end of the wait. If other processes keep changing it, it is not
+    stored, and no error is raised. Raises MetadataError if the store fails.
+    """
     await _write(store, _WAITING, found)
 
 
 async def forget_waiting(store: MetadataStore) -> None:
-    """Delete the note about a bookie that is waited for, if there is one."""
+    """Delete the note about a bookie that is waited for, if there is one. Raises MetadataError."""
     await store.delete_value(_WAITING)
 
 
@@ -202,5 +230,8 @@ async def forget_failure(store: MetadataStore, ledger_id: int) -> None:
 
 
 async def failing_ledgers(store: MetadataStore) -> list[int]:
-    """Return the ledgers with a note about a failure, marked or not."""
+    """Return the ids of the ledgers with a note about a failure, marked or not, ascending.
+
+    Raises MetadataError.
+    """
     return sorted(int(name) for name in await store.list_values(_KEY) if name.isdecimal())

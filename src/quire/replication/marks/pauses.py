@@ -52,7 +52,7 @@ class Pauses:
     async def pause(self, one: Pause) -> bool:
         """Pause a job. Return False if it was paused already.
 
-        Raises UsageError for an unknown kind of job or an invalid target.
+        Raises UsageError for an unknown kind of job or an invalid target, and MetadataError.
         """
         if one.kind not in KINDS:
             raise UsageError(
@@ -75,8 +75,8 @@ class Pauses:
     async def resume(self, kind: str, target: str) -> bool:
         """Resume a job. Return False if it was not paused.
 
-        Raises VersionConflictError if another process has resumed and paused it meanwhile. That
-        later pause stays.
+        Raises VersionConflictError if another process has resumed and paused the job meanwhile.
+        That later pause stays. Raises MetadataError if the store fails.
         """
         key = _key(kind, target)
         try:
@@ -96,7 +96,11 @@ class Pauses:
         return True
 
     async def of(self, kind: str, target: str) -> Pause | None:
-        """Return the pause of a job, or None if it is not paused."""
+        """Return the pause of a job, or None if the job is not paused.
+
+        A pause that cannot be decoded counts, without the process and the time. Raises
+        MetadataError.
+        """
         try:
             found = await self._store.read_value(_key(kind, target))
         except NoSuchKeyError:
@@ -104,7 +108,7 @@ class Pauses:
         return _decoded(found.value, kind, target)
 
     async def all(self) -> list[Pause]:
-        """Return all pauses."""
+        """Return the pauses of all jobs. Raises MetadataError."""
         found = []
         for name in await self._store.list_values(_KEY):
             kind, _, target = name.partition(" ")

@@ -111,12 +111,13 @@ async def decommission(
 ) -> Decommissioned:
     """Empty a bookie, running or stopped, and remove its cookie.
 
-    With `keep_cookie`, the bookie stays read-only and empty until `take_back` withdraws the order.
-    On return, the copies that the result counts are durable and named in the metadata. `owner` is
-    the name that the order to the bookie contains. `dry_run` changes nothing; the result has the
-    ledgers that would be copied. The job may be repeated, and run several times at once. If it is
-    cancelled, the bookie stays read-only and the copies made so far remain: run the job again, or
-    call `take_back`.
+    With `keep_cookie`, the bookie stays read-only and empty until `take_back` withdraws the
+    order. On return, the copies that the result counts are durable and named in the metadata.
+    `owner` is the name that the order to the bookie contains, and `now_ms` returns the Unix
+    time in milliseconds. `dry_run` changes nothing; the result has the ledgers that would be
+    copied. `progress` receives the progress of the job, unless it is None. The job may be repeated,
+    and run several times at once. If it is cancelled, the bookie stays read-only and the copies
+    made so far remain: run the job again, or call `take_back`.
 
     Raises:
         UsageError: The bookie is not known.

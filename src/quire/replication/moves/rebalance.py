@@ -132,7 +132,8 @@ async def rebalance(
     On return, the moves that the result counts are durable and named in the metadata. `allowed`
     decides on which bookies a ledger may be; if it is None, the client's placement policy decides.
     Only closed ledgers are moved, from and to writable bookies. With `dry_run`, the plan is made
-    and not carried out. The job may be repeated, cancelled, and run together with other jobs.
+    and not carried out. `rng` chooses among equal moves. `progress` receives the progress of the
+    job, unless it is None. The job may be repeated, cancelled, and run together with other jobs.
     Errors of single moves are in the result.
 
     Raises MetadataError. With `options.check`, a job that cannot succeed raises JobRefusedError, as
@@ -164,6 +165,9 @@ async def plan_for(
     """Make a plan from the metadata of all ledgers, and the bookies that are writable now.
 
     Ledgers whose metadata cannot be read are recorded in `unread`, and are not in the plan.
+    `allowed` decides on which bookies a ledger may be. If it is None, the client's placement policy
+    decides. `rng` chooses among equal moves. `progress` receives the progress, unless it is None.
+    Raises MetadataError.
     """
     progress = progress or NoProgress()
     progress.begin("examining ledgers", 0, 0)
@@ -258,8 +262,10 @@ async def carry_out(
 ) -> Rebalanced:
     """Carry out a plan: several ledgers at a time, and each of them in batches.
 
-    A batch has at most one move of each segment, and one change of the metadata names its moves. A
-    move that fails is in `left` of the result, and raises nothing.
+    A batch has at most one move of each segment, and one change of the metadata names its moves.
+    The moves that the result counts are durable on return. A move that fails is in `left` of the
+    result, and raises nothing. Raises MetadataError if the lock of a ledger cannot be taken because
+    the metadata store fails.
     """
     by_ledger: dict[int, list[PlannedMove]] = {}
     for move in plan.moves:

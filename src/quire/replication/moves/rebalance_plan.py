@@ -147,7 +147,7 @@ class RebalancePlan:
 def spread_percent(used: Iterable[int]) -> float:
     """Return the difference between the fullest and the emptiest bookie, in percent of the mean.
 
-    `used` has the used bytes of each bookie.
+    `used` has the used bytes of each bookie. The result is 0 if all of them are 0.
     """
     values = list(used)
     total = sum(values)
@@ -168,7 +168,10 @@ def make_plan(
 
     Each move improves the balance. `rng` chooses among equal moves. No move puts two replicas of a
     segment on one bookie, puts the replicas on fewer hosts than before, or changes an ensemble that
-    is `allowed` to one that is not.
+    is `allowed` to one that is not. `hosts` has the host of each bookie, by bookie id; a bookie
+    that is missing counts as a host of its own. The plan ends when the spread is at most
+    `target_spread_percent`, or when another move would exceed `max_bytes` in all. With None, the
+    bytes are not limited.
     """
     before = {bookie: stock.used_bytes.get(bookie, 0) for bookie in sorted(writable)}
     planner = _Planner(stock, before, rng, hosts, allowed)
@@ -216,7 +219,10 @@ class _Planner:
             self._replicas[bookie] = found
 
     def next(self, limit_bytes: int | None) -> PlannedMove | None:
-        """Return the best move, or None if no move improves the balance."""
+        """Return the best move, or None if no move improves the balance.
+
+        A replica of more than `limit_bytes` bytes is not moved. None means no limit.
+        """
         self.blocked.clear()
         mean = sum(self.used.values()) / max(len(self.used), 1)
         full = sorted(self._order, key=lambda bookie: -self.used[bookie])

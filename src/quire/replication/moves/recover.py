@@ -322,8 +322,9 @@ async def moves_of(
     """Return the parts of all ledgers that the bookie should have according to the metadata.
 
     Ledgers whose metadata cannot be read are recorded in `unread`, because any of them may name the
-    bookie. The different ensembles that include the bookie are added to `shapes`. Raises
-    MetadataError if the store does not answer.
+    bookie. The different ensembles that include the bookie are added to `shapes`. `password` is
+    used for ledgers whose metadata does not contain one. `progress` receives the progress. Both
+    `shapes` and `progress` may be None. Raises MetadataError if the store does not answer.
     """
     progress = progress or NoProgress()
     progress.begin("examining ledgers", 0, 0)
@@ -357,7 +358,8 @@ async def recover_bookie(
 
     On return, the fragments that `fragments` counts are durable on the new bookies and named in the
     metadata. The result also has the remaining ledgers with the reasons, and the ledgers whose
-    metadata cannot be read, because they may name the bookie. `dry_run` changes nothing.
+    metadata cannot be read, because they may name the bookie. `dry_run` changes nothing. `progress`
+    receives the progress of the job, unless it is None.
 
     The job may be repeated, cancelled, and run several times at once. Raises UsageError if the
     bookie is running or not known, and MetadataError. With `options.check`, also of a dry run,
@@ -390,7 +392,11 @@ async def take_out_of(
     options: MoveOptions,
     progress: JobProgress | None = None,
 ) -> RecoverResult:
-    """Replace the bookie in these ledgers, as `recover_bookie` does. The bookie may be running."""
+    """Replace the bookie in these ledgers, as `recover_bookie` does. The bookie may be running.
+
+    `progress` receives the progress, unless it is None. Raises MetadataError. Other errors are in
+    the result.
+    """
     progress = progress or NoProgress()
     budget = MeteredBudget(options.bytes_per_s, progress)
     job = _Job(client, locks, bookie, options, progress, budget)

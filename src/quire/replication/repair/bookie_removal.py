@@ -175,13 +175,14 @@ async def take_out(
     copied. If the ledger is open and its last segment names one of the bookies, the outcome is
     OPEN: the writer replaces the bookie itself, if it is alive. `before` is the `seen` that an
     earlier call with this outcome returned a grace period ago. If the state is the same now, the
-    writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25). If no
-    bookie can replace the lost one, or too few bookies answer to recover the ledger, the writer is
-    not fenced, and the outcome is FAILED.
+    writer is taken for dead, and the ledger is fenced, recovered and copied (rule 25). With None,
+    no writer is taken for dead. If no bookie can replace the lost one, or too few bookies answer to
+    recover the ledger, the writer is not fenced, and the outcome is FAILED.
 
-    `password` is used if the metadata does not contain one. The call may be repeated, and run by
-    several processes at once. Cancel-safe: copies that the metadata names are durable at any
-    moment. Raises only MetadataError; other errors are in the result.
+    `password` is used if the metadata does not contain one, and `budget` limits the rate of the
+    copies. The call may be repeated, and run by several processes at once. Cancel-safe: copies that
+    the metadata names are durable at any moment. Raises only MetadataError; other errors are in the
+    result.
     """
     try:
         async with locks.hold(ledger_id) as lock:
@@ -203,9 +204,10 @@ async def take_out_locked(
     budget: Budget = UNBOUNDED,
     recheck: Recheck = _as_they_are,
 ) -> LedgerResult:
-    """Do the same as `take_out` for a ledger whose lock the caller holds.
+    """Do the same as `take_out`, with its arguments, for a ledger whose lock the caller holds.
 
-    A bookie that `recheck` no longer returns is not replaced, and a mark that names it stays.
+    A bookie that `recheck` no longer returns is not replaced, and a mark that names it stays. As
+    with `take_out`, copies that the metadata names are durable, and only MetadataError is raised.
     """
     result = LedgerResult(lock.ledger_id, LedgerOutcome.DONE)
     failures, segments_max = 0, BATCH_SEGMENTS_MAX

@@ -64,7 +64,7 @@ def none_wrong(ids: Sequence[int]) -> Collection[str]:
 
 
 class CopyOutcome(enum.StrEnum):
-    """The outcome of naming the copies of a batch."""
+    """The outcome of a batch, when the metadata was to name the bookies with the new copies."""
 
     DONE = "done"
     CONFLICT = "conflict"
@@ -268,6 +268,7 @@ class CopyBatch:
             NoSuchLedgerError: The ledger was deleted.
             MetadataUnavailableError: The compare-and-swap may have been done. Read the metadata
                 again to find out.
+            MetadataError: The store refused the change, and nothing was named.
         """
         broken: dict[str, QuireError] = {}
         adds, copied, stored = self._adds, self._copied, self._stored

@@ -106,8 +106,9 @@ class RecoveryAdds:
     async def write(self, copies: Copies) -> None:
         """Send entries, and wait while too many bytes are unacknowledged.
 
-        Raises the error that the bookie returned for any earlier add, BookieUnavailableError or
-        BookieTimeoutError.
+        The entries are durable only after `drain`, or when the block ends without an error. Raises
+        the error that the bookie returned for any earlier add, BookieUnavailableError if the
+        connection is lost, and BookieTimeoutError if the bookie does not answer in time.
         """
         ledger, lac, head = self._codec.ledger_id, self._lac, self._codec.head_bytes
         of, prefix, pack = self._codec.of, self._encoder.prefix, META.pack
@@ -128,7 +129,10 @@ class RecoveryAdds:
         await self._until(self._unacked_bytes_max)
 
     async def drain(self) -> None:
-        """Wait until everything that was sent is durable on the bookie. Raises as `write`."""
+        """Wait until everything that was sent is durable on the bookie.
+
+        Raises the errors of `write`.
+        """
         await self._until(0)
 
     async def _until(self, unacked_bytes: int) -> None:

@@ -73,7 +73,8 @@ async def repair_ledger(
     Every entry that is written back is read again from that bookie. A bookie that does not return
     it is replaced. A replica that differs from the others is overwritten only if most replicas
     agree. Outdated findings count as repaired: those of a bookie that is no longer a member, or of
-    a ledger that was deleted. Safe to repeat. Cancel-safe. Raises only MetadataError.
+    a ledger that was deleted. `password` is used if the metadata does not contain one, and `budget`
+    limits the rate of the copies. Safe to repeat. Cancel-safe. Raises only MetadataError.
     """
     try:
         async with locks.hold(ledger_id):
@@ -91,7 +92,10 @@ async def repair_locked(
     password: bytes = b"",
     budget: Budget = UNBOUNDED,
 ) -> Repaired:
-    """Do the same as `repair_ledger` for a ledger whose lock the caller holds."""
+    """Do the same as `repair_ledger`, with its arguments, for a ledger whose lock the caller holds.
+
+    Safe to repeat. Cancel-safe. Raises only MetadataError.
+    """
     return await _Repair(client, ledger_id, found, password, budget).run()
 
 

@@ -62,9 +62,8 @@ async def scan(
 ) -> ReplicaScan:
     """Read all entries from `first` to `last` that the member `index` of a fragment should hold.
 
-    Both ends are included.
-
-    Problems are in the result, and are not raised. Cancel-safe.
+    Both ends are included. `budget` limits the rate of the reads. Problems are in the result, and
+    are not raised. Cancel-safe.
     """
     metadata = ledger.metadata
     reader = ReplicaReader(
@@ -96,8 +95,9 @@ async def compare(
     """Read one block from all members, compare the replicas, and return the differences.
 
     The result has the bad entries by member index. If entries are striped, only those are compared
-    whose id modulo the ensemble size is `residue`. Entries that cannot be read are left out.
-    Bookies in `without` are not asked.
+    whose id modulo the ensemble size is `residue`. Entries that cannot be read are left out, and no
+    error is raised for them. Bookies in `without` are not asked. `budget` limits the rate of the
+    reads. Cancel-safe.
     """
     metadata = ledger.metadata
     size, quorum = metadata.ensemble_size, metadata.write_quorum

@@ -77,7 +77,7 @@ class Collector(BackgroundJob):
             self.collect()
 
     def refuse(self, ledger_id: int) -> None:
-        """Refuse a ledger that is not here; see `LedgerStore.refuse_ledger`."""
+        """Refuse adds to a ledger that is not here; see `LedgerStore.refuse_ledger`."""
         now = self._now_ms()
         self._catalogue.tombstones[ledger_id] = now + TOMBSTONE_TTL_MS
         value = Deleted(now, fenced=True).encode()
@@ -116,9 +116,9 @@ class Collector(BackgroundJob):
         return not self._unlogged and not self._on_the_way
 
     def retry(self) -> None:
-        """Log the deletions again for which the log had no space, and remove segments.
+        """Log the deletions for which the log had no space, and remove segments without live data.
 
-        Refusals of ledgers that are over are forgotten.
+        Refusals whose time is over are forgotten. The work goes on in the background.
         """
         self._forget_refusals()
         self.drop(())

@@ -120,7 +120,7 @@ class CompactionReserve(BackgroundJob):
         self._jobs.run(self._make, self._on_made)
 
     def used(self) -> None:
-        """Note that a compaction uses the file. The next free space goes to a new one first."""
+        """Note that a compaction uses the file. The next free space goes first to a new file."""
         self.size_bytes = 0
         self._preallocated.held_bytes = self._wanted_bytes
 
@@ -206,7 +206,10 @@ class Compactor(PacedJob):
     # -- suspended by an operator -----------------------------------------------------------------
 
     def load(self) -> None:
-        """Remove the note of a suspension by an earlier process. May raise `OSError`."""
+        """Remove the note of a suspension by an earlier process. This blocks.
+
+        Raises `OSError` if the note cannot be removed.
+        """
         write_note(self._disk, None)
 
     def suspend(self, *, minor: bool, major: bool, by: str) -> None:
@@ -214,7 +217,8 @@ class Compactor(PacedJob):
 
         Damaged segments are still rewritten once their entries are restored. A note in the data
         directory shows the suspension. If there is no space for the note, the suspension applies
-        without it.
+        without it. `by` is the name of the operator. If something is suspended already, the first
+        name and time are kept.
         """
         now_ms = self._now_ms()
         self._hold(suspended(self.suspended, minor=minor, major=major, by=by, now_ms=now_ms))
@@ -284,7 +288,10 @@ class Compactor(PacedJob):
         return False
 
     def log_is_full(self) -> None:
-        """Give the space of the reserve to the log, which has no space left even for a deletion."""
+        """Give the space of the reserve to the log, which has no space left even for a deletion.
+
+        Nothing happens while a compaction is running, because it uses the reserve.
+        """
         if self._work is None and not self.closed:
             self._reserve.release()
 
@@ -576,7 +583,10 @@ class Compactor(PacedJob):
         self.on_done(Compaction(numbers, choice.position, before, after, copied, duplicates, error))
 
     def close(self) -> None:
-        """End a running compaction, after the last job."""
+        """Close the files of a compaction that was stopped, whose output is not used.
+
+        Call this after `cancel`, when no job runs any more.
+        """
         if self._work is not None:
             self._give_up(self._work, None)
 

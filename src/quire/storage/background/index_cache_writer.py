@@ -167,7 +167,10 @@ class CacheFile:
         self.size_bytes = 0
 
     def step(self) -> int:
-        """Write a part of the file, and return its size in bytes, or 0 if only the end is left."""
+        """Write the next part of the file, and return the number of bytes written.
+
+        The number is 0 if only the end mark is left, which `publish` writes.
+        """
         if self._file is None:
             if self._disk.exists(TEMPORARY_NAME):
                 self._disk.remove(TEMPORARY_NAME)
@@ -343,8 +346,8 @@ class IndexCacheWriter(PacedJob):
     def write_last(self) -> None:
         """Write the cache at a clean stop, when everything is durable and nothing runs any more.
 
-        Nothing is written if there is too little space or a deletion is not logged. This blocks and
-        may raise `OSError`.
+        Nothing is written if there is too little space or a deletion is not logged. The cache is
+        durable on return. This blocks and may raise `OSError`. The previous cache is then kept.
         """
         if self._file is not None:
             self._file.close()

@@ -20,7 +20,10 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 
 class BackgroundMaintenance:
-    """All background jobs of one store, which belong to the event loop, except for `load`."""
+    """All background jobs of one store.
+
+    They belong to the event loop. Only `load` may be called on another thread, before `start`.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,11 @@ class BackgroundMaintenance:
 
         The note of a suspension by an earlier process is removed. `damaged` means that the start
         has found damaged blocks in segments that are not sealed. All of these segments are then
-        scrubbed soon. Raises `OSError` if the disk fails.
+        scrubbed soon.
+
+        Raises:
+            LaterStorageError: A later version wrote the record of a damaged segment.
+            OSError: The disk fails.
         """
         self.compactor.load()
         self.scrubber.load()
@@ -94,6 +101,9 @@ class BackgroundMaintenance:
         self.index_cache.cancel()
 
     def close(self) -> None:
-        """Release the files of a running compaction, after the last job."""
+        """Close the files of a compaction that was stopped.
+
+        Call this after `cancel`, when no job runs any more.
+        """
         self.compactor.close()
         self.sealer.closed = True

@@ -98,7 +98,9 @@ class Quarantine(BackgroundJob):
     def lacking_ledgers(self) -> Set[int]:
         """Return the ids of the ledgers with entries of which this directory has no good copy.
 
-        A deleted ledger stays in the set until its segment is checked again.
+        A deleted ledger stays in the set until its segment is checked again. Two kinds of ledgers
+        are left out for now: those in segments whose damage is not yet compared with newer
+        segments, and those after the first `LEDGERS_MAX` of a segment.
         """
         if self._lacking is None:
             named = (self.records[number].ledgers for number in self._checked)
@@ -108,9 +110,9 @@ class Quarantine(BackgroundJob):
     def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[Range]]:
         """Return the entries of these ledgers of which this directory has no good copy.
 
-        The result has ranges (first, last) by ledger id. Ledgers without such entries are left out.
-        There may be many records, and each can name 8,192 ledgers. So ask for some of the ledgers
-        at a time.
+        The result has ranges (first, last) by ledger id. Ledgers without such entries are left out,
+        and so are those that `lacking_ledgers` leaves out. There may be many records, and each can
+        name 8,192 ledgers. So ask for some of the ledgers at a time.
         """
         found: dict[int, list[Range]] = {}
         for number in sorted(self._checked):
@@ -121,7 +123,10 @@ class Quarantine(BackgroundJob):
         return found
 
     def ready(self) -> Iterator[LogSegment]:
-        """Yield the damaged segments that can be rewritten now, because no entry is missing."""
+        """Yield the damaged segments that can be rewritten now, because no entry is missing.
+
+        A segment whose damage this process has only read from a record is scrubbed again first.
+        """
         for number in sorted(self._checked):
             record, segment = self.records[number], self._catalogue.segments.get(number)
             if (
@@ -177,7 +182,7 @@ class Quarantine(BackgroundJob):
     def take(self, segment: LogSegment, found: Findings) -> None:
         """Record what a scrub of a whole segment has found.
 
-        If the segment is not damaged, an earlier record is dropped. The segment is in the
+        If the segment is not damaged, an earlier record is dropped. The segment must be in the
         catalogue.
         """
         number = segment.number

@@ -173,8 +173,8 @@ class Rewrite:
         """List what to copy, and return the state records of the last source. Nothing is written.
 
         Raises:
-            BadSegmentError: A source cannot be read or is damaged, or the footer of a segment
-                between the sources that may have newer copies.
+            BadSegmentError: A source cannot be read or is damaged. Or a segment between the sources
+                may have newer copies, and its footer cannot be read or is damaged.
             LaterStorageError: A later version wrote a source.
         """
         header: SegmentHeader | None = None
@@ -194,9 +194,10 @@ class Rewrite:
         return records
 
     def write_header(self, records: Sequence[StateRecord], size_bytes: int) -> None:
-        """Begin the output, a file of at least `size_bytes`, with these state records.
+        """Begin the output, a file of at least `size_bytes` bytes, and write its header.
 
-        Raises `OSError` if it cannot be written.
+        The first group will have the state records `records`. Nothing is durable yet. Raises
+        `OSError` if the file cannot be written.
         """
         old = self._header
         header = SegmentHeader(
@@ -248,7 +249,7 @@ class Rewrite:
         return written
 
     def finish(self, last_add_confirmed: Mapping[int, int]) -> RewriteResult:
-        """Write the footer and rename the output to its final name. It is durable on return.
+        """Write the footer, and rename the output to its final name. Both are durable on return.
 
         `last_add_confirmed` has the LAC of each copied ledger, by id.
 

@@ -70,10 +70,11 @@ def copies_between(
 ) -> Newer | None:
     """Return where the ledger may have newer copies of entries in the segment `number`.
 
-    These are the segments between `number` and the last of the `sources` of a compaction that are
-    not sources themselves, if the range of the ledger's entries there overlaps that in `number`.
-    Return None if there are none. None of these segments is known to be damaged, because
-    compactions do not copy across such a segment.
+    `sources` are the numbers of the segments that a compaction copies, ascending. Newer copies may
+    be in segments between `number` and the last source that are not sources themselves. A sealed
+    one counts only if the range of the ledger's entries in it overlaps the range in `number`.
+    Return None if no segment counts. Compactions do not copy across a segment that is known to be
+    damaged, so none of the segments that count is.
     """
     below = [part for part in info.open_parts if number < part.segment.number < sources[-1]]
     if info.ordered and not below:
@@ -171,7 +172,10 @@ class Footers:
 def lacking(
     footers: Footers, ledger_id: int, damaged: Sequence[Range], newer: Newer
 ) -> list[Range]:
-    """Return those of the `damaged` entries of a ledger that no newer segment names, as ranges."""
+    """Return those of the `damaged` entries of a ledger that no newer segment names, as ranges.
+
+    A newer segment whose footer cannot be read names nothing.
+    """
     left = without(damaged, newer.open)
     for number, trailer in reversed(newer.sealed):
         if not left:
@@ -230,6 +234,7 @@ def read_groups(file: File, trailer: Trailer) -> FromGroups:
 
     Raises:
         FormatError: A run table is damaged.
+        VersionError: A later version wrote a group.
         OSError: The file cannot be read.
     """
     scan = scan_groups(file, trailer.directory_id, trailer.segment, trailer.groups_at)

@@ -127,7 +127,7 @@ class SegmentScrub:
         self._steps = self._run()
 
     def step(self) -> int:
-        """Check the next part of the segment, and return its size in bytes, or 0 at the end.
+        """Check the next part of the segment, and return the part's size in bytes, or 0 at the end.
 
         The size is 1 for a part of the index that was compared without reading from the disk.
 

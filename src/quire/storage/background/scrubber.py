@@ -37,8 +37,8 @@ class Round:
     began_ms: int
     """The Unix time in milliseconds at which the round began."""
     upcoming: int
-    """The number of a segment: it and all newer segments are still to be checked. -1 if the round
-    is over."""
+    """The lowest segment number that the round has not reached, or -1 if the round is over. The
+    segment with this number and all newer ones are still to be checked."""
 
     def encode(self) -> bytes:
         return f"format: 1\nbegan_ms: {self.began_ms}\nnext: {self.upcoming}\n".encode()
@@ -83,7 +83,7 @@ class Scrubber(PacedJob):
 
     @property
     def upcoming(self) -> int:
-        """The number of a segment: it and newer segments are to be checked. -1 between rounds."""
+        """The lowest segment number that this round has not reached, or -1 between two rounds."""
         return self._round.upcoming
 
     def load(self) -> None:

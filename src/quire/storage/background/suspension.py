@@ -48,7 +48,7 @@ class Suspension:
         """Return whether this suspension prevents the compaction of a segment.
 
         `minor` means that a minor compaction would take the segment, and `major` that a major one
-        would. At least one of them would.
+        would. At least one of the two must be True.
         """
         return (self.minor or not minor) and (self.major or not major)
 
@@ -58,7 +58,8 @@ def suspended(
 ) -> Suspension | None:
     """Return the suspension `before` with the given kinds added, or None if nothing is suspended.
 
-    `by` is the name of the operator. An existing suspension keeps its name and time.
+    `by` is the name of the operator, and `now_ms` the Unix time in milliseconds. An existing
+    suspension keeps its name and time.
     """
     if not minor and not major:
         return before

@@ -102,10 +102,11 @@ def kind_of(name: str) -> str:
 
 
 def list_files(disk: Disk) -> Iterator[FileDescription]:
-    """Yield the files in the directory and one level below it, by name.
+    """Yield the files in the directory and one level below it, in the order of their names.
 
-    The header and the trailer of each segment are read, and of a segment without a trailer the
-    blocks up to its first group. This may raise `StorageError` or `OSError`.
+    The lock file is left out. This reads the header and the trailer of each segment. If a segment
+    has no trailer, the blocks up to its first group are read too. This may raise `StorageError` or
+    `OSError`.
     """
     own_id = identity_of(disk).directory_id
     for name in _names(disk):
@@ -280,7 +281,8 @@ class SegmentDump:
     def rows(self, ledger_id: int) -> list[FrameExtent]:
         """Return the runs of a ledger from the footer, or [] if the footer does not name it.
 
-        Raises `FormatError` if they fail their check, or if there is no footer that can be used.
+        Raises `FormatError` if the runs fail their check, or if there is no footer that can be
+        used, and `OSError` if the file cannot be read.
         """
         if self.summary is None:
             raise FormatError(self.problem or "it has no footer yet")
@@ -306,6 +308,7 @@ def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
         StorageError: The directory is not a bookie's data directory.
         LaterStorageError: A later version wrote the segment.
         FileNotFoundError: The segment does not exist, or not any more.
+        OSError: The file cannot be read.
     """
     own_id = identity_of(disk).directory_id
     file = disk.open(segment_name(number))

@@ -91,8 +91,9 @@ def rebuild(
 ) -> Iterator[Rebuilt]:
     """Check the index of each segment in `todo`, and rebuild it where necessary.
 
-    Each result is durable when it is yielded. The caller must hold the disk's lock, except in a dry
-    run. This may raise `StorageError` or `OSError`.
+    With `dry_run`, nothing is changed, and the result says what would be done. Otherwise the caller
+    must hold the disk's lock, and a rebuilt index is durable when its result is yielded. This may
+    raise `StorageError` or `OSError`.
     """
     own_id = identity_of(disk).directory_id
     for one in todo:

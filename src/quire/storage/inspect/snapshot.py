@@ -30,7 +30,8 @@ def identity_of(disk: Disk) -> Identity:
     """Return the identity of a data directory.
 
     Raises:
-        StorageError: The directory is not a bookie's data directory.
+        LaterStorageError: A later version wrote the identity.
+        StorageError: The directory is not a bookie's data directory, or its identity is damaged.
         OSError: The identity cannot be read.
     """
     identity = read_identity(disk)
@@ -50,7 +51,8 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
     `recovered` is the log as a start would find it. The log of a running bookie is seen as it was
     at one moment. If a file is removed or replaced in the meantime, everything is repeated, and
     `work` may be called again. A problem counts only if the previous attempt has found it as well.
-    The files of segments that are not sealed are open while `work` runs.
+    The files of segments that are not sealed are open while `work` runs. If `work` raises
+    `FileNotFoundError`, everything is repeated as well. Its other errors reach the caller.
 
     Raises:
         LaterStorageError: A later version of Quire wrote a part of the directory.

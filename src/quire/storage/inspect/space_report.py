@@ -123,9 +123,10 @@ class SpaceReport:
 
 
 def look(disk: Disk, config: StorageConfig) -> SpaceReport:
-    """Return a report about the space of a data directory, given the limits of its bookie.
+    """Return a report about the space of a data directory. `config` has the limits of its bookie.
 
     Raises:
+        LaterStorageError: A later version of Quire wrote a part of the directory.
         StorageError: The directory has no log of a bookie, or changes too fast.
         OSError: The disk fails.
     """

@@ -111,8 +111,8 @@ def plan_gather_read(
     The runs of the ledger must not overlap in the segment. Return None if a gather read is not
     worthwhile or not possible.
 
-    `most` is the largest number of entries to read. `LedgerStore.read` explains `max_bytes` and
-    `overhead`.
+    `rows` has the runs of the ledger in the segment, and `most` is the largest number of entries to
+    read. `max_bytes` and `overhead` are `max_bytes` and `overhead_bytes` of `LedgerStore.read`.
     """
     row = bisect_right(rows.firsts, entry_id) - 1
     most = min(most, ENTRIES_MAX)

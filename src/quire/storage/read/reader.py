@@ -91,8 +91,8 @@ class Reader:
     ) -> Entries:
         """Read entries that are in memory or cached; see `LedgerStore.read`.
 
-        `overhead` is its `overhead_bytes`, here and in the other calls. Their `most` is the largest
-        number of entries.
+        In all calls of this class, `overhead` means the `overhead_bytes` of `LedgerStore.read`, and
+        `most` the largest number of entries.
         """
         entries = Entries()
         while len(entries) < max_count:
@@ -139,6 +139,11 @@ class Reader:
         The run has at most `MAX_READ_BYTES`, or one entry. `begun` means that the read already has
         a run. The first entry of this run must then fit as well, and damage just ends the read.
         `FetchedExtents` explains `fetched`.
+
+        Raises:
+            DamagedError: All copies of the entry are damaged, and `begun` is False.
+            WouldBlock: The entry is not cached, or not among the `fetched` extents.
+            StorageError: A file cannot be opened for lack of a file descriptor.
         """
         if entry_id > info.last_entry_id:
             return None
@@ -208,7 +213,7 @@ class Reader:
         """Plan one read of many small runs of a sealed segment.
 
         Return None if this is not possible or not worthwhile. Raises `WouldBlock` if an index must
-        be fetched first.
+        be fetched first, and `StorageError` if its file cannot be opened for lack of a descriptor.
         """
         sealed = next(iter(info.sealed_with(entry_id)), None)
         if sealed is None or any(part.first <= entry_id for part in info.open_parts):
@@ -366,7 +371,7 @@ class Reader:
         """Return the master key in the frame of the ledger's last entry.
 
         Return None if no copy of the entry has it. Bare frames have no key, and a damaged frame
-        does not count.
+        does not count. Raises `WouldBlock` as `FetchedExtents` explains.
         """
         for place in self._places(info, info.last_entry_id, fetched):
             if isinstance(place, DamagedError) or place.segment.head_bytes != FRAME_HEADER_BYTES:

@@ -40,9 +40,10 @@ FOUND_BYTES = 4 * 1024 * 1024
 
 
 class EarlyReads:
-    """Reads entries while the store starts. It belongs to the event loop.
+    """A reader of the entries that a store has loaded so far, while the store starts.
 
-    It has its own files and caches, because those of the store belong to the loading thread.
+    It belongs to the event loop. It has its own files and caches, because those of the store belong
+    to the loading thread.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class EarlyReads:
         """Read entries as `LedgerStore.read_blocking` does, from what is loaded so far.
 
         The ledger may have more entries than this returns. It returns None if the first entry is
-        not loaded yet, is damaged or cannot be read now, or after `close`.
+        not loaded yet, is damaged or cannot be read now, or after `close`. It may be cancelled. It
+        raises `asyncio.CancelledError` if the threads end because the bookie stops.
         """
         await self._look_up(ledger_id)
         try:

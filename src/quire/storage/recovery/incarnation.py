@@ -49,11 +49,11 @@ class Incarnation:
 
     @classmethod
     def decode(cls, data: bytes, path: str = INCARNATION_NAME) -> Incarnation:
-        """Decode the file at `path`.
+        """Decode the content of an incarnation file. `path` is the path of the file, for the error.
 
         Raises:
-            LaterStorageError: A later version wrote it.
-            ValueError: It is damaged, or its format is unknown.
+            LaterStorageError: A later version wrote the file.
+            ValueError: The file is damaged, or its format is unknown.
         """
         head, _, body = data.partition(b"\n")
         if head != b"crc: %08x" % crc32c(body):
@@ -126,5 +126,8 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
 
 
 def write_incarnation(disk: Disk, incarnation: Incarnation) -> None:
-    """Replace the directory's incarnation, durably. `OSError` if that fails."""
+    """Replace the directory's incarnation. The change is durable on return.
+
+    After an `OSError`, the file has either the old or the new incarnation.
+    """
     write_small_file(disk, INCARNATION_NAME, incarnation.encode())

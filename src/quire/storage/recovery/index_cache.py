@@ -83,7 +83,7 @@ class CachedIndex:
         return decode_trailer(data, self.head.directory_id, number, size)
 
     def check(self, live: set[int]) -> None:
-        """Check that all covered segments are in `live`. `StaleCacheError` if not."""
+        """Raise `StaleCacheError` if a segment that the cache covers is not in `live`."""
         gone = self.segments.keys() - live
         if gone:
             raise StaleCacheError(f"segment {min(gone):x}, which the index cache covers, is gone")
@@ -124,7 +124,7 @@ class CachedIndex:
             catalogue: The catalogue to fill.
             trailers: The trailers of the covered segments.
             end_group: The number after the last group of the log.
-            go_on: Called after each block of ledgers. It may raise `LoadStopped`.
+            go_on: Called before each block of ledgers. It may raise `LoadStopped`.
 
         Raises:
             FormatError: The cache is damaged.
@@ -156,15 +156,15 @@ class CachedIndex:
 
 
 class LedgerSearch:
-    """Finds the rows of single ledgers in an index cache, without decoding all of it.
+    """A search for the rows of single ledgers in an index cache, without decoding all of it.
 
-    A block has at most a few thousand ledgers, and its ids are its first column. What is kept in
-    memory is the smallest and the largest id of each block. Bookies write their ledgers nearly in
-    the order of their ids, so few blocks may have a given one.
+    A block has at most a few thousand ledgers, and its ids are its first column. The smallest and
+    the largest id of each block are kept in memory. Bookies write their ledgers nearly in the order
+    of their ids, so few blocks may have a given id.
 
     Any thread may search. A block counts only if it matches its checksum, so damage elsewhere in
-    the file does not matter. Only a complete `restore` shows that all blocks are right. So this
-    may miss a ledger, but its rows of a ledger are those that were written.
+    the file does not matter. Only a complete `restore` shows that all blocks are right. So a search
+    may miss a ledger, but the rows that it finds are those that were written.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -183,7 +183,7 @@ class LedgerSearch:
     def rows(self, ledger_id: int) -> bytes:
         """Return the packed rows of a ledger (`sealed_rows`), or b"" if it is not found.
 
-        It may also be in a block that is damaged or cannot be read. This blocks.
+        A ledger is also not found if its block is damaged or cannot be read. This blocks.
         """
         blocks = list(self._blocks_with(ledger_id))
         if not blocks:
@@ -243,11 +243,11 @@ def _read_block(file: File, at: int, size: int, kind: bytes) -> tuple[fmt.BlockH
 
 
 def open_cache(disk: Disk, directory_id: bytes) -> CachedIndex | None:
-    """Open the cache, or return None if there is none.
+    """Open the index cache of a data directory, or return None if there is none.
 
     Raises:
-        FormatError: It cannot be used.
-        OSError: It cannot be read.
+        FormatError: The cache cannot be used.
+        OSError: The cache cannot be read.
     """
     try:
         file = disk.open(CACHE_NAME)

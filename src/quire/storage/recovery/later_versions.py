@@ -23,20 +23,24 @@ from quire.storage.segment.segment import LOG_DIRECTORY, number_of, segment_name
 
 
 def refuse_later_version(disk: Disk) -> None:
-    """Check the files of a directory. What is damaged or cannot be read passes.
+    """Check the small files and the segment headers of a data directory. Nothing is changed.
+
+    A file that is damaged or cannot be read passes.
 
     Raises:
-        LaterStorageError: A later version wrote one of them.
+        LaterStorageError: A later version wrote one of the files.
     """
     refuse_later_files(disk)
     _passing(_check_segments, disk)
 
 
 def refuse_later_files(disk: Disk) -> None:
-    """Check the small files of a directory. What is damaged or cannot be read passes.
+    """Check the small files of a data directory. Nothing is changed.
+
+    A file that is damaged or cannot be read passes.
 
     Raises:
-        LaterStorageError: A later version wrote one of them.
+        LaterStorageError: A later version wrote one of the files.
     """
     for check in (_check_mark, _check_identity, _check_records):
         _passing(check, disk)

@@ -101,7 +101,11 @@ def judge(
         headers: The header of each segment, or None if it is damaged.
         trailers: The trailers of the sealed segments.
         unsealed: The scanned groups of all other segments, including those that do not count.
-        clean_end: The number after the last group, if there is a mark of a clean stop.
+        clean_end: The number after the last group, if there is a mark of a clean stop. None if
+            there is no such mark.
+
+    Raises:
+        OSError: The last group cannot be read again.
     """
     chain = GroupChain(0)
     # A segment that is no longer live may still have the last group. An earlier start that was
@@ -307,7 +311,10 @@ class Replayer:
         self.catalogue.index_sealed(loaded.summary, segment)
 
     def unsealed(self, found: UnsealedSegment, groups: Sequence[ScannedGroup], lost: int) -> None:
-        """Add a segment without a valid footer to the catalogue, from its groups."""
+        """Add a segment without a valid footer to the catalogue, from those `groups` that count.
+
+        `lost` is the number of groups that are missing in the segment.
+        """
         number = found.number
         segment = LogSegment(number, found.file, found.file.size())
         segment.state = SegmentState.CLOSED

@@ -62,7 +62,10 @@ class TolerantReader:
         return self._file.size()
 
     def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
-        """Read the bytes at `offset`. Raises `OSError` if the disk fails as a whole."""
+        """Read the bytes at `offset`, as `File.read` does.
+
+        Raises `OSError` if the disk fails as a whole.
+        """
         try:
             return self._file.read(offset, size, wait=wait)
         except OSError as error:
@@ -121,10 +124,12 @@ class SegmentScan:
 
 
 def read_segment_header(file: Readable, directory_id: bytes, number: int) -> SegmentHeader | None:
-    """Return the header, or None if it fails its checks.
+    """Return the header of a segment, or None if it fails its checks.
+
+    A header that names another directory or segment than `directory_id` and `number` fails as well.
 
     Raises:
-        VersionError: A later version wrote it.
+        VersionError: A later version wrote the segment.
         OSError: The file cannot be read.
     """
     head = read(file, 0, BLOCK_BYTES)
@@ -160,6 +165,7 @@ def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) ->
 
     Raises:
         VersionError: A later version wrote a group.
+        OSError: The file cannot be read.
     """
     scan = SegmentScan(end=start)
     size = file.size()
@@ -187,6 +193,10 @@ def each_group(
 
     After a bad group, the next one is searched block by block. A valid table is sufficient proof of
     a group, because its header names the directory, the segment and the offset.
+
+    Raises:
+        VersionError: A later version wrote a group.
+        OSError: The file cannot be read.
     """
     at: int | None = start
     while at is not None and at < end:
@@ -234,6 +244,7 @@ def read_group_header(
         size: The size of the file, in bytes.
 
     Raises:
+        VersionError: A later version wrote the group.
         OSError: The file cannot be read.
     """
     found = _header_at(file, directory_id, number, at, size)

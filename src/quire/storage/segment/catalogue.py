@@ -105,7 +105,10 @@ class Catalogue:
                 info.last_entry_id = entry
 
     def new_part(self, info: LedgerInfo, segment: LogSegment, first: int) -> LedgerPart:
-        """Add an empty part of the ledger to a segment that is not sealed."""
+        """Add an empty part of the ledger to a segment that is not sealed, and return the part.
+
+        `first` is the id of the first entry that will be added.
+        """
         part = LedgerPart(segment, info.ledger_id, first)
         segment.parts[info.ledger_id] = part
         segment.live_ledgers += 1

@@ -95,6 +95,7 @@ def load_footer(file: Readable, directory_id: bytes, number: int) -> Loaded:
 
     Raises:
         FormatError: The footer fails its check. The groups must be scanned instead.
+        VersionError: A later version wrote the footer.
         OSError: The file cannot be read.
     """
     return load_behind(file, load_trailer(file, directory_id, number))
@@ -105,6 +106,7 @@ def load_trailer(file: Readable, directory_id: bytes, number: int) -> Trailer:
 
     Raises:
         FormatError: The trailer fails its check, or the segment has no footer.
+        VersionError: A later version wrote the trailer.
         OSError: The file cannot be read.
     """
     size = file.size()
@@ -117,6 +119,7 @@ def load_behind(file: Readable, trailer: Trailer) -> Loaded:
 
     Raises:
         FormatError: The summary or the records fail their check.
+        VersionError: A later version wrote a record.
         OSError: The file cannot be read.
     """
     summary = decode_footer_summary(read(file, trailer.summary_at, trailer.summary_bytes), trailer)
@@ -128,6 +131,7 @@ def load_records(file: Readable, trailer: Trailer) -> list[StateRecord]:
 
     Raises:
         FormatError: The records fail their check.
+        VersionError: A later version wrote a record.
         OSError: The file cannot be read.
     """
     return decode_footer_records(read(file, trailer.records_at, trailer.records_bytes), trailer)

@@ -22,7 +22,7 @@ def of_autorecovery(
     without_spare: int = 0,
     loading: Collection[str] = (),
 ) -> Iterator[Problem]:
-    """Yield the problems that an `Overview` as a dictionary shows at this Unix time.
+    """Yield the problems that an `Overview` as a dictionary shows at this Unix time (`now_ms`).
 
     With `one_machine`, all bookies listen on loopback, as on a laptop, where it is usual that no
     process repairs anything. `lacking` is the number of ledgers that lack copies because bookies
@@ -220,7 +220,8 @@ def healing(
 ) -> str:
     """Return what autorecovery does about these lost bookies, or why it does nothing.
 
-    The result is "" if no ledger needs them, because then there is nothing to do.
+    `lacking` is the number of ledgers that need them, or None if it is not known. The result is ""
+    if no ledger needs them, because then there is nothing to do.
     """
     if lacking == 0:
         return ""

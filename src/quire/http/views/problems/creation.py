@@ -25,6 +25,7 @@ def of_shape(
 ) -> Iterator[Problem]:
     """Yield a problem if programs that do not choose a shape cannot create ledgers.
 
+    Nothing is reported if `creatable` is None, because then it is not known what can be created.
     `lost` has the bookies that are not registered, `loading` those that accept entries once they
     have loaded their log, and `readonly` is the number of other read-only bookies.
     """

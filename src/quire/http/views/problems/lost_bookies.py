@@ -47,7 +47,11 @@ def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
 def of_lost_bookies(
     bookies: Sequence[Bookie], autorecovery: Mapping[str, Any], risk: AtRisk | None, now_ms: int
 ) -> Iterator[Problem]:
-    """Yield the problems of bookies that are gone, and of a cluster without a writable bookie."""
+    """Yield the problems of bookies that are gone, and of a cluster without a writable bookie.
+
+    `risk` has the ledgers at risk in the groups that `lost_groups` returns. With None, they are not
+    counted yet. `now_ms` is the Unix time in milliseconds.
+    """
     writable = sum(one["state"] == "writable" for one in bookies)
     if not writable:
         yield Problem(

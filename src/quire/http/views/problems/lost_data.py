@@ -16,7 +16,7 @@ from quire.streams.ownership.named_ledgers import NamedLedger, Owner
 
 
 def of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of ledgers that cannot be read."""
+    """Yield the problems of ledgers that cannot be read. There are none if `risk` is None."""
     if risk is not None and risk.skipped and autorecovery.get("unreadable") is None:
         # If an auditor has reported them, they are shown below.
         named = named_ledgers(dict(risk.skipped_first), risk.skipped)
@@ -36,7 +36,10 @@ def of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[Pr
 
 
 def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
-    """Yield the problems of streams, objects and datasets: lost ledgers, unreadable records."""
+    """Yield the problems of streams, objects and datasets: lost ledgers, unreadable records.
+
+    There are none if `lost` is None, before the first search.
+    """
     if lost is None:
         return
     owners = lost.by_owner()
