@@ -73,7 +73,8 @@ def decode_rows(
 
     Raises:
         LaterRowsError: A later version wrote the entry.
-        ReadError: The entry has no rows, or lacks a column.
+        ReadError: The entry cannot be decoded as rows, or lacks a column.
+        UsageError: pyarrow is not installed.
     """
     arrow = import_pyarrow()
     what = f"entry {entry_id} of ledger {ledger_id}"

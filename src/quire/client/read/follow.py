@@ -333,7 +333,7 @@ class LedgerFollower:
         """Yield acknowledged entries as runs, until the ledger is closed and all were yielded.
 
         Raises the error of `stop`, ReadError for an entry that cannot be read in `READ_ATTEMPTS`
-        attempts, and the error of `Feed.gone`.
+        attempts, the error of `Feed.gone`, and ClientClosedError.
         """
         self._feed = feed
         while True:
@@ -362,8 +362,8 @@ class LedgerFollower:
     async def wait(self, feed: Feed) -> None:
         """Wait until this follower's next entry is known to be acknowledged.
 
-        Return also if the ledger is closed and ends before that entry. Raises the error of `stop`
-        and that of `Feed.gone`.
+        Return also if the ledger is closed and ends before that entry. Raises the error of `stop`,
+        that of `Feed.gone`, and ClientClosedError.
         """
         self._feed = feed
         while self._upcoming > self._look(feed) and not self._view.closed:
