@@ -325,7 +325,10 @@ class BookiePool:
         return self._channels.received_bytes(bookie_id)
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
-        """Return a protocol v3 connection to a bookie, with the arguments and errors of `channel`."""
+        """Return a protocol v3 connection to a bookie, with the arguments and errors of `channel`.
+
+        Cancel-safe.
+        """
         found = self._controls.find(bookie_id, adds_of)
         return found or await self._link(self._controls, bookie_id, adds_of)
 

@@ -65,7 +65,7 @@ async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
 async def prepare_target(
     target: Namespace, name: str, origin: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Create the copy, still empty, unless it exists.
+    """Create the copy, still empty and with these settings of its own, unless it exists.
 
     Raises StreamDivergedError if the existing stream is not a copy of this source,
     StreamExistsError if a topic has its name, and MetadataError if its marker cannot be decoded.

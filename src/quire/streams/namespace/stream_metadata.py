@@ -615,14 +615,14 @@ class StreamMetadata:
     async def allocate(self, claim: WriterClaim, ledger_id: int) -> None:
         """Record in the node `allocation` that the stream owns this ledger.
 
-        No segment names the ledger yet.
+        No segment names the ledger yet. Raises the errors of `change`.
         """
         await self._put_allocation(claim, encode_number(ledger_id))
 
     async def free_allocation(self, claim: WriterClaim) -> None:
         """Record in the node `allocation` that no ledger is allocated.
 
-        The caller must have deleted the one that was.
+        The caller must have deleted the one that was. Raises the errors of `change`.
         """
         await self._put_allocation(claim, NO_LEDGER)
 

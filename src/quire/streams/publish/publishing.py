@@ -194,7 +194,10 @@ async def take(
         StreamFencedError: Other programs took over during each attempt.
         RecoveryError: Too few bookies answer: try again.
         StreamConditionError: The stream has another fencing token.
-        UsageError: The library for the compression of the stream is not installed.
+        UsageError: A name is not valid, or the library for the compression of the stream is not
+            installed.
+        MetadataError: The settings or a segment of the stream cannot be decoded, or the metadata
+            store does not answer.
     """
     metadata = streams.metadata(name)
     await metadata.require()
@@ -261,7 +264,8 @@ async def abort(
 
     Returns whether the batch is not published. It may be, because Spark also aborts after a
     `publish` whose outcome was unknown. A `publish` of this batch that is still running elsewhere
-    can no longer publish anything.
+    can no longer publish anything. Raises MetadataError if the metadata store does not answer or a
+    node cannot be decoded. Some ledgers may then be left: call this again.
     """
     metadata = streams.metadata(name)
     await close_plan(metadata, batch.plan, batch.claim["life"])

@@ -145,7 +145,8 @@ async def read_marks(
 
     The segments are read backwards to the last snapshot, and then forwards from there. If a segment
     is lost, it is skipped. Its records are then unknown here, so that a producer can append them
-    again, and the fencing token is the one that was in force before the segment.
+    again, and the fencing token is the one that was in force before the segment. Raises the errors
+    of `Client.open_ledger` and of `read_entries`.
     """
     behind: list[list[tuple[StreamSegment, int, Records]]] = []
     for segment in reversed(segments):
