@@ -284,7 +284,9 @@ def check_history(
 
     Raises:
         UsageError: Nothing of the stream was offloaded to the directory.
+        HistoryError: The directory cannot be read.
         HistoryDamagedError: A file is missing or has another size, so no file was read.
+        Exception: A task failed. The error of Spark contains that of the task.
     """
     found = OffloadHistory(directory, stream)
     manifest = found.newest()

@@ -67,7 +67,7 @@ def read_schema(options: ReadOptions, schema: DatasetSchema) -> StructType:
 
 
 class TypedReader(QuireReader):
-    """Reads a dataset with typed rows, as it is when the query is planned.
+    """Spark's reader of a dataset with typed rows, as it is when the query is planned.
 
     The schema may be any part of the dataset's columns, in any order.
     """

@@ -113,11 +113,14 @@ class StreamView:
             self._lengths = {k: v for k, v in self._lengths.items() if k in kept}
 
     def forget(self) -> None:
-        """Read the nodes of all segments at the next look, because a ledger is missing."""
+        """Let the next look read the nodes of all segments again. Call this if a ledger is gone."""
         self._known.forget()
 
     async def open(self) -> None:
-        """Read the segments for the first time, and the settings of the stream."""
+        """Read the segments for the first time, and the settings of the stream.
+
+        Raises NoSuchStreamError.
+        """
         await self.look()
         settings = await self._streams.stream_settings(self.name)
         self.txid_is_time = settings.txids == "time"
@@ -139,14 +142,16 @@ class StreamView:
     async def find(self, start: Start) -> DLSN:
         """Return the position at which a reader with this start would begin.
 
-        It is searched in the segments of the last `look`. Raises UsageError for an invalid start.
+        It is searched in the segments of the last `look`. Raises UsageError for an invalid start,
+        and the errors of reading a ledger.
         """
         return await find(self._client, self.segments, start, self._streams.password)
 
     async def find_end(self, end: Start) -> DLSN:
         """Return the position before which a reader with this end would stop.
 
-        It is searched in the segments of the last `look`. Raises UsageError for an invalid end.
+        It is searched in the segments of the last `look`. Raises UsageError for an invalid end, and
+        the errors of reading a ledger.
         """
         return await find_end(self._client, self.segments, end, self._streams.password)
 
@@ -200,10 +205,14 @@ class StreamView:
     ) -> tuple[list[StreamSplit], list[Gap]]:  # fmt: skip
         """Return the splits of start..end that exist, and the gaps.
 
-        `end` is None for everything that is acknowledged now. A segment whose ledger was deleted is
-        a gap, even if nobody truncated it. `reached` says that everything before `end` was once
+        `end` is None for everything that is acknowledged now. `sequence` is the sequence of the
+        record at `start`, or None if it is unknown. A segment whose ledger was deleted is a gap,
+        even if nobody truncated it. `reached` says that everything before `end` was once
         acknowledged, whatever bookies report now. With `counts`, only the number of records is
         needed.
+
+        Raises NoSuchStreamError, StreamGapError if another stream has the name now, and the errors
+        of reading a ledger.
         """
         life = self.life
         for look in range(LOOKS_MAX):
@@ -262,7 +271,8 @@ class StreamView:
     async def frontier(self, floor: DLSN | None = None) -> CountedPosition:
         """Return the position after the last acknowledged record.
 
-        Entries before `floor` are not read.
+        Entries before `floor` are not read. Raises NoSuchLedgerError if the ledger of the segment
+        in progress is gone, and the errors of reading it.
         """
         for segment in reversed(self.segments):
             if segment.in_progress:

@@ -403,8 +403,8 @@ class OffloadClaim:
     def commit(self, manifest: Manifest) -> None:
         """Make this manifest the newest, durably. Later jobs continue after it.
 
-        Raises HistoryError if another job has claimed the directory. The manifest may or may not
-        count then.
+        Raises HistoryError if another job has claimed the directory, or if the store fails. The
+        manifest may or may not count then.
         """
         self._key = (self._key[0], self._key[1], self._key[2] + 1)
         name = f"{MANIFESTS}/{_name(self._key)}"
@@ -423,9 +423,10 @@ class OffloadClaim:
             )
 
     def settle(self, manifest: Manifest) -> None:
-        """Commit the newest manifest again, or an empty one, and remove files of former jobs.
+        """Commit the newest manifest again, and remove the files of former jobs that it lacks.
 
-        No manifest of a former claim can then become the newest any more.
+        `manifest` is the newest one, or an empty one if there is none. No manifest of a former
+        claim can then become the newest any more. Raises the errors of `commit`.
         """
         self.commit(manifest)
         self.sweep()
