@@ -35,7 +35,8 @@ async def tail_paced(
 
     One more entry comes first and is not measured. The ledger is closed at the end. Raises
     TimeoutError if the readers do not have all entries `lag_limit_s` after the time that the
-    appends take at this rate.
+    appends take at this rate, ReadError if they received another number of entries, and the errors
+    of writing and reading.
     """
     # Arrays of numbers, because the garbage collector would examine objects again and again.
     sent, acked, seen = array("d"), array("d"), Deliveries()

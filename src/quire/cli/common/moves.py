@@ -173,8 +173,10 @@ def say_what_is_left(result: RecoverResult, *, open_skipped: bool) -> None:
 
 
 def say_first(lines: Sequence[str]) -> None:
-    """Print at most `LINES_MAX` lines, and the number of the others, each of which may be about
-    several ledgers."""
+    """Print at most `LINES_MAX` lines, and the number of the others.
+
+    One line may be about several ledgers.
+    """
     for line in lines[:LINES_MAX]:
         say(line)
     if len(lines) > LINES_MAX:

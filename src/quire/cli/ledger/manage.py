@@ -293,8 +293,8 @@ async def check_owners(
 ) -> Mapping[int, Sequence[OwnerClaim]]:
     """Raise LedgerOwnedError if one of these ledgers has an owner, or may have one.
 
-    With `force`, print and return the owners instead. The search for them ends after
-    `OWNERS_LIMIT_S` seconds.
+    With `force`, print and return the owners instead. The search for them then ends after
+    `OWNERS_LIMIT_S` seconds. Raises MetadataError.
     """
     from quire.streams.ownership.owners import find_claims, refuse_owned
 

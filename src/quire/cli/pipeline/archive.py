@@ -279,7 +279,7 @@ def new_directory(output: str | None) -> Iterator[Callable[[], None]]:
     somebody else is not removed: the block fails before it writes, or Spark refuses the path. An
     empty directory is removed and not refused, because a Spark server may create it while it
     cancels a job. Only directories of this machine are checked; Spark itself checks URIs of other
-    file systems.
+    file systems. Nothing is done if `output` is None.
     """
     begun = False
     with ExitStack() as held:

@@ -161,7 +161,10 @@ _PROMETHEUS_OPTIONS = (
 
 
 def fill_options(configured: Mapping[str, Any]) -> None:
-    """Use the configuration for options that were not given."""
+    """Use the configuration for HTTP options that were not given.
+
+    `configured` has the configured values by the names of the options' parameters.
+    """
     meta = click.get_current_context().meta
     given = meta.setdefault(_KEPT, {})
     meta.setdefault(_CHOSEN, {name: value for name, value in given.items() if value})

@@ -51,8 +51,8 @@ async def nuke(
 ) -> None:
     """Destroy the cluster's metadata, so that all ledgers are lost.
 
-    The command fails while a bookie is registered. As in Apache's shell, -p with either -i or -f
-    are the confirmation.
+    The command fails while a bookie is registered. It does not ask for confirmation: as in Apache's
+    shell, -p with either -i or -f confirms it.
     """
     from quire.metadata.uri import parse_uri
 
