@@ -40,6 +40,9 @@ def lead(
 
     Returns:
         The leader. Await it, or enter it with `async with`.
+
+    Raises:
+        QuireError: The errors of `Client.state_machine`, when the result is awaited or entered.
     """
     deprecated("quire.statemachine.lead", "client.state_machine(namespace, name, machine)")
     return state_machine.lead(streams, name, machine, snapshot_every=snapshot_every)

@@ -34,7 +34,11 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def schema(self) -> StructType:
-        """Return the columns that the options select."""
+        """Return the columns that the options select.
+
+        Raises UsageError for an invalid option, and MetadataError if the schema of a dataset cannot
+        be read.
+        """
         match reading_kind(self.options):
             case "table":
                 return table_schema(TableOptions.parse(self.options).table)

@@ -137,5 +137,8 @@ async def _note_acks(
 
 
 async def open_all(clients: Sequence[Client], ledger_id: int, count: int) -> list[LedgerReader]:
-    """Open `count` readers of the ledger, taking the clients in turn."""
+    """Open `count` readers of the ledger, taking the clients in turn.
+
+    Raises the errors of `Client.open_ledger`.
+    """
     return [await clients[k % len(clients)].open_ledger(ledger_id) for k in range(count)]

@@ -132,7 +132,8 @@ def run_job(
     """Run `work(client, locks, progress)` with a client of the cluster, and return its result.
 
     `kind` and `target` identify the job in the list of running jobs, and for `quire cluster pause`.
-    `counted` is the name of the things that the progress bar counts.
+    `counted` is the name of the things that the progress bar counts. Raises the errors of `connect`
+    and of `work`.
     """
 
     async def job() -> T:

@@ -227,7 +227,10 @@ def client_tls_layer() -> Layer:
 
 
 def connect(uri: str, **limits: Any) -> Opening[Client]:
-    """Call `quire.connect` with the client configuration of the current command."""
+    """Call `quire.connect` with the client configuration of the current command.
+
+    `limits` overrides fields of the configuration. Raises the errors of `client_config` at once.
+    """
     import quire
 
     return quire.connect(uri, config=client_config(**limits))

@@ -204,6 +204,7 @@ async def owners_of(client: Client, ledger_id: int) -> list[OwnerClaim]:
     """Return the owners of a ledger.
 
     If the search takes longer than `OWNERS_LIMIT_S`, the result says that the owner is not certain.
+    Raises MetadataUnavailableError.
     """
     from quire.streams.ownership.owners import find_claims
 

@@ -134,7 +134,10 @@ async def list_bookies(
 
 
 async def bookie_info(shell: Shell) -> int:
-    """Print the free and total disk space of each bookie, and their sums."""
+    """Print the free and total disk space of each bookie, and their sums.
+
+    The exit status is 1 if no bookie reports it.
+    """
     from quire.http.routes.cluster import spaces_of
 
     async with shell.client() as client:

@@ -121,7 +121,8 @@ class UnpublishedLedgers:
     ) -> list[DatasetOrphan]:
         """Return those of the candidates that no dataset names.
 
-        Datasets that cannot be read are added to `skipped`, and their ledgers are left out.
+        Datasets that cannot be read are added to `skipped`, and their ledgers are left out. Raises
+        MetadataUnavailableError.
         """
         orphans: list[DatasetOrphan] = []
         for owner, candidates in found.items():
@@ -138,7 +139,8 @@ class UnpublishedLedgers:
     ) -> list[int]:
         """Delete those of the candidates that no dataset names, and return their ids, ascending.
 
-        Datasets that cannot be read are added to `skipped`, and their ledgers are kept.
+        Datasets that cannot be read are added to `skipped`, and their ledgers are kept. Raises
+        MetadataUnavailableError. Some ledgers may have been deleted then.
         """
         deleted: list[int] = []
         for owner, orphans in found.items():

@@ -107,7 +107,7 @@ def gather(starts: Any, ends: Any, buffer: Buffer) -> pa.Array:
     """Return several parts of a buffer as one Arrow `binary` array with a buffer of its own.
 
     Part i is buffer[starts[i]:ends[i]]. `starts` and `ends` are numpy arrays of ascending
-    positions.
+    positions. Raises UsageError if pyarrow is not installed.
     """
     import numpy
 

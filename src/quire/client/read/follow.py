@@ -131,7 +131,10 @@ class Feed:
     # -- coming and going ---------------------------------------------------------------------
 
     def join(self, follower: LedgerFollower, view: LedgerView) -> None:
-        """Add a follower, and learn what its `view` knows about the ledger."""
+        """Add a follower, and learn what its `view` knows about the ledger.
+
+        Raises LedgerRecreatedError as `learn` does.
+        """
         self._followers[follower] = None
         if self._watch is None:
             self._watch = self.view.store.watch_ledger(self.view.ledger_id, self._tail.on_metadata)
@@ -145,7 +148,10 @@ class Feed:
         return bool(self._followers)
 
     def learn(self, view: LedgerView) -> None:
-        """Learn the LAC and the metadata that the view of a follower has, if they are newer."""
+        """Learn the LAC and the metadata that the view of a follower has, if they are newer.
+
+        Raises LedgerRecreatedError if the view is of another ledger with the same id.
+        """
         before = self.view.last_add_confirmed
         if not self.view.learn(view):
             return

@@ -420,6 +420,7 @@ class CompactSource:
 
         The tasks are planned here, and not by the data source: it could learn from other bookies
         that less is acknowledged. It would leave the rest out, and the next run begins after it.
+        Raises StreamGapError if records of the span no longer exist.
         """
         from quire.spark.streams.options import StreamReadOptions
         from quire.spark.streams.reader import StreamTasks, spark_schema

@@ -533,7 +533,10 @@ class FileTasks:
     end: DLSN | None
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of those files whose numbers are in the first column of `batches`."""
+        """Yield the records of those files whose numbers are in the first column of `batches`.
+
+        Raises HistoryDamagedError if a file cannot be read.
+        """
         from quire.spark.worker import prepare
 
         prepare()
@@ -593,7 +596,8 @@ class LiveTail:
     def of_piece(self, client: blocking.Client, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
         """Yield the records of one split, from its ledger or, if that is gone, from the files.
 
-        A copy that `replicate` made may have another ledger with the same entries.
+        A copy that `replicate` made may have another ledger with the same entries. Raises
+        StreamGapError if the records are in neither, and the errors of reading a ledger.
         """
         from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS, another_ledger
 

@@ -518,7 +518,8 @@ def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame
     """Return the content of the files as a DataFrame.
 
     The DataFrame reads the files that exist now, even if `listing` is older. `read_listed` makes
-    sure that both are the same.
+    sure that both are the same. Raises UsageError if the suffixes of the files do not determine one
+    format, and the errors of Spark's reader.
     """
     given = {**_merging(files, listing), **_options(files, listing)}
     reader = spark.read.format(format_of(files, listing)).options(**given)

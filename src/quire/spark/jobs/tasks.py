@@ -97,7 +97,10 @@ class ClusterOptions:
             yield client
 
     def config(self) -> ClientConfig:
-        """Return the configuration of a client for this cluster."""
+        """Return the configuration of a client for this cluster.
+
+        Raises UsageError if the placement is not valid.
+        """
         config = ClientConfig(tls=self.tls)
         if self.placement:
             config = replace(config, placement=parse_placement(self.placement))

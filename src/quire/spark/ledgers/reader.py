@@ -117,7 +117,11 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
 
     @worker.plainly
     def partitions(self) -> list[LedgerPartition]:
-        """Return the tasks of the query."""
+        """Return the tasks of the query.
+
+        Raises NoSuchLedgerError, UsageError if there would be too many tasks, MetadataError if a
+        ledger or the dataset cannot be read, and the errors of reading an open ledger.
+        """
         options = self._options
         with worker.client(options.metadata, options.tls) as client:
             extents = list(self._extents(client))

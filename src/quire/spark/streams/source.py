@@ -96,7 +96,10 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query stop where the streams end now."""
+        """Let the query stop where the streams end now.
+
+        Raises the errors of `StreamQuery.prepare_available_now`.
+        """
         self._available_now = True
         self._ask(lambda query: query.prepare_available_now())
 

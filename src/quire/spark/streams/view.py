@@ -315,7 +315,8 @@ class StreamView:
 
         A position that no longer exists counts as the oldest one that exists. A position after the
         last record of a completed segment counts as the beginning of the next segment. For a
-        position that the stream did not reach yet, see `CountedPosition.lssn`.
+        position that the stream did not reach yet, see `CountedPosition.lssn`. If the ledger of the
+        position is gone, nothing is counted. Raises the errors of reading a ledger.
         """
         if not self.segments:
             return CountedPosition(position, position.lssn)
@@ -440,7 +441,10 @@ class StreamView:
         return mark.records if segment is not None and not segment.lost else 0
 
     async def bytes_between(self, start: CountedPosition, end: CountedPosition) -> int:
-        """Return the stored bytes of the entries between two positions."""
+        """Return the stored bytes of the entries between two positions.
+
+        A ledger that is gone counts as 0. Raises MetadataError.
+        """
         if end.position <= start.position:
             return 0
         between = self.segments[self._index(start.lssn) : self._index(end.lssn)]
@@ -461,7 +465,8 @@ class StreamView:
         """Return the position `limit` records after `start`, or `end` if there are fewer.
 
         If that position is in a segment whose ledger is gone, return the position after the
-        segment, or `end` if that is before it. Reading up to there reports the loss.
+        segment, or `end` if that is before it. Reading up to there reports the loss. Raises the
+        errors of reading a ledger.
         """
         if self.records_between(start, end) <= limit:
             return end
@@ -504,7 +509,8 @@ class StreamView:
         """Return the position after the last entry that fits into `limit` stored bytes.
 
         The bytes are counted from `start` on, and the result is never after `end`. With `least`,
-        the result includes one entry even if that is larger.
+        the result includes one entry even if that is larger. A segment whose ledger is gone is
+        treated as by `after_records`. Raises the errors of reading a ledger.
         """
         left = limit + start.size_bytes
         for segment in self.segments[self._index(start.lssn) :]:

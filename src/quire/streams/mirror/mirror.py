@@ -133,7 +133,8 @@ class FollowedLedger:
         """Set `records` to the number of application records in the segment so far.
 
         `payloads` are new entries, the first with id `first`. Records are numbered within the
-        segment, so the number of the last one is the count.
+        segment, so the number of the last one is the count. Raises StreamDamagedError if an entry
+        cannot be decoded.
         """
         for at in range(len(payloads) - 1, -1, -1):
             users = decode(self.segment, first + at, payloads[at]).users()

@@ -1056,7 +1056,7 @@ class Namespace:
     def metadata(self, name: str) -> StreamMetadata:
         """Return an object that reads and changes the metadata nodes of a stream.
 
-        Applications do not need it.
+        Applications do not need it. Raises UsageError if the name is not valid.
         """
         paths = StreamPaths(self.path, stream_name(name))
         if taken := other_data(paths.stream, self.client.metadata.uri, self.path):

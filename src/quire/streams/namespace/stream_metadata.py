@@ -112,7 +112,10 @@ class WriterClaim:
 
 
 class StreamMetadata:
-    """The access to the metadata nodes of one stream: it reads and changes them."""
+    """The access to the metadata nodes of one stream: it reads and changes them.
+
+    All calls that wait raise MetadataError if the store does not answer or refuses this client.
+    """
 
     def __init__(self, client: Client, paths: StreamPaths) -> None:
         self.client = client
@@ -232,7 +235,7 @@ class StreamMetadata:
     async def note_marks(self) -> None:
         """Record in the stream's metadata that producers or fencing tokens are used.
 
-        Call this before the first of them is appended.
+        Call this before the first of them is appended. Raises NoSuchStreamError.
         """
         await self.make_below(self._marks)
 
@@ -277,7 +280,10 @@ class StreamMetadata:
             raise await self._missing()
 
     async def remove_former(self) -> None:
-        """Delete what an interrupted deletion has left, so that a stream can get the name."""
+        """Delete what an interrupted deletion has left, so that a stream can get the name.
+
+        Does nothing if a stream has the name. Raises the errors of `remove_rest`.
+        """
         if not await self.exists() and await self.tree.exists(self.paths.root):
             await self.remove_rest()
 

@@ -298,7 +298,7 @@ async def published_segments(metadata: StreamMetadata, key: BatchKey) -> list[St
     """Return the segments of a batch, or None if it is not published.
 
     Segments whose nodes were deleted by truncation are left out. The result is empty for a batch
-    that its writer has followed with a later one.
+    that its writer has followed with a later one. Raises MetadataError.
     """
     return await _named_by(metadata, await read_published(metadata, key), key)
 
@@ -313,7 +313,8 @@ async def sweep_job(
     search begins a little before ledger `first`, and reads a bounded number of ledgers. The search
     for orphans finds the rest later. Call this only after the batch was published, because then
     none of its other ledgers can be published any more. Nothing is deleted while the metadata
-    store forbids deletions. Returns the ids of the deleted ledgers.
+    store forbids deletions. Returns the ids of the deleted ledgers. Raises NoSuchStreamError, and
+    the errors of reading and deleting ledgers.
     """
     client, metadata, spared = streams.client, streams.metadata(name), set(kept)
     life = await metadata.life_id()

@@ -68,7 +68,8 @@ def seal(
     """Return the payloads with their envelopes, and one byte for each: 1 if it has an envelope.
 
     The bytes are empty if no payload has one. Times are in microseconds since 1970. `sealed` does
-    the same for the types that applications pass.
+    the same for the types that applications pass. Raises UsageError for what the format cannot
+    store.
     """
     flags = bytearray(len(payloads))
     found = list(payloads)

@@ -74,7 +74,10 @@ class ControlState:
         return max(0, min(count, self.last_sequence(producer_id) + 1 - first_sequence))
 
     def snapshot(self) -> bytes | None:
-        """Return the control record that begins a segment, or None if it would be empty."""
+        """Return the control record that begins a segment, or None if it would be empty.
+
+        Raises UsageError if the format cannot store it.
+        """
         if not self.producers and not self.token:
             return None
         return encode_control(Producers(self.producers), FencingToken(self.token))
@@ -192,5 +195,9 @@ async def _read_back(
 
 
 def encode_mark(producer_id: str, first_sequence: int, count: int) -> bytes:
-    """Return the control record that names the producer of the next `count` records."""
+    """Return the control record that names the producer of the next `count` records.
+
+    `first_sequence` is the producer's number of the first of them. Raises UsageError for a value
+    that the format cannot store.
+    """
     return encode_control(ProducerMark(producer_id, first_sequence, count))

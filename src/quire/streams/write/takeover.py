@@ -206,9 +206,9 @@ async def free_allocated(client: Client, metadata: StreamMetadata, claim: Writer
     The ledger was created ahead and never used, or its segment was dropped. It is deleted first:
     as long as the node names it, another client can delete it as well.
 
-    Raises StreamFencedError, MetadataError if the node does not name a ledger, and
-    MetadataUnavailableError if the store does not answer. The ledger is then deleted, or the node
-    still names it.
+    Raises StreamFencedError if another writer has opened the stream, MetadataError if the node does
+    not name a ledger, and MetadataUnavailableError if the store does not answer. The ledger is then
+    deleted, or the node still names it.
     """
     if claim.allocated != NO_LEDGER:
         await delete_allocated(client, metadata, claim)

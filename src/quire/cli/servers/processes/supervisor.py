@@ -91,7 +91,7 @@ class Supervisor:
             self._write_event(event, **fields)
 
     async def run(self) -> int:
-        """Run the service, and return its exit status. Call it once."""
+        """Run the service, and return its exit status. Call it once. Raises as `run_service`."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)

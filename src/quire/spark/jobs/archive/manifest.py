@@ -355,7 +355,10 @@ class OffloadHistory:
             self.store.write(name, table.encode())
 
     def claim(self) -> OffloadClaim:
-        """Become the only writer of the history. The former writer ends with its next manifest."""
+        """Become the only writer of the history. The former writer ends with its next manifest.
+
+        Raises HistoryError if the directory cannot be used, and HistoryDamagedError.
+        """
         self.store.make(MANIFESTS)
         self.store.make(DATA)
         keys = self._keys()

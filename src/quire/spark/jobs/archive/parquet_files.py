@@ -374,7 +374,8 @@ def open_completed(
 ) -> blocking.LedgerReader:
     """Open a completed segment's ledger.
 
-    It is recovered if the writer of the segment died before it closed the ledger.
+    It is recovered if the writer of the segment died before it closed the ledger. Raises the errors
+    of `Client.open_ledger`.
     """
     ledger = client.open_ledger(ledger_id, password=password)
     if not ledger.ledger_closed:
