@@ -250,7 +250,7 @@ class LocalCluster:
 
     @property
     def token_arguments(self) -> tuple[str, ...]:
-        """The options that make a server require `http_token` for changes. None without a token.
+        """The options that make a server require `http_token` for changes, or () without a token.
 
         The server also sends the token to bookies, to read their reports and to forward changes.
         """

@@ -98,7 +98,8 @@ class UnpublishedLedgers:
         """Return the old ledgers that were written for datasets, by the name of their dataset.
 
         Some of them may be published: the heads are not read. The second result has the ledgers
-        whose metadata cannot be read. The arguments are those of `Datasets.sweep`.
+        whose metadata cannot be read. The arguments are those of `Datasets.sweep`. Raises
+        MetadataError.
         """
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         spared = set(keep)

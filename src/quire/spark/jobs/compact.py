@@ -378,9 +378,10 @@ class CompactSource:
 
     @property
     def life_id(self) -> str:
-        """The id of the stream's life, which decides whether a copy is still the same stream.
+        """The id of the stream's life.
 
-        Each run of `replicate` may replace the ledger of the copy's segment in progress.
+        It decides whether a copy that `replicate` made is still the same stream. Ledgers do not,
+        because each run may replace the ledger of the copy's segment in progress.
         """
         return self.life.rpartition("/")[2]
 

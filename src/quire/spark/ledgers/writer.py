@@ -140,7 +140,10 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LedgerMessage:
         """Write the rows of one partition to a new ledger, and close it.
 
-        On return all rows are durable on an ack quorum. Without rows there is no ledger.
+        On return all rows are durable on an ack quorum. Without rows there is no ledger, nor if the
+        dataset has the transaction id already: the rows are dropped then. After an error the ledger
+        is deleted, or left for a sweep. Raises UsageError if a row cannot be stored, and the errors
+        of creating and writing a ledger.
         """
         worker.prepare()
         partition, attempt = task()

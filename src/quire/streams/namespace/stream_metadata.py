@@ -157,7 +157,8 @@ class StreamMetadata:
         `more` has further nodes, as values by their path below the stream's root. Each attempt
         calls `guard`, which raises an error if the stream must not be created. Otherwise it returns
         operations that make the transaction fail if that changes in between. Raises
-        StreamExistsError if a stream or a topic has this name.
+        StreamExistsError if a stream or a topic has this name, and another MetadataError if the
+        nodes changed during each of `CREATE_ATTEMPTS` attempts.
         """
         for attempt in range(CREATE_ATTEMPTS):
             guards = [] if guard is None else await guard()

@@ -133,7 +133,8 @@ class MergedPeek(Generic[T]):
     async def after(self, starts: Sequence[Start]) -> None:
         """Find the first items of the streams. `starts` has a place to begin for each stream.
 
-        Raises MetadataError, UnauthorizedError, and UsageError for a place that is not valid.
+        Raises MetadataError and UnauthorizedError. After another error of a stream, such as a place
+        that is not valid, the page has no further items of it, and `MergedStream.error` is set.
         """
         placed = dict(zip(range(len(self.streams)), starts, strict=True))
 
@@ -149,7 +150,7 @@ class MergedPeek(Generic[T]):
     async def before(self, ends: Sequence[DLSN | None]) -> None:
         """Find the last items of the streams. `ends` has the position after them for each stream.
 
-        None means the end of the stream. Raises MetadataError and UnauthorizedError.
+        None means the end of the stream. Raises, and sets `MergedStream.error`, as `after` does.
         """
         self._backwards = True
         for one, end in zip(self.streams, ends, strict=True):

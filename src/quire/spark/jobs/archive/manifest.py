@@ -132,7 +132,10 @@ class HistoryFile:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HistoryFile:
-        """Return the file that a manifest describes."""
+        """Return the file that a manifest describes.
+
+        Raises KeyError, TypeError or ValueError if the description cannot be decoded.
+        """
         times = value["times_us"]
         return cls(
             name=str(value["name"]),
