@@ -241,7 +241,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """Delete what is not published.
 
         Spark also calls this after a `commit` that raised, which may have published everything.
-        Ledgers that the dataset holds are therefore never deleted.
+        Ledgers that the dataset holds are therefore never deleted. An error is only logged.
         """
         name = self._options.dataset
         try:

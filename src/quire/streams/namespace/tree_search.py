@@ -99,7 +99,7 @@ async def _has_layout(tree: Tree, path: str, past_denied: bool) -> bool:
 async def namespaces(client: Client) -> list[str]:
     """Return the paths of all namespaces in the client's store, sorted, including those of Java.
 
-    Nodes that this client may not read are left out.
+    Nodes that this client may not read are left out. Raises MetadataUnavailableError.
     """
     return sorted(await namespace_sizes(client))
 

@@ -365,6 +365,7 @@ class Objects(Ready):
             NoSuchObjectError: There is no object with this name.
             ObjectDamagedError: The ledger of the object is gone or does not match the object.
             MetadataError: The head of the object, or the metadata of its ledger, cannot be decoded.
+                Or the object was replaced during each attempt to open it.
             UsageError: The name is not valid.
         """
         for _ in range(OPEN_ATTEMPTS_MAX):

@@ -181,8 +181,8 @@ class VersionClaim:
 
         Raises HistoryError if another job has claimed the directory, unless that job continues
         after this version. The error says whether this version counts. Raises HistoryError also if
-        the store fails, and then this version may or may not count. What is no longer needed is
-        then removed, and an error of that is only logged.
+        the store fails, and then this version may or may not count. After a commit, files that are
+        no longer needed are removed. An error of that is only logged.
         """
         directory = f"{DATA}/{self._directory}"
         self._check()
