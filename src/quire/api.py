@@ -86,7 +86,7 @@ class Client(LedgerClient):
         object.
 
         Args:
-            bucket: The name of the bucket, which is the first part of each object's name.
+            bucket: The name of the bucket. Objects in different buckets may have the same name.
 
         Returns:
             The handle. It holds no resources and need not be closed.

@@ -332,7 +332,7 @@ class MetadataWentBackError(MetadataError):
 
 
 class CollectionOffError(QuireError):
-    """Raised when a bookie is asked to delete ledgers while garbage collection is switched off.
+    """Raised when ledgers are to be deleted as garbage while garbage collection is switched off.
 
     A bookie's own setting or the switch of the whole cluster turns it off. Nothing was deleted.
     """
@@ -346,7 +346,8 @@ class CollectionOffError(QuireError):
 class VersionConflictError(MetadataError):
     """Raised when a compare-and-swap fails because another client changed the value first.
 
-    Nothing was written. Read the value again and decide again.
+    Nothing was written, unless `outcome_known` is False: then this write may have been done before
+    the other client changed the value again. Read the value again and decide again.
     """
 
     code = -17
@@ -686,18 +687,19 @@ class NoSuchNamespaceError(StreamError, FileNotFoundError):
 
 
 class NoSuchStreamError(StreamError, FileNotFoundError):
-    """Raised when the namespace has no stream with this name.
+    """Raised when the namespace has no stream or topic with this name.
 
-    The stream was never created, or it was deleted or renamed.
+    It was never created, or it was deleted or renamed. The error is also raised if it was replaced
+    by another one with the same name while it was in use.
     """
 
 
 class StreamExistsError(StreamError, FileExistsError):
-    """Raised when a stream with this name exists already. Nothing was changed."""
+    """Raised when a stream or a topic with this name exists already. Nothing was changed."""
 
 
 class StreamFencedError(StreamError):
-    """Raised by a writer when another client opened the stream for writing.
+    """Raised by a writer when another client opened the stream for writing, deleted or renamed it.
 
     This writer can never append again. Records in flight may or may not be part of the stream: open
     the stream to find out.
@@ -716,7 +718,7 @@ class StreamClosedError(StreamError):
 
 
 class StreamEndedError(StreamError):
-    """Raised by an append to a stream that was marked as ended.
+    """Raised by an append to a stream that was ended, or when it is opened for writing.
 
     Nothing can be appended after the end of a stream.
     """
@@ -777,6 +779,7 @@ class StreamDivergedError(StreamError):
 class StreamDamagedError(StreamError):
     """Raised when the metadata or an entry of a stream cannot be decoded.
 
+    It is also raised when records that a state machine or a copy of the stream needs are missing.
     Damage is never reported as the end of the stream.
     """
 

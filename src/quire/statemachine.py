@@ -35,11 +35,14 @@ def lead(
         streams: The namespace that holds the machine's stream.
         name: The name of the stream.
         machine: A new machine, without state.
-        snapshot_every: The number of commands after a snapshot, also of former leaders, after which
-            the next one is taken. 0 means never.
+        snapshot_every: The number of commands since the last snapshot after which the next one is
+            taken. Commands of former leaders count. 0 means never.
 
     Returns:
         The leader. Await it, or enter it with `async with`.
+
+    Raises:
+        QuireError: The errors of `Client.state_machine`, when the result is awaited or entered.
     """
     deprecated("quire.statemachine.lead", "client.state_machine(namespace, name, machine)")
     return state_machine.lead(streams, name, machine, snapshot_every=snapshot_every)

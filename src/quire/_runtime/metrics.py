@@ -58,7 +58,8 @@ class Histogram:
         """Return the value of each of `QUANTILES`, in seconds.
 
         The values cover the last one or two minutes, or more if the previous calls were longer ago.
-        If there were no durations, each value is NaN. `now_s` is the time of a monotonic clock.
+        If there were no durations, each value is NaN. Durations beyond all bounds count as the
+        largest bound. `now_s` is the time of a monotonic clock.
         """
         if now_s - self._since_s >= WINDOW_S:
             self._before, self._since, self._since_s = self._since, list(self.counts), now_s
@@ -142,7 +143,8 @@ def summary_ms(
 ) -> Metric:
     """Return a summary in the form of Apache BookKeeper: quantiles in milliseconds.
 
-    The label `success` separates the durations of successes from those of failures.
+    The label `success` separates the durations of successes from those of failures. `failed` is
+    None if there are none of failures. `now_s` is the time of a monotonic clock.
     """
     samples = []
     for success, of in (("false", failed or Histogram()), ("true", succeeded)):

@@ -67,7 +67,7 @@ class Retry:
         Args:
             backoff: The pauses.
             rng: The source of their jitter.
-            attempts: The number of attempts in all.
+            attempts: The largest number of attempts, counted from the start or from `reset`.
             limit_s: Seconds from now after which a failure is final. The last attempt may begin
                 later than that, by the pause before it.
             now: The clock. The default is that of the event loop.

@@ -74,7 +74,8 @@ def too_low() -> str:
 def connections_max(wanted: int, descriptors: int | None) -> int:
     """Return the number of connections, at most `wanted`, that leave enough descriptors to files.
 
-    `descriptors` is the limit of the process, or None.
+    `descriptors` is the limit of the process, or None without a limit. `CONNECTIONS_MIN`
+    connections are admitted even if they leave too few.
     """
     if descriptors is None:
         return wanted
@@ -83,9 +84,9 @@ def connections_max(wanted: int, descriptors: int | None) -> int:
 
 
 def http_connections_max(wanted: int, descriptors: int | None) -> int:
-    """Return the number of connections to an HTTP server, at most `wanted`.
+    """Return the number of connections that an HTTP server admits, at most `wanted`.
 
-    `descriptors` is the limit of the process, or None.
+    `descriptors` is the limit of the process, or None without a limit.
     """
     if descriptors is None:
         return wanted

@@ -204,6 +204,8 @@ class Client(ContextHandle[AsyncClient]):
             UnauthorizedError: The password is wrong or cannot be checked.
             RecoveryError: Too few bookies answer to recover the ledger. Nothing is lost; open it
                 again.
+            WriteError: Recovery could not write the last entries back, for example because too
+                many bookies failed one after the other. Nothing is lost; open it again.
             ReadError: Without `recover`, too few bookies answer to find the last acknowledged
                 entry. Open it again.
             LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
@@ -294,6 +296,7 @@ class Client(ContextHandle[AsyncClient]):
             NoSuchLedgerError: The ledger does not exist.
             UnreadableMetadataError: The metadata of the ledger cannot be decoded.
             MetadataUnavailableError: The metadata store does not answer.
+            MetadataDeniedError: The metadata store refuses this client.
             UsageError: The id is not valid.
             ClientClosedError: The client is closed.
         """
@@ -309,6 +312,7 @@ class Client(ContextHandle[AsyncClient]):
 
         Raises:
             MetadataUnavailableError: The metadata store does not answer.
+            MetadataDeniedError: The metadata store refuses this client.
             ClientClosedError: The client is closed.
         """
         return call(self.aio.bookies())
@@ -453,7 +457,7 @@ class Client(ContextHandle[AsyncClient]):
         object.
 
         Args:
-            bucket: The name of the bucket, which is the first part of each object's name.
+            bucket: The name of the bucket. Objects in different buckets may have the same name.
 
         Returns:
             The handle. It holds no resources and need not be closed.

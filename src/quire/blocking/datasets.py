@@ -135,9 +135,10 @@ class Datasets(ContextHandle[AsyncDatasets]):
                 or it would become too large. Nothing was published.
             MetadataUnavailableError: The metadata store does not answer. The outcome is unknown.
                 With a transaction key, call again with the same arguments.
-            MetadataError: The head of the dataset is damaged, or other clients changed the dataset
-                during each of 100 attempts. Nothing was published. Without `overwrite`, it is not
-                noticed if a part of the dataset's list of ledgers is missing or damaged.
+            MetadataError: The head of the dataset is damaged, the metadata of a ledger cannot be
+                decoded, or other clients changed the dataset during each of 100 attempts. Nothing
+                was published. Without `overwrite`, missing or damaged parts of the dataset's list
+                of ledgers are not noticed.
         """
         return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn, schema=schema))
 
@@ -168,9 +169,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
     def discard(self, name: str, ledger_ids: Iterable[int]) -> list[int]:
         """Delete ledgers that were written for a dataset and that it does not contain.
 
-        Afterwards none of the deleted ledgers can be published. The call is safe to repeat, and
-        safe while others publish. If it is interrupted, the next call for the dataset deletes the
-        ledgers that this one condemned.
+        On return the deletions are durable, and the deleted ledgers can no longer be published. The
+        call is safe to repeat, and safe while others publish. If it is interrupted, the next call
+        for the dataset deletes the ledgers that this one had chosen.
 
         Args:
             name: The name of the dataset.

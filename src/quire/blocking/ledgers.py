@@ -30,8 +30,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
     An entry is *acknowledged* when `append`, or a call that waits for it, returns. The entry and
     all entries before it are then written and fsynced on at least `ack_quorum` bookies. When a call
     raises, its entries may or may not be in the ledger: open the ledger with recovery to find out.
-    The handle can no longer be used then. The exceptions are UsageError and EntryTooLargeError:
-    nothing was sent, and the handle can still be used.
+    The handle can no longer be used then. UsageError and EntryTooLargeError are different: nothing
+    was sent, and the handle can still be used.
 
     With deferred sync (`create_ledger(deferred_sync=True)`) "acknowledged" means less: `ack_quorum`
     bookies have *accepted* the entry, and a crash of those machines loses it. Once `force` or
@@ -138,13 +138,13 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         return call(self.aio.flush())
 
     def force(self) -> int:
-        """Make every entry whose append has returned durable.
+        """Make durable all entries that are acknowledged when this call begins.
 
         This call is for deferred sync. Without deferred sync the entries are durable already, and
-        the call returns at once. When it returns, those entries are written and fsynced on at least
-        `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
-        then answered a force. A bookie that failed to answer was replaced, and its replacement
-        received the entries again. Interrupting this call is safe.
+        the call returns at once. When it returns, each entry is written and fsynced on at least
+        `ack_quorum` bookies of its write set. Every reachable bookie of the ensemble has then
+        answered a force. A bookie that failed to answer was replaced, and its replacement received
+        the entries again. Interrupting this call is safe.
 
         Returns:
             `last_add_confirmed`, which includes those entries.
@@ -176,8 +176,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
             LedgerClosedError: Another client closed the ledger at another entry.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed, and all entries are durable.
-            QuireError: The writer has failed (see `LedgerWriter.append`). The ledger then stays
-                open until it is recovered.
+            QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
+                refuses this client. The ledger then stays open until it is recovered.
         """
         return call(self.aio.close())
 
@@ -387,13 +387,13 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         return call(self.aio.flush())
 
     def force(self) -> int:
-        """Make every entry whose append has returned durable.
+        """Make durable all entries that are acknowledged when this call begins.
 
         This call is for deferred sync. Without deferred sync the entries are durable already, and
-        the call returns at once. When it returns, those entries are written and fsynced on at least
-        `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
-        then answered a force. A bookie that failed to answer was replaced, and its replacement
-        received the entries again. Interrupting this call is safe.
+        the call returns at once. When it returns, each entry is written and fsynced on at least
+        `ack_quorum` bookies of its write set. Every reachable bookie of the ensemble has then
+        answered a force. A bookie that failed to answer was replaced, and its replacement received
+        the entries again. Interrupting this call is safe.
 
         Returns:
             `last_add_confirmed`, which includes those entries.
@@ -425,8 +425,8 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
             LedgerClosedError: Another client closed the ledger at another entry.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed, and all entries are durable.
-            QuireError: The writer has failed (see `LedgerWriter.append`). The ledger then stays
-                open until it is recovered.
+            QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
+                refuses this client. The ledger then stays open until it is recovered.
         """
         return call(self.aio.close())
 
@@ -443,8 +443,9 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         """Append one entry under an id, and wait until it is acknowledged.
 
         On return the entry and all entries before it are durable on an ack quorum, unless the
-        ledger has deferred sync. Interrupting the call does not take the entry back: it may still
-        become part of the ledger, and its id is used.
+        ledger has deferred sync. The call first waits as `room` does. Interrupting the call after
+        that does not take the entry back: it may still become part of the ledger, and its id is
+        used.
 
         Args:
             entry_id: The id of the entry, which no other entry of the ledger may have.
@@ -570,7 +571,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
         Args:
             first: The id of the first entry.
-            last: The id of the last entry. The default is `last_add_confirmed`.
+            last: The id of the last entry. The default is `last_add_confirmed`. Without `last`,
+                nothing is yielded if `first` is the id after `last_add_confirmed`.
 
         Yields:
             Each entry.
@@ -586,6 +588,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
                 deny the entry.
             NoSuchLedgerError: The ledger was deleted, and an entry could not be read.
             LedgerRecreatedError: As NoSuchLedgerError, and another ledger has the id.
+            MetadataError: An entry could not be read, and the metadata store refuses this client,
+                or the metadata of the ledger cannot be decoded.
             ClientClosedError: The client is closed.
         """
         return entries_of(self._opened.ledger_id, self.read_runs(first, last))
@@ -670,6 +674,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             ReadError: An acknowledged entry could not be read from any replica in several attempts.
             DigestError: At least one replica of an acknowledged entry is damaged, and the others
                 are damaged or deny the entry.
+            MetadataError: An entry could not be read, and the metadata store refuses this client,
+                or the metadata of the ledger cannot be decoded.
             UsageError: `first` is negative, or this handle is closed.
             ClientClosedError: The client was closed.
         """

@@ -132,6 +132,7 @@ class Objects(ContextHandle[AsyncObjects]):
             NoSuchObjectError: There is no object with this name.
             ObjectDamagedError: The ledger of the object is gone or does not match the object.
             MetadataError: The head of the object, or the metadata of its ledger, cannot be decoded.
+                Or the object was replaced during each attempt to open it.
             UsageError: The name is not valid.
         """
         return ObjectReader(call(self.aio.get(name)))
@@ -175,9 +176,10 @@ class Objects(ContextHandle[AsyncObjects]):
     def delete(self, name: str) -> bool:
         """Delete an object and its ledger. Deleting an object that does not exist succeeds.
 
-        On return no `get` finds the object. Bookies free its space at their next garbage
-        collection. If the ledger cannot be deleted, it is left for `sweep`. Calling this again is
-        safe. If the call is interrupted, the object may or may not have been deleted.
+        On return the deletion is durable, and no `get` finds the object. Bookies free its space at
+        their next garbage collection. If the ledger cannot be deleted, it is left for `sweep`.
+        Calling this again is safe. If the call is interrupted, the object may or may not have been
+        deleted.
 
         Args:
             name: The name of the object.

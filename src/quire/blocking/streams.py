@@ -119,6 +119,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
                 many streams as its `streams_max` allows.
             UsageError: The name or a setting is not valid, or the name is that of a partition that
                 a topic does not have.
+            MetadataError: Inherited settings, or the node of a topic, cannot be decoded. Nothing
+                was created.
         """
         call(self.aio.create_stream(name, settings=settings))
 
@@ -162,6 +164,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Raises:
             MetadataError: Stored settings cannot be decoded.
+            UsageError: The stream's own settings contradict those that it inherits now.
         """
         return call(self.aio.stream_settings(name))
 
@@ -238,6 +241,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
     def delete_stream(self, name: str) -> None:
         """Delete a stream and all its ledgers.
 
+        The deletion is durable on return. Bookies free the space at their next garbage collection.
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
         that does not exist succeeds. After an error or a cancellation a part of the stream may be
@@ -256,8 +260,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
     def rename_stream(self, name: str, new_name: str) -> None:
         """Rename a stream. Its settings and subscriptions move with it, in one transaction.
 
-        An open writer of the stream is fenced, and jobs of Spark that write the stream publish
-        nothing. If the call is interrupted, the stream has either the old or the new name.
+        The new name is durable on return. An open writer of the stream is fenced, and jobs of Spark
+        that write the stream publish nothing. If the call is interrupted, the stream has either the
+        old or the new name.
 
         Args:
             name: The present name.
@@ -269,7 +274,11 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamQuotaError: The new name is in another namespace below this one, which has as many
                 streams as its `streams_max` allows. Nothing was changed.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
-            MetadataError: Other processes changed the stream during every attempt.
+            StreamFencedError: Another writer opened the stream meanwhile. Try again.
+            StreamDamagedError: An entry of the fenced writer cannot be decoded.
+            UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
+            MetadataError: The metadata of the stream cannot be decoded, or other processes changed
+                the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
                 segments and subscriptions), or it is a topic or a partition of one. The error is
                 also raised if the new name is that of a partition that a topic does not have.
@@ -343,15 +352,16 @@ class Namespace(ContextHandle[AsyncNamespace]):
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its partitions and their ledgers.
 
-        Open writers are fenced first, as far as their bookies answer. Deleting a topic that does
-        not exist succeeds. After an error or a cancellation some partitions may be left, and the
-        topic cannot be opened: call this again.
+        The deletion is durable on return. Open writers are fenced first, as far as their bookies
+        answer. Deleting a topic that does not exist succeeds. After an error or a cancellation some
+        partitions may be left, and the topic cannot be opened: call this again.
 
         Args:
             name: The name of the topic.
 
         Raises:
             UsageError: The name is that of a stream. Nothing was deleted.
+            MetadataError: The metadata of the topic or of a partition cannot be decoded.
         """
         call(self.aio.delete_topic(name))
 
@@ -385,13 +395,14 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             StreamQuotaError: The stream does not exist, and a limit `streams_max` is reached.
-            StreamDamagedError: The stream uses producers or fencing tokens, and an entry cannot be
-                decoded.
+            StreamDamagedError: The last entry of the previous writer cannot be decoded, or the
+                stream uses producers or fencing tokens, and an entry with them cannot be decoded.
             MetadataError: The metadata of a segment, or the settings, cannot be decoded.
-            UsageError: The stream does not exist, and `create_stream` refuses its name, or the
-                library for the compression of the stream is not installed, or `lock` is not a
-                number.
+            UsageError: The stream does not exist, and `create_stream` refuses its name, or its own
+                settings contradict those that it inherits, or the library for the compression of
+                the stream is not installed, or `lock` is not a number.
         """
         return StreamWriter(call(self.aio.open_writer(name, create=create, lock=lock)))
 
@@ -446,6 +457,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
         Raises:
             NoSuchStreamError: The stream does not exist.
             ReadError: Too few bookies answer to read an entry of the search.
+            UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             StreamDamagedError: An entry cannot be decoded.
             MetadataError: The metadata of a segment cannot be decoded.
             UsageError: `start` is not a valid start.
@@ -534,6 +546,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
         Raises:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment, or the settings, cannot be decoded.
+            UsageError: The stream's own settings contradict those that it inherits now.
         """
         return call(self.aio.retain(name, dry_run=dry_run))
 
@@ -623,8 +636,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
             RecordTooLargeError: The record is too large. Nothing was appended.
             TxidOrderError: The txid is less than the one before. Nothing was appended.
             StreamConditionError: `expect` or `token` does not match. Nothing was appended.
-            StreamQuotaError: The stream holds as many bytes as `bytes_max` allows. Nothing was
-                appended.
+            StreamQuotaError: The stream would hold more bytes than its setting `bytes_max` allows.
+                Nothing was appended.
             UsageError: An argument is not valid. Nothing was appended.
             StreamEndedError: The stream was ended by this writer. Nothing was appended.
             StreamFencedError: Another client opened the stream for writing. Outcome unknown.
@@ -1015,6 +1028,7 @@ class StreamReader(ContextHandle[AsyncStreamReader]):
       first read.
     - StreamDamagedError or MetadataError if an entry or the metadata cannot be decoded, and
       LaterStreamError if a later version wrote it.
+    - UnauthorizedError if the password of the namespace is not that of the stream's ledgers.
     - ReadError or RecoveryError if too few bookies answer, and MetadataUnavailableError if the
       metadata store does not.
     - UsageError if the reader is closed, and ClientClosedError if the client is.
@@ -1078,7 +1092,8 @@ class Subscription(ContextHandle[AsyncSubscription]):
 
     Any number of processes may share a subscription. Its position only moves forward. A
     subscription belongs to the stream with which it is first used. If that stream is deleted or
-    renamed, and another stream gets its name, every call raises NoSuchStreamError.
+    renamed, and another stream gets its name, every call raises NoSuchStreamError. If the client is
+    closed, every call raises ClientClosedError.
     """
 
     _what = "subscription {0.name}"
@@ -1209,7 +1224,7 @@ class Topic(Handle[AsyncTopic]):
 
         Raises:
             NoSuchStreamError: The topic was deleted, also if another topic has its name.
-            UsageError: `assign` names a partition that does not exist, or none.
+            UsageError: `assign` is empty, or names a partition that does not exist.
             QuireError: See `Namespace.open_writer`.
         """
         return TopicWriter(call(self.aio.open_writer(assign=assign, lock=lock)))
@@ -1250,8 +1265,9 @@ class Topic(Handle[AsyncTopic]):
     def positions(self, subscriber: str) -> dict[int, DLSN]:
         """Return the stored positions of a named reader by partition.
 
-        Partitions without a stored position are left out. Start a reader with the result. It is the
-        position of the subscription of each partition's stream. Interrupting this call is safe.
+        Partitions without a stored position are left out. Start a reader with the result. The
+        position of a partition is that of the subscription of its stream. Interrupting this call is
+        safe.
 
         Args:
             subscriber: The name of the reader.
@@ -1269,8 +1285,9 @@ class Topic(Handle[AsyncTopic]):
     def commit(self, subscriber: str, positions: Mapping[int, DLSN]) -> None:
         """Store the positions of a named reader, such as `TopicReader.positions`.
 
-        A stored position only moves forward, even if several processes store it. If the call fails
-        or is interrupted, the positions of some partitions may be stored.
+        The positions are durable on return. A stored position only moves forward, even if several
+        processes store it. If the call fails or is interrupted, the positions of some partitions
+        may be stored.
 
         Args:
             subscriber: The name of the reader.
@@ -1551,6 +1568,7 @@ class TopicReader(ContextHandle[AsyncTopicReader]):
             NoSuchStreamError: The topic was deleted, also if another topic has its name.
             StreamDamagedError: The metadata or an entry cannot be decoded.
             UsageError: The reader is closed.
+            QuireError: Another error of `StreamReader`.
         """
         return iterate(self.aio.batches())
 

@@ -53,7 +53,11 @@ def show(origin: bool, changed: bool, as_json: bool) -> None:
 
 
 def toml_lines(found: Configuration, *, changed: bool, origin: bool) -> Iterator[str]:
-    """Yield the lines of a TOML file with the configured values."""
+    """Yield the lines of a TOML file with the configured values.
+
+    With `changed` they are only those that a file, a variable or an option sets. With `origin` a
+    comment says where each value comes from.
+    """
     from quire.configuration.fields import keys
     from quire.configuration.layers import DEFAULT
 

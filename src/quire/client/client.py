@@ -314,6 +314,8 @@ class LedgerClient:
             UnauthorizedError: The password is wrong or cannot be checked.
             RecoveryError: Too few bookies answer to recover the ledger. Nothing is lost; open it
                 again.
+            WriteError: Recovery could not write the last entries back, for example because too
+                many bookies failed one after the other. Nothing is lost; open it again.
             ReadError: Without `recover`, too few bookies answer to find the last acknowledged
                 entry. Open it again.
             LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
@@ -462,6 +464,7 @@ class LedgerClient:
             NoSuchLedgerError: The ledger does not exist.
             UnreadableMetadataError: The metadata of the ledger cannot be decoded.
             MetadataUnavailableError: The metadata store does not answer.
+            MetadataDeniedError: The metadata store refuses this client.
             UsageError: The id is not valid.
             ClientClosedError: The client is closed.
         """
@@ -479,6 +482,7 @@ class LedgerClient:
 
         Raises:
             MetadataUnavailableError: The metadata store does not answer.
+            MetadataDeniedError: The metadata store refuses this client.
             ClientClosedError: The client is closed.
         """
         self._check_open()

@@ -51,6 +51,7 @@ async def swap(
             `ask_again` this is raised after `UNKNOWN_ATTEMPTS_MAX` such attempts. Without it, this
             is also raised if the value was changed again after a write that may have been done.
         MetadataError: Another change interfered with each of `UPDATE_ATTEMPTS_MAX` attempts.
+        QuireError: The other errors of `attempt`.
     """
     unknown = Retry(UNKNOWN_BACKOFF, rng, attempts=UNKNOWN_ATTEMPTS_MAX)
     for _ in range(UPDATE_ATTEMPTS_MAX):

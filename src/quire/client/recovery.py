@@ -125,7 +125,11 @@ class LedgerRecovery:
         Raises:
             RecoveryError: Too few bookies answered, or accepted what was written back.
             UnauthorizedError: The password is wrong or cannot be checked.
-            MetadataError: The metadata store failed.
+            WriteError: The session that writes the last entries back failed: for example, the
+                ensemble changed too often.
+            LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
+            MetadataError: The metadata store failed, or the ledger was deleted meanwhile.
+            ClientClosedError: The client was closed.
         """
         with self._span("recover") as span:
             try:
@@ -519,8 +523,8 @@ async def check_key(
 ) -> None:
     """Check the master key of a ledger with the bookies that know the ledger.
 
-    It returns once such a bookie has accepted `key`, which fences the ledger on that bookie. With
-    `unverified`, it also returns if no bookie that answered knows the ledger.
+    The call returns once such a bookie has accepted `key`, which fences the ledger on that bookie.
+    With `unverified`, it also returns if no bookie that answered knows the ledger.
 
     This is for a ledger whose metadata has no password (format 1). The bookies that hold an entry
     of the ledger know its master key. A bookie that does not know the ledger accepts the key of the

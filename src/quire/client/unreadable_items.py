@@ -52,8 +52,11 @@ class skipping:
 
 
 def log_skipped(logger: logging.Logger, doing: str, skipped: Sequence[Skipped]) -> None:
-    """Log one warning (event `items_skipped`) with the number of skipped items, and the names and
-    reasons of the first `NAMED_MAX`. Log nothing if none was skipped."""
+    """Log one warning (event `items_skipped`) if a scan has skipped items.
+
+    The warning has the number of the items, and the names and reasons of the first `NAMED_MAX`.
+    `doing` names the scan, for example "the listing of datasets".
+    """
     if not skipped:
         return
     named = "; ".join(map(str, skipped[:NAMED_MAX]))

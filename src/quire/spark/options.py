@@ -303,7 +303,11 @@ def _flag(variable: str, environ: Mapping[str, str]) -> bool:
 
 
 class GivenOptions:
-    """The options that the user set, by lower-case name."""
+    """The options that the user set, by lower-case name.
+
+    The constructor raises UsageError for an option that is not in `known`. The message says that it
+    cannot be used for `doing` if it is in `other`.
+    """
 
     def __init__(
         self,
@@ -369,12 +373,15 @@ class GivenOptions:
         return uri
 
     def namespace(self, environ: Mapping[str, str]) -> str:
-        """Return the namespace that the options name, else the environment, else the default."""
+        """Return the namespace that the options name, else the environment, else the default.
+
+        Raises UsageError if it is not a valid path.
+        """
         default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
         return self.take("namespace", namespace_path, None) or namespace_path(default)
 
     def placement(self, environ: Mapping[str, str]) -> str:
-        """Return the placement from the options or the environment."""
+        """Return the placement from the options or the environment, or "". Raises UsageError."""
         text = self.take("placement", parse_name, None) or environ.get(ENV_PLACEMENT, "")
         if text:
             parse_placement(text)

@@ -270,8 +270,9 @@ def job_session(
 
     It is the active session if there is one. Otherwise a session is created, and stopped at the end
     of the block: a session of Spark Connect if `master` is sc://..., the session of the
-    spark-submit that started the program, or a new one. A new session uses all cores of this
-    machine unless `master` says otherwise, and keeps its files in `scratch`. `starting` is entered
+    spark-submit that started the program, or a new one. A new session has this `name` and these
+    `settings` of Spark, uses all cores of this machine unless `master` says otherwise, and keeps
+    its files in `scratch`. `starting` is entered
     while the session is created. A Java process that is started for it, which `java` records, has
     ended when the block is left, and SIGINT still has the handler that it had before.
 

@@ -34,7 +34,11 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def schema(self) -> StructType:
-        """Return the columns that the options select."""
+        """Return the columns that the options select.
+
+        Raises UsageError for an invalid option, and MetadataError if the schema of a dataset cannot
+        be read.
+        """
         match reading_kind(self.options):
             case "table":
                 return table_schema(TableOptions.parse(self.options).table)
@@ -46,7 +50,7 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader for a batch query."""
+        """Return the reader for a batch query. Raises the errors of `schema`."""
         match reading_kind(self.options):
             case "table":
                 return TableReader(TableOptions.parse(self.options), schema)
@@ -73,7 +77,10 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader for a streaming query."""
+        """Return the reader for a streaming query.
+
+        If an option is not valid, the reader raises the UsageError at its first call.
+        """
         try:
             if reading_kind(self.options) != "streams":
                 raise UsageError(
@@ -87,7 +94,12 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> QuireWriter | StreamBatchWriter:
-        """Return the writer for a batch job."""
+        """Return the writer for a batch job.
+
+        Raises UsageError for an invalid option or column. For streams, the writer plans the batch
+        in the metadata store here, which also raises the errors of opening the namespace and of
+        `quire.streams.publish.publishing.begin`.
+        """
         if writes_streams(self.options):
             streams = StreamWriteOptions.parse(self.options, streaming=False)
             return StreamBatchWriter(streams, schema, overwrite)
@@ -95,6 +107,10 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamQueryWriter:
-        """Return the writer for a streaming query."""
+        """Return the writer for a streaming query.
+
+        Raises UsageError for an invalid option or column, NoSuchNamespaceError, and
+        NoSuchStreamError.
+        """
         options = StreamWriteOptions.parse(self.options, streaming=True)
         return StreamQueryWriter(options, schema, overwrite)

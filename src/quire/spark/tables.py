@@ -64,6 +64,7 @@ from quire.streams.read.positions import TIME_MAX_MS
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
 LEDGERS_PER_TASK = 20_000
+"""The number of ledgers that one task reads."""
 ROWS_AT_ONCE = 256
 """The number of rows that are read together and passed to Spark as one batch."""
 
@@ -114,7 +115,7 @@ Rows = AsyncGenerator[list[Row], None]
 
 
 def table_schema(table: str) -> StructType:
-    """Return the schema of a table."""
+    """Return the schema of a table, which is named as in `SCHEMAS`."""
     return StructType([StructField(name, kind) for name, kind in SCHEMAS[table].items()])
 
 
@@ -144,7 +145,7 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
 
     @worker.plainly
     def partitions(self) -> list[TablePartition]:
-        """Return the tasks that read the table."""
+        """Return the tasks that read the table. Raises MetadataUnavailableError."""
         options = self._options
         if options.table not in ("ledgers", "fragments"):
             return [TablePartition()]
@@ -155,7 +156,11 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         return [TablePartition(first, last) for first, last in zip(starts, ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task."""
+        """Yield the rows of one task.
+
+        Raises MetadataUnavailableError, and NoSuchNamespaceError if the option `namespace` names a
+        namespace that does not exist.
+        """
         if not isinstance(partition, TablePartition):  # Spark's placeholder for "no partitions"
             return
         worker.prepare()

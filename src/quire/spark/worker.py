@@ -59,7 +59,8 @@ def client(
     """Yield a connected client of this process for the cluster at `uri`.
 
     The client is kept for the next task. It is forgotten if the block raises because the metadata
-    store did not answer or the client was closed, and closed once no other thread uses it.
+    store did not answer or the client was closed, and closed once no other thread uses it. Raises
+    the errors of `quire.connect`.
     """
     key = (uri, tls, placement, os.getpid())
     kept = _kept(key)
@@ -110,12 +111,12 @@ def _kept(key: _Key) -> _KeptClient:
 def writing(
     options: WriteOptions | StreamWriteOptions,
 ) -> AbstractContextManager[blocking.Client]:
-    """Return a client of this process for the cluster to which these options write."""
+    """Return the block of `client` for the cluster to which these options write."""
     return client(options.metadata, options.tls, options.placement)
 
 
 def close_clients() -> None:
-    """Close all clients, in processes that continue after their last task (tests, notebooks)."""
+    """Close all clients of this process. Programs that go on after their last task call this."""
     with _lock:
         found = [kept.client for key, kept in _clients.items() if key[-1] == os.getpid()]
         _clients.clear()

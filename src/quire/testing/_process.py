@@ -225,6 +225,10 @@ class ServerProcess:
 
         Returns:
             The number of bytes.
+
+        Raises:
+            UsageError: The process was never started.
+            OSError: The process has ended.
         """
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -234,6 +238,10 @@ class ServerProcess:
 
         Returns:
             The number of seconds.
+
+        Raises:
+            UsageError: The process was never started.
+            OSError: The process has ended.
         """
         # The name before the fields may hold spaces and parentheses.
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -261,6 +269,7 @@ class ServerProcess:
 
         Raises:
             UsageError: The process is already running.
+            OSError: The log file cannot be written, or the system cannot start the process.
         """
         if self.alive:
             raise UsageError(
@@ -283,7 +292,7 @@ class ServerProcess:
 
         Raises:
             StartError: The process ended, or it does not serve by the deadline. It no longer runs.
-            StoppedError: `stopping` was set.
+            StoppedError: `stopping` was set. The process still runs.
         """
         process = self._process
         assert process is not None
@@ -329,6 +338,9 @@ class ServerProcess:
 
         The server cannot flush or report anything. Killing a process that does not run does
         nothing.
+
+        Raises:
+            subprocess.TimeoutExpired: The process is still there after 10 seconds.
         """
         process = self._own_process()
         if process is not None:
@@ -409,7 +421,7 @@ class ServerProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return loopback ports on which nobody listens.
+    """Return `count` ports of 127.0.0.1 on which nobody listens now.
 
     If possible none of them is a port that the system assigns to outgoing connections, so a server
     that is down for a while finds its port free when it returns. Raises StartError if there are too

@@ -151,8 +151,8 @@ class LocalCluster:
 
     Attributes:
         uri: The metadata URI, once the cluster has started.
-        bookies: The bookies.
-        zookeeper: The ZooKeeper server, or None with SQLite.
+        bookies: The bookies of the running cluster. Empty before `start` and after `stop`.
+        zookeeper: The ZooKeeper server of the running cluster, or None with SQLite.
         temporary: Whether the directory is removed at the end.
     """
 
@@ -239,12 +239,18 @@ class LocalCluster:
 
     @property
     def token_file(self) -> Path:
-        """The file with the token of the HTTP API, while the cluster runs."""
+        """The path of the file with the token of the HTTP API.
+
+        The file exists only while a cluster with `http_token` runs.
+
+        Raises:
+            UsageError: The directory is temporary, and the cluster does not run.
+        """
         return self.directory / _TOKEN_FILE
 
     @property
     def token_arguments(self) -> tuple[str, ...]:
-        """The options with which a server needs `http_token` for changes.
+        """The options that make a server require `http_token` for changes, or () without a token.
 
         The server also sends the token to bookies, to read their reports and to forward changes.
         """
@@ -262,7 +268,7 @@ class LocalCluster:
 
     @property
     def left_out(self) -> list[str]:
-        """The ids of the bookies that the directory has data of, and that are not started."""
+        """The ids of the bookies that belong to the directory, but that `start` left out."""
         return [f"{LOOPBACK}:{port}" for port in self._state.bookie_ports[len(self.bookies) :]]
 
     def disk_bytes(self) -> int:
@@ -270,6 +276,9 @@ class LocalCluster:
 
         Returns:
             The number of bytes.
+
+        Raises:
+            UsageError: The directory is temporary, and the cluster does not run.
         """
         return sum(_blocks_bytes(path) for path in (self.directory, *self.directory.rglob("*")))
 
@@ -285,8 +294,9 @@ class LocalCluster:
                 Or the directory cannot be used, or another local cluster uses it.
             StoppedError: The event `stopping` was set. This is a StartError as well.
             MetadataUnavailableError: The metadata store could not be initialised in time.
-            UsageError: The cluster is already running, or the directory holds a cluster of another
-                kind.
+            UsageError: The cluster is already running, a port is not valid, or the directory holds
+                a cluster of another kind or with other ports.
+            OSError: The directory cannot be created or written.
         """
         if self._lock is not None:
             raise UsageError(
@@ -424,7 +434,7 @@ class LocalCluster:
         Raises:
             StartError: The bookie did not start. `bookies` does not contain it, and the next call
                 tries to start the same bookie.
-            UsageError: The cluster does not run.
+            UsageError: The cluster does not run, or the port of the new bookie is not valid.
         """
         if self._lock is None:
             raise UsageError(

@@ -108,7 +108,11 @@ def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLi
 
 
 def as_layer(lines: list[KeyLine], source: str) -> Layer:
-    """Return the taken keys as a layer of configuration, with the refused keys as its problems."""
+    """Return the taken keys as a layer of configuration, with the refused keys as its problems.
+
+    A refused key whose `KeyOutcome.keys` another layer may set is a problem only if none does.
+    `source` names the file in messages.
+    """
     layer = Layer()
     for one in lines:
         where = f"{source}:{one.line}" if one.line else source

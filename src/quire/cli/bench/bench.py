@@ -80,7 +80,7 @@ class BenchOptions:
     keep: bool
     as_json: bool
     ledger_id: int | None = None
-    """The ledger that is read instead of one that the benchmark writes."""
+    """The ledger that is read, or None for one that the benchmark writes."""
 
 
 def _count(name: str, default: int, text: str, *, least: int = 1) -> Decorator:

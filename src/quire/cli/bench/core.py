@@ -121,7 +121,10 @@ class RoundResult:
 
     @property
     def delivery_cpu_us(self) -> float | None:
-        """The CPU time of this process for each entry that a reader received, in microseconds."""
+        """The CPU time of this process for each entry that a reader received, in microseconds.
+
+        It is None if no readers are measured.
+        """
         return self.cpu_seconds * 1e6 / self.deliveries if self.deliveries else None
 
 
@@ -343,7 +346,11 @@ async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list
 async def read_whole(
     client: Client, ledger_id: int, password: bytes = b"", *, progress: Progress | None = None
 ) -> RoundResult:
-    """Measure reading all entries in order, with digests verified. Opening is not measured."""
+    """Measure reading all entries in order, with digests verified. Opening is not measured.
+
+    The entries are those that are acknowledged when the ledger is opened. Raises the errors of
+    `Client.open_ledger` and of reading.
+    """
     async with await client.open_ledger(ledger_id, password=password) as reader:
         cpu, began = time.process_time(), time.perf_counter()
         entries = size = 0
@@ -373,7 +380,8 @@ async def recover_each(
     """Measure the recovery of `count` ledgers by another client.
 
     All entries of a ledger are appended at once and acknowledged, and the writer leaves the ledger
-    open. Only opening it with recovery is measured.
+    open. Only opening it with recovery is measured. Raises ReadError if a recovered ledger does not
+    end at the last entry, and the errors of creating, writing and opening ledgers.
     """
     result = RoundResult()
     load.progress.begin("opening ledgers", count, lambda: result.operations)

@@ -25,7 +25,8 @@ async def rereplicate(
     """Measure the replacement of a bookie in `count` closed ledgers of `load.entries` entries each.
 
     Another client replaces the bookie that is in most of the ledgers. Only that is measured: the
-    copied entries and the time. The bookie keeps running, and may be read from.
+    copied entries and the time. The bookie keeps running, and may be read from. Raises ReadError if
+    a ledger cannot be re-replicated, and the errors of writing ledgers.
     """
     async with ledgers(client, shape, count, keep=keep) as writers:
         written = 0

@@ -33,7 +33,10 @@ TAIL_LIMIT_S = 60.0
 async def namespace(
     client: Client, shape: Shape, settings: dict[str, object], *, keep: bool
 ) -> AsyncIterator[Namespace]:
-    """Create a namespace for the benchmark, and delete it with all its streams at the end."""
+    """Create a namespace for the benchmark, and delete it with all its streams at the end.
+
+    With `keep` it is not deleted.
+    """
     path = f"{PATH}/{secrets.token_hex(4)}"
     quorums = {
         "ensemble_size": shape.ensemble,
@@ -101,7 +104,10 @@ async def _fill(
 
 
 async def read(streams: Namespace, name: str, load: Load) -> RoundResult:
-    """Measure reading the whole of a stream that `write` has written."""
+    """Measure reading the whole of a stream that `write` has written.
+
+    Raises StreamError if records are missing, and the errors of reading.
+    """
     cpu, began = time.process_time(), time.perf_counter()
     records = payload_bytes = 0
     load.progress.begin("reading", load.entries, lambda: records)
@@ -123,7 +129,8 @@ async def read(streams: Namespace, name: str, load: Load) -> RoundResult:
 async def tail(streams: Namespace, load: Load, count: int) -> RoundResult:
     """Measure the latency from the append of a record to its delivery to each tailing reader.
 
-    `load.entries` records are appended one by one, and `count` readers follow the stream.
+    `load.entries` records are appended one by one, and `count` readers follow the stream. Raises
+    TimeoutError if it takes `TAIL_LIMIT_S` longer than one second for each record.
     """
     writer = await streams.open_writer("tail", create=True)
     await writer.append(b"")

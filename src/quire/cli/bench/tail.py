@@ -35,7 +35,8 @@ async def tail_paced(
 
     One more entry comes first and is not measured. The ledger is closed at the end. Raises
     TimeoutError if the readers do not have all entries `lag_limit_s` after the time that the
-    appends take at this rate.
+    appends take at this rate, ReadError if they received another number of entries, and the errors
+    of writing and reading.
     """
     # Arrays of numbers, because the garbage collector would examine objects again and again.
     sent, acked, seen = array("d"), array("d"), Deliveries()
@@ -136,5 +137,8 @@ async def _note_acks(
 
 
 async def open_all(clients: Sequence[Client], ledger_id: int, count: int) -> list[LedgerReader]:
-    """Open `count` readers of the ledger, taking the clients in turn."""
+    """Open `count` readers of the ledger, taking the clients in turn.
+
+    Raises the errors of `Client.open_ledger`.
+    """
     return [await clients[k % len(clients)].open_ledger(ledger_id) for k in range(count)]

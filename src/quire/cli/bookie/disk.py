@@ -60,7 +60,7 @@ def directory_argument(command: Any) -> Any:
 
 @contextmanager
 def looked_at(directory: str) -> Iterator[RealDisk]:
-    """Open a data directory for reading. Nothing in it is changed."""
+    """Open a data directory for reading. Nothing in it is changed. Raises StorageError."""
     from quire.storage.disk import RealDisk
 
     with reading(directory):

@@ -52,7 +52,11 @@ def unresolved(host: str) -> str:
 
 @asynccontextmanager
 async def opened_metadata(uri: str, *, create: bool = False) -> AsyncIterator[MetadataStore]:
-    """Open the metadata store, and close it at the end of the context."""
+    """Open the metadata store, and close it at the end of the context.
+
+    With `create`, a missing SQLite file is created. Raises MetadataError and UsageError, as
+    `open_metadata` does.
+    """
     from quire.metadata import open_metadata
 
     store = await open_metadata(uri, create=create)
@@ -66,7 +70,7 @@ async def opened_metadata(uri: str, *, create: bool = False) -> AsyncIterator[Me
 def held(directory: str) -> Iterator[RealDisk]:
     """Lock a directory, so that no bookie uses it during the context.
 
-    Raises `StartError` if a bookie is running on it.
+    Raises `StartError` if a bookie is running on it, and `StorageError` if it cannot be used.
     """
     from quire.storage.disk import RealDisk
 
@@ -131,7 +135,8 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
     """Return why the cluster rejects this directory, or '' if it does not.
 
     A directory is rejected if another one replaced it, if it was removed from the bookie, or if it
-    is an older copy. The log is not read. Raises MetadataError.
+    is an older copy. The log is not read. Raises MetadataError, and StorageError or OSError if the
+    directory cannot be read.
     """
     from quire.bookie.directories.identity import check_current
     from quire.bookie.directories.rollback import expected_in
@@ -198,7 +203,7 @@ def absolute(directories: Sequence[str]) -> list[str]:
 
 
 def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
-    """Return the fields of a cookie under their names in JSON output."""
+    """Return the fields of a cookie under their names in JSON output, or None without a cookie."""
     if cookie is None:
         return None
     return {
@@ -227,7 +232,8 @@ def pages_naming(
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
     """Yield the ledgers whose metadata names the bookie, in lists, and show progress.
 
-    A list may be empty. Ledgers whose metadata cannot be read are recorded in `unread`.
+    A list may be empty. Ledgers whose metadata cannot be read are recorded in `unread`. Raises
+    MetadataError if the store does not answer, or did not list all ledgers.
     """
     from quire.metadata.ledgers import naming
 
@@ -252,7 +258,7 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
     """Raise UsageError if the metadata of a ledger names the bookie, or may name it.
 
     A ledger whose metadata cannot be read counts as one that may name it. `shown` says whether to
-    show the progress of the search.
+    show the progress of the search. Raises MetadataError as `pages_naming` does.
     """
     from quire.bookie.directories.identity import repair
     from quire.metadata.ledgers.unreadable import REMEDY, Unread

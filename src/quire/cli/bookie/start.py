@@ -218,6 +218,9 @@ def start_command(
 ) -> StartCommand:
     """Return the command that starts the bookie of this process again.
 
+    It is empty if the command line is not one of `quire bookie`. It has the names of the variables
+    that begin with QUIRE_, without their values.
+
     Args:
         words: The words of the command line after the name of the program.
         environment: The environment variables of the process.

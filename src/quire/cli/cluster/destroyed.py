@@ -18,10 +18,11 @@ LOOK_LIMIT_S = 20.0
 
 
 async def destroyed(store: MetadataStore, bookie_id: str | None = None) -> str:
-    """Return a sentence about the ledgers of a cluster, or those with a replica on one bookie.
+    """Return a sentence about the ledgers of a cluster, or those with a replica on `bookie_id`.
 
-    It names the streams, objects, datasets and state machines that need them. Cancel-safe. Nothing
-    is changed.
+    It names the streams, objects, datasets and state machines that need them, as far as they are
+    found within `LOOK_LIMIT_S`. If the metadata cannot be read, the sentence says so. Cancel-safe.
+    Nothing is changed.
     """
     look = _Look(store, bookie_id)
     whole = True

@@ -32,7 +32,10 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 
 
 def completes(search: Search) -> Complete:
-    """Return the `shell_complete` function of a parameter whose values `search` yields."""
+    """Return the `shell_complete` function of a parameter whose values `search` yields.
+
+    The function returns what it finds within the limits, and before an error.
+    """
 
     def complete(
         context: click.Context, parameter: click.Parameter, incomplete: str

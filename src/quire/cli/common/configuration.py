@@ -57,7 +57,8 @@ def configuration_file(environment: Mapping[str, str]) -> Path | None:
     """Return the path of the configuration file, or None if there is none.
 
     It is the file that `--config` names, else the one that QUIRE_CONFIG names (an empty value means
-    no file), else the user's file if it exists, else the machine's if it exists.
+    no file), else the user's file if it exists, else the machine's if it exists. A file that is
+    named need not exist.
     """
     context = click.get_current_context(silent=True)
     chosen = context.meta.get(CONFIG_VARIABLE) if context is not None else None

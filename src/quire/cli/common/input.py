@@ -100,7 +100,8 @@ class InputSource:
     """An asynchronous iterator over the input: `async for pieces in source`.
 
     Each item is a list of pieces that arrived together. `stop` ends the iteration at once, and
-    drops input that was read and not yet taken.
+    drops input that was read and not yet taken. The iteration raises the errors of the splitter,
+    and OSError if the input cannot be read.
     """
 
     def __init__(self, descriptor: int, splitter: Splitter) -> None:

@@ -132,7 +132,8 @@ def run_job(
     """Run `work(client, locks, progress)` with a client of the cluster, and return its result.
 
     `kind` and `target` identify the job in the list of running jobs, and for `quire cluster pause`.
-    `counted` is the name of the things that the progress bar counts.
+    `counted` is the name of the things that the progress bar counts. Raises the errors of `connect`
+    and of `work`.
     """
 
     async def job() -> T:
@@ -173,8 +174,10 @@ def say_what_is_left(result: RecoverResult, *, open_skipped: bool) -> None:
 
 
 def say_first(lines: Sequence[str]) -> None:
-    """Print at most `LINES_MAX` lines, and the number of the others, each of which may be about
-    several ledgers."""
+    """Print at most `LINES_MAX` lines, and the number of the others.
+
+    One line may be about several ledgers.
+    """
     for line in lines[:LINES_MAX]:
         say(line)
     if len(lines) > LINES_MAX:

@@ -279,9 +279,10 @@ def password_of(
 ) -> Callable[[Command], Command]:
     """Return the options for a password: itself, or a file that holds it.
 
-    The command receives bytes. The password comes from the option, from the file, or from the
-    environment variable, in this order. A password that is given as an option works, with a
-    warning, because other users of the machine can see command lines.
+    The command receives bytes, which are empty without a password. The password comes from the
+    option or from the file, or else from the environment variable. The option and the file exclude
+    each other. A password that is given as an option works, with a warning, because other users of
+    the machine can see command lines.
     """
     name = flags.lstrip("-").replace("-", "_")
 
@@ -366,7 +367,7 @@ def placement_option(command: Command) -> Command:
 
 
 def wanted_placement(context: click.Context) -> PlacementConfig | None:
-    """Return the placement that `--placement` or the environment selects, if any.
+    """Return the placement that `--placement` or the environment selects, or None.
 
     Raises `click.UsageError` if it is invalid.
     """
@@ -421,7 +422,10 @@ def asked(question: str) -> bool:
 def split_pair(
     context: click.Context, parameter: click.Parameter, text: str, form: str = "KEY=VALUE"
 ) -> tuple[str, str]:
-    """Return the key and the value of a text of the form KEY=VALUE. `form` names the form."""
+    """Return the key and the value of a text of the form KEY=VALUE.
+
+    Raises click.BadParameter for any other text. Its message calls the form `form`.
+    """
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise click.BadParameter(f"{text!r} is not of the form {form}", context, parameter)
@@ -548,7 +552,8 @@ def asynchronous(command: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine and return its result.
 
-    Ctrl-C cancels the coroutine. KeyboardInterrupt is raised once it has cleaned up.
+    Ctrl-C cancels the coroutine. KeyboardInterrupt is raised once it has cleaned up. If that takes
+    longer than `CLEAN_UP_LIMIT_S`, the process ends at once.
     """
     from quire._runtime.heap import keep_heap
 

@@ -70,7 +70,8 @@ class OutputThread:
     async def write(self, data: bytes) -> None:
         """Write all of `data`, and return when the file descriptor has taken it.
 
-        Raises OSError if writing fails, and BrokenPipeError if the reader has closed the pipe.
+        Raises OSError if writing fails, and BrokenPipeError if the reader has closed the pipe. If
+        the call is cancelled, the data is still written.
         """
         written: asyncio.Future[None] = self._loop.create_future()
         self._work.put((data, written))

@@ -33,7 +33,8 @@ def raising_signals(before: Callable[[], object], advice: str = "") -> Iterator[
     """Raise `SignalReceived` in the main thread when one of the signals in `NAMES` arrives.
 
     `before` is called first, in the signal handler. The message contains `advice`, which says what
-    to do next. A signal that is ignored, such as SIGHUP under nohup, stays ignored.
+    to do next. A signal that is ignored, such as SIGHUP under nohup, stays ignored. In another
+    thread than the main one, this does nothing.
 
     An error that the block raises after a signal is a consequence of it. `SignalReceived` is raised
     in its place. It is also raised for a KeyboardInterrupt of another handler: Spark sets one of
@@ -83,7 +84,8 @@ def ending_signals() -> list[signal.Signals]:
 def stopping_signals() -> Iterator[threading.Event]:
     """Yield an event that the first signal of `NAMES` sets, so that an endless job can end cleanly.
 
-    A second signal has the effect that it had outside this block.
+    A second signal has the effect that it had outside this block. In another thread than the main
+    one, signals are left alone, and the event is never set.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -183,7 +183,8 @@ def _given(context: click.Context) -> dict[str, Any]:
 def client_config(**limits: Any) -> ClientConfig:
     """Return the client configuration of the current command, with its TLS options applied.
 
-    `limits` overrides fields of the configuration. Raises `click.UsageError` for invalid options.
+    `limits` overrides fields of the configuration. Raises `click.UsageError` for an invalid option
+    or configuration, and `OSError` if the configuration file cannot be read.
     """
     from quire.cli.common.configuration import configured
 
@@ -227,7 +228,10 @@ def client_tls_layer() -> Layer:
 
 
 def connect(uri: str, **limits: Any) -> Opening[Client]:
-    """Call `quire.connect` with the client configuration of the current command."""
+    """Call `quire.connect` with the client configuration of the current command.
+
+    `limits` overrides fields of the configuration. Raises the errors of `client_config` at once.
+    """
     import quire
 
     return quire.connect(uri, config=client_config(**limits))

@@ -204,6 +204,7 @@ async def owners_of(client: Client, ledger_id: int) -> list[OwnerClaim]:
     """Return the owners of a ledger.
 
     If the search takes longer than `OWNERS_LIMIT_S`, the result says that the owner is not certain.
+    Raises MetadataUnavailableError.
     """
     from quire.streams.ownership.owners import find_claims
 
@@ -293,8 +294,8 @@ async def check_owners(
 ) -> Mapping[int, Sequence[OwnerClaim]]:
     """Raise LedgerOwnedError if one of these ledgers has an owner, or may have one.
 
-    With `force`, print and return the owners instead. The search for them ends after
-    `OWNERS_LIMIT_S` seconds.
+    With `force`, print and return the owners instead. The search for them then ends after
+    `OWNERS_LIMIT_S` seconds. Raises MetadataError.
     """
     from quire.streams.ownership.owners import find_claims, refuse_owned
 

@@ -118,7 +118,10 @@ async def write(
 
 
 def show_id(writer: LedgerWriter) -> None:
-    """Print the id of the new ledger. If that fails, say that the ledger was left open."""
+    """Print the id of the new ledger.
+
+    If that fails, print that the ledger was left open, and raise the OSError.
+    """
     try:
         sys.stdout.write(f"{writer.ledger_id}\n")
         sys.stdout.flush()

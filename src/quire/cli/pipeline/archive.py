@@ -271,15 +271,15 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
 def new_directory(output: str | None) -> Iterator[Callable[[], None]]:
     """Raise JobError if the output directory exists already, and remove it if its writing fails.
 
-    The block calls the function that this yields just before it writes the directory. It raises
-    JobError if somebody else has created the directory meanwhile, for example the same command, or
-    if another command is about to.
+    The block calls the function that this yields just before it writes the directory. The function
+    raises JobError if somebody else has created the directory meanwhile, for example the same
+    command, or if another command is about to write it.
 
     The directory is removed so that the command can be run again after an interruption. That of
     somebody else is not removed: the block fails before it writes, or Spark refuses the path. An
     empty directory is removed and not refused, because a Spark server may create it while it
     cancels a job. Only directories of this machine are checked; Spark itself checks URIs of other
-    file systems.
+    file systems. Nothing is done if `output` is None.
     """
     begun = False
     with ExitStack() as held:

@@ -189,7 +189,10 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cluster_options(uri: str, password: bytes = b"") -> ClusterOptions:
-    """Return the cluster that the options of the current command select."""
+    """Return the cluster at `uri`, with the TLS options and the placement of the current command.
+
+    Raises click.UsageError for invalid options.
+    """
     from quire.spark.jobs import ClusterOptions
 
     tls = client_config().tls  # this also checks the placement

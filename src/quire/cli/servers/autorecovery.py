@@ -168,7 +168,8 @@ def beside(
 ) -> Callable[[str], Coroutine[Any, Any, None]]:
     """Return a function that runs autorecovery in a bookie's process, under the bookie's id.
 
-    All its runs count in `stats`, including those after a restart.
+    All its runs count in `stats`, including those after a restart. Raises `click.UsageError` if the
+    options of the client are not valid.
     """
     config = client_config()
 

@@ -31,7 +31,10 @@ def effective_settings(
         uri: The metadata URI that the command uses.
         tables: The tables that apply to the process. The first one has the HTTP options.
         layers: The layers of the command's own options.
-        http: The HTTP options of the command line.
+        http: The HTTP options of the command line, by the names of their parameters.
+
+    Raises:
+        click.UsageError: A value is not valid.
     """
     from quire.configuration.report import report
 

@@ -161,7 +161,10 @@ _PROMETHEUS_OPTIONS = (
 
 
 def fill_options(configured: Mapping[str, Any]) -> None:
-    """Use the configuration for options that were not given."""
+    """Use the configuration for HTTP options that were not given.
+
+    `configured` has the configured values by the names of the options' parameters.
+    """
     meta = click.get_current_context().meta
     given = meta.setdefault(_KEPT, {})
     meta.setdefault(_CHOSEN, {name: value for name, value in given.items() if value})
@@ -169,7 +172,10 @@ def fill_options(configured: Mapping[str, Any]) -> None:
 
 
 def shift_http_port(by: int) -> None:
-    """Add a number to the port of the HTTP address, after `fill_options`. Port 0 stays 0."""
+    """Add a number to the port of the HTTP address, after `fill_options`. Port 0 stays 0.
+
+    Does nothing without an address. Raises `click.UsageError` if the address is not valid.
+    """
     meta = click.get_current_context().meta
     if address := meta[_KEPT].get("http"):
         host, port = check_address(address)
@@ -284,7 +290,7 @@ def around_bookie(
     It is the value of `BookieOptions.around`: it receives the bookie, and returns a context manager
     that serves HTTP while it is entered. `autorecovery` holds the counters of the autorecovery in
     the bookie's process, which are exported as metrics. `layers` are those of the command's
-    options.
+    options. Raises the errors of `given_options`.
     """
     options = given_options()
     if options is None:
@@ -330,7 +336,8 @@ def serve_in_foreground(
 
     `serving` is called with the address once the server listens; it contains the generated token.
     With `any_port`, and if no address was chosen, one of the next ports is used if the default port
-    is in use.
+    is in use. Raises the errors of `given_options`, StartError if the server cannot start, and the
+    errors of `quire.connect`.
     """
     from quire.configuration.layers import DEFAULT
 

@@ -51,8 +51,8 @@ async def nuke(
 ) -> None:
     """Destroy the cluster's metadata, so that all ledgers are lost.
 
-    The command fails while a bookie is registered. As in Apache's shell, -p with either -i or -f
-    are the confirmation.
+    The command fails while a bookie is registered. It does not ask for confirmation: as in Apache's
+    shell, -p with either -i or -f confirms it.
     """
     from quire.metadata.uri import parse_uri
 
@@ -134,7 +134,10 @@ async def list_bookies(
 
 
 async def bookie_info(shell: Shell) -> int:
-    """Print the free and total disk space of each bookie, and their sums."""
+    """Print the free and total disk space of each bookie, and their sums.
+
+    The exit status is 1 if no bookie reports it.
+    """
     from quire.http.routes.cluster import spaces_of
 
     async with shell.client() as client:

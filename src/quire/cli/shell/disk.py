@@ -214,7 +214,10 @@ async def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> N
 
 
 def last_mark(shell: Shell) -> int:
-    """Print where the log ends, one line per data directory."""
+    """Print where the log ends, one line per data directory.
+
+    The exit status is 1 if a part of the log is missing or damaged.
+    """
     from quire.storage.inspect.contents import end_of_log
 
     bad = False

@@ -157,8 +157,8 @@ async def list_underreplicated(
 async def query_status(shell: Shell, verbose: bool) -> None:
     """Print which ledgers are being repaired now, and by which host or bookie.
 
-    These are the owners that locks name, so two processes of one host look the same. `verbose` adds
-    the size of each ledger in bytes.
+    The locks of repairs name only the host or the bookie, so two processes of one host look the
+    same. -verbose adds the size of each ledger, in bytes.
     """
     from quire.metadata.ledgers.unreadable import UNREADABLE
     from quire.replication.marks.locks import ReplicationLocks

@@ -74,7 +74,10 @@ class Shell:
         return click.get_current_context().invoke(command, **parameters)
 
     def own_directories(self) -> tuple[str, ...]:
-        """Return the local bookie's directories. Raises `click.UsageError` if there are none."""
+        """Return the local bookie's directories.
+
+        Raises `click.UsageError` if there are none, or if the configuration has several bookies.
+        """
         if self.directories:
             return self.directories
         from quire.cli.common.configuration import configured
@@ -143,7 +146,10 @@ class Shell:
 def as_ledger_id(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> int | None:
-    """A click callback that parses a ledger id in the format of -ledgeridformat."""
+    """Return the ledger id in an option or argument, in the format of -ledgeridformat.
+
+    It is None if the option is not given. Raises `click.BadParameter`.
+    """
     shell = context.find_object(Shell)
     if value is None or shell is None:
         return None

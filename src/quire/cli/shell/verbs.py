@@ -51,7 +51,7 @@ class Verb:
     """One verb of Apache's BookieShell.
 
     `where` is the `module:function` in `quire.cli.shell` that carries it out. `line` is its help in
-    the list of verbs.
+    the list of verbs. `parameters` are its flags and arguments.
     """
 
     def __init__(self, where: str, line: str, *parameters: Parameter) -> None:

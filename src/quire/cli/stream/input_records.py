@@ -80,7 +80,10 @@ class LineParser:
         """The error for the first line that cannot be a record, or None if there was none."""
 
     def records(self, lines: Sequence[bytes]) -> InputRecords:
-        """Return the records of lines, up to the first line that cannot be one."""
+        """Return the records of lines, up to the first line that cannot be a record.
+
+        The error for that line is then in `refused`.
+        """
         form, found = self._form, InputRecords()
         if not form.keyed and not form.base64:
             found.values = list(lines)

@@ -304,7 +304,7 @@ async def namespace(
     """Open a namespace, and close it at the end of the context.
 
     With `make`, the default namespace is created if it does not exist. Others are not, because
-    their path may be mistyped.
+    their path may be mistyped. Raises NoSuchNamespaceError, and the errors of `quire.connect`.
     """
     from quire.streams.namespace.namespace import open_namespace
 

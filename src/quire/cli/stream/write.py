@@ -294,7 +294,12 @@ class InputAppender:
         The lines before it are appended."""
 
     async def append_all(self, source: InputSource) -> None:
-        """Append every line, wait until all are acknowledged, and close the writer."""
+        """Append every line, wait until all are acknowledged, and close the writer.
+
+        The first line that cannot be a record, and an error of reading the input, end the input,
+        and are in `refused`. After an error of appending, which is raised, the writer is not closed
+        and some records may not be acknowledged.
+        """
         shown = not os.isatty(STDIN)  # a bar would mix with the typed lines
         with ProgressBar(
             "append", total=input_bytes(STDIN), in_bytes=True, shown=shown, counted="records"

@@ -289,7 +289,10 @@ class Placement:
         return f"{wish} {verb} wanted; {situation(wanted, view)}"
 
     def too_few(self, wanted: Wanted) -> NotEnoughBookiesError:
-        """Return the error for a new ensemble for which there are too few bookies."""
+        """Return the error for a new ensemble for which there are too few bookies.
+
+        Raises UsageError if the policy of another package fails.
+        """
         view = self.view()
         remedy = "Start more bookies or ask for a smaller ensemble"
         if view.located:

@@ -106,8 +106,8 @@ class BookiePool:
     async def close(self) -> None:
         """Close all connections.
 
-        On return, the bookies have read everything that was handed over, or it was given up after
-        `CLOSE_DRAIN_S`.
+        On return, the bookies have read everything that writers sent. Whatever a bookie has not
+        read after `CLOSE_DRAIN_S` is dropped.
         """
         self.closed = True
         self._watch.close()
@@ -307,7 +307,8 @@ class BookiePool:
         """Return a protocol v2 connection to a bookie, and connect first if there is none.
 
         With `adds_of`, a ledger id, no other handle adds to that ledger over the connection. Raises
-        BookieUnavailableError. Cancel-safe.
+        BookieUnavailableError, and MetadataError if the address of the bookie has to be read and
+        the metadata store does not return it. Cancel-safe.
         """
         found = self._channels.find(bookie_id, adds_of)
         return found or await self._link(self._channels, bookie_id, adds_of)
@@ -324,7 +325,10 @@ class BookiePool:
         return self._channels.received_bytes(bookie_id)
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
-        """Return a protocol v3 connection to a bookie, with the arguments of `channel`."""
+        """Return a protocol v3 connection to a bookie, with the arguments and errors of `channel`.
+
+        Cancel-safe.
+        """
         found = self._controls.find(bookie_id, adds_of)
         return found or await self._link(self._controls, bookie_id, adds_of)
 
@@ -337,7 +341,7 @@ class BookiePool:
 
         `call` sends the request over the connection that it receives. It is called once more, with
         a new connection, if the first one turns out to be dead while it waits. Raises the errors of
-        `call`, and BookieUnavailableError. Cancel-safe.
+        `call` and of `channel`. Cancel-safe.
         """
         try:
             return await call(await self.channel(bookie_id))
@@ -397,9 +401,9 @@ class BookiePool:
         """Make a request over a new protocol v3 connection, and return its result.
 
         `call` sends the request over the connection, which is closed afterwards. The result shows
-        what a new client would get, whatever the state of older connections is. Raises
-        BookieTimeoutError if the bookie accepts the connection and does not answer within
-        `timeout_s`, and BookieUnavailableError if it does not accept it. Cancel-safe.
+        what a new client would get, whatever the state of older connections is. Raises the errors
+        of `call` and of `channel`, and BookieTimeoutError if the bookie accepts the connection and
+        does not answer within `timeout_s` seconds. Cancel-safe.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         link = await self._connect(bookie_id, ControlChannel, timeout_s)

@@ -9,7 +9,7 @@ from quire.client.datasets.format import DatasetLedger
 
 
 def summary(dataset: Dataset) -> dict[str, Any]:
-    """Return the name of a dataset, its newest publication, and how much it holds."""
+    """Return a dataset's name, and its numbers of publications, ledgers, rows and payload bytes."""
     return {
         "name": dataset.name,
         "sequence": dataset.sequence,

@@ -140,7 +140,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head value. The default is the head of a dataset that never existed."""
+    """The head of a dataset, decoded. `Head()` is the head of a dataset that never existed."""
 
     exists: bool = False
     sequence: int = 0
@@ -183,7 +183,7 @@ class Head:
 
 
 def check_dataset_name(name: str) -> str:
-    """Return `name`. Raises UsageError if no metadata store can hold a dataset of that name."""
+    """Return `name`. Raises UsageError if a dataset cannot have this name."""
     check_type("the name of a dataset", name, str)
     if not name or name in (".", "..") or "/" in name or not name.isprintable():
         raise UsageError(

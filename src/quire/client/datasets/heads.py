@@ -52,12 +52,18 @@ class DatasetHeads:
         return await self._store.list_values((HEADS,))
 
     async def newest(self, name: str) -> Head:
-        """Return the head after all acknowledged changes, which a server may lag behind."""
+        """Return the head with all acknowledged changes, even if a server lags behind them.
+
+        Raises MetadataError if the head is damaged.
+        """
         await self._store.tree.sync()
         return (await self.read(name))[0]
 
     async def read(self, name: str) -> tuple[Head, int | None]:
-        """Return the head and its version, or None as the version if nothing was ever stored."""
+        """Return the head and its version, or None as the version if nothing was ever stored.
+
+        A server may lag behind. Raises MetadataError if the head is damaged.
+        """
         try:
             stored = await self._store.read_value((HEADS, name))
         except NoSuchKeyError:
@@ -65,7 +71,7 @@ class DatasetHeads:
         return decode_head(name, stored.value), stored.version
 
     async def newest_ledgers(self, name: str) -> tuple[Head, tuple[DatasetLedger, ...]]:
-        """Return the head after all acknowledged changes, and all ledgers of it.
+        """Return the head with all acknowledged changes, and all ledgers of the dataset.
 
         Raises MetadataError if the dataset is damaged, or if other clients changed it during each
         of 100 attempts.
@@ -169,7 +175,11 @@ class DatasetHeads:
         return new.sequence
 
     async def write(self, name: str, head: Head, version: int | None) -> None:
-        """Replace the head that has this version. Raises VersionConflictError."""
+        """Replace the head that has this version, or store the first one if the version is None.
+
+        The errors are those of `MetadataStore.write_value`, and UsageError if the head is too
+        large.
+        """
         await self._store.write_value((HEADS, name), encode_head(name, head), version)
 
     async def remove_chunks(self, name: str) -> None:

@@ -37,7 +37,7 @@ def encode_rows(rows: pa.Table, compression: str = "lz4") -> Iterator[tuple[byte
     """Yield entries that hold these rows in order, each with the number of its rows.
 
     An entry has about `ENTRY_BYTES` before compression. One row is never divided, so an entry with
-    a single row may be larger than a frame.
+    a single row may be larger than a frame. Raises UsageError if pyarrow is not installed.
     """
     arrow = import_pyarrow()
     kind = None if compression == "none" else compression
@@ -73,7 +73,8 @@ def decode_rows(
 
     Raises:
         LaterRowsError: A later version wrote the entry.
-        ReadError: The entry has no rows, or lacks a column.
+        ReadError: The entry cannot be decoded as rows, or lacks a column.
+        UsageError: pyarrow is not installed.
     """
     arrow = import_pyarrow()
     what = f"entry {entry_id} of ledger {ledger_id}"

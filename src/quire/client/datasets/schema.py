@@ -48,7 +48,7 @@ class DatasetSchema:
 
     @property
     def fields(self) -> list[dict[str, Any]]:
-        """The fields in Spark's JSON form."""
+        """The columns, each as the object of Spark's JSON form that describes it."""
         found: list[dict[str, Any]] = json.loads(self.columns_json)
         return found
 

@@ -97,7 +97,9 @@ class UnpublishedLedgers:
     ) -> tuple[dict[str, list[DatasetOrphan]], list[Skipped]]:
         """Return the old ledgers that were written for datasets, by the name of their dataset.
 
-        Some of them may be published: the heads are not read.
+        Some of them may be published: the heads are not read. The second result has the ledgers
+        whose metadata cannot be read. The arguments are those of `Datasets.sweep`. Raises
+        MetadataError.
         """
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         spared = set(keep)
@@ -118,7 +120,11 @@ class UnpublishedLedgers:
     async def orphans(
         self, found: Mapping[str, Sequence[DatasetOrphan]], skipped: list[Skipped]
     ) -> list[DatasetOrphan]:
-        """Return those of the candidates that no dataset names, and add what cannot be read."""
+        """Return those of the candidates that no dataset names.
+
+        Datasets that cannot be read are added to `skipped`, and their ledgers are left out. Raises
+        MetadataUnavailableError.
+        """
         orphans: list[DatasetOrphan] = []
         for owner, candidates in found.items():
             ledger_ids = [one.ledger_id for one in candidates]
@@ -132,7 +138,11 @@ class UnpublishedLedgers:
     async def delete_all(
         self, found: Mapping[str, Sequence[DatasetOrphan]], skipped: list[Skipped]
     ) -> list[int]:
-        """Delete those of the candidates that no dataset names, and add what cannot be read."""
+        """Delete those of the candidates that no dataset names, and return their ids, ascending.
+
+        Datasets that cannot be read are added to `skipped`, and their ledgers are kept. Raises
+        MetadataUnavailableError. Some ledgers may have been deleted then.
+        """
         deleted: list[int] = []
         for owner, orphans in found.items():
             ledger_ids = [one.ledger_id for one in orphans]

@@ -40,7 +40,10 @@ def import_pyarrow() -> Any:
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """Return the Arrow schema of a table of entries with these columns."""
+    """Return the Arrow schema of a table of entries with these columns, a part of `COLUMNS`.
+
+    Raises UsageError if pyarrow or numpy is not installed.
+    """
     arrow = import_pyarrow()
     return arrow.schema(
         [
@@ -104,7 +107,7 @@ def gather(starts: Any, ends: Any, buffer: Buffer) -> pa.Array:
     """Return several parts of a buffer as one Arrow `binary` array with a buffer of its own.
 
     Part i is buffer[starts[i]:ends[i]]. `starts` and `ends` are numpy arrays of ascending
-    positions.
+    positions. Raises UsageError if pyarrow is not installed.
     """
     import numpy
 
@@ -119,7 +122,10 @@ def gather(starts: Any, ends: Any, buffer: Buffer) -> pa.Array:
 
 
 def table(runs: Iterable[EntryRun], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """Return the entries of all runs, in order, as one Arrow table with one row for each entry."""
+    """Return the entries of all runs, in order, as one Arrow table with one row for each entry.
+
+    Raises the errors of `record_batch`.
+    """
     arrow = import_pyarrow()
     return arrow.Table.from_batches(
         [record_batch(run, columns) for run in runs], schema=schema(columns)

@@ -93,7 +93,8 @@ class ReadEngine:
 
         The caller must know that the entries exist. `near` is the bookie to ask first for batches;
         without it the replicas take turns. If an entry cannot be read, all entries before it are
-        yielded first. Then NoSuchEntryError, DigestError or another ReadError is raised.
+        yielded first. Then NoSuchEntryError, DigestError or another ReadError is raised, or the
+        error of `refresh` if that fails for another reason than MetadataUnavailableError.
         """
         windows: deque[asyncio.Task[_Window]] = deque()
         upcoming = first

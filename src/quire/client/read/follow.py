@@ -131,7 +131,10 @@ class Feed:
     # -- coming and going ---------------------------------------------------------------------
 
     def join(self, follower: LedgerFollower, view: LedgerView) -> None:
-        """Add a follower, and learn what its `view` knows about the ledger."""
+        """Add a follower, and learn what its `view` knows about the ledger.
+
+        Raises LedgerRecreatedError as `learn` does.
+        """
         self._followers[follower] = None
         if self._watch is None:
             self._watch = self.view.store.watch_ledger(self.view.ledger_id, self._tail.on_metadata)
@@ -145,7 +148,10 @@ class Feed:
         return bool(self._followers)
 
     def learn(self, view: LedgerView) -> None:
-        """Learn the LAC and the metadata that the view of a follower has, if they are newer."""
+        """Learn the LAC and the metadata that the view of a follower has, if they are newer.
+
+        Raises LedgerRecreatedError if the view is of another ledger with the same id.
+        """
         before = self.view.last_add_confirmed
         if not self.view.learn(view):
             return
@@ -333,7 +339,7 @@ class LedgerFollower:
         """Yield acknowledged entries as runs, until the ledger is closed and all were yielded.
 
         Raises the error of `stop`, ReadError for an entry that cannot be read in `READ_ATTEMPTS`
-        attempts, and the error of `Feed.gone`.
+        attempts, the error of `Feed.gone`, and ClientClosedError.
         """
         self._feed = feed
         while True:
@@ -362,8 +368,8 @@ class LedgerFollower:
     async def wait(self, feed: Feed) -> None:
         """Wait until this follower's next entry is known to be acknowledged.
 
-        Return also if the ledger is closed and ends before that entry. Raises the error of `stop`
-        and that of `Feed.gone`.
+        Return also if the ledger is closed and ends before that entry. Raises the error of `stop`,
+        that of `Feed.gone`, and ClientClosedError.
         """
         self._feed = feed
         while self._upcoming > self._look(feed) and not self._view.closed:

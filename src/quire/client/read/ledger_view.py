@@ -48,7 +48,8 @@ class LedgerView:
         first, so that the metadata contains everything that was written before this call.
 
         Raises NoSuchLedgerError if the ledger was deleted, LedgerRecreatedError if another ledger
-        has its id by now, and MetadataUnavailableError.
+        has its id by now, and another MetadataError if the store does not answer or refuses this
+        client, or if the metadata cannot be decoded.
         """
         if newest:
             await self.store.tree.sync()

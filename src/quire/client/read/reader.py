@@ -161,7 +161,8 @@ class LedgerReader:
 
         Args:
             first: The id of the first entry.
-            last: The id of the last entry. The default is `last_add_confirmed`.
+            last: The id of the last entry. The default is `last_add_confirmed`. Without `last`,
+                nothing is yielded if `first` is the id after `last_add_confirmed`.
 
         Yields:
             Each entry.
@@ -177,6 +178,8 @@ class LedgerReader:
                 deny the entry.
             NoSuchLedgerError: The ledger was deleted, and an entry could not be read.
             LedgerRecreatedError: As NoSuchLedgerError, and another ledger has the id.
+            MetadataError: An entry could not be read, and the metadata store refuses this client,
+                or the metadata of the ledger cannot be decoded.
             ClientClosedError: The client is closed.
         """
         async with aclosing(self.read_runs(first, last)) as runs:
@@ -302,6 +305,8 @@ class LedgerReader:
             ReadError: An acknowledged entry could not be read from any replica in several attempts.
             DigestError: At least one replica of an acknowledged entry is damaged, and the others
                 are damaged or deny the entry.
+            MetadataError: An entry could not be read, and the metadata store refuses this client,
+                or the metadata of the ledger cannot be decoded.
             UsageError: `first` is negative, or this handle is closed.
             ClientClosedError: The client was closed.
         """

@@ -187,7 +187,7 @@ class AddSession:
     async def connect(self, bookie_id: str) -> Link:
         """Return a connection for this session's adds to a bookie, and connect first if necessary.
 
-        Raises BookieUnavailableError.
+        Raises the errors of `BookiePool.channel`.
         """
         return await self.pool.channel(bookie_id, adds_of=self.ledger_id)
 
@@ -368,7 +368,7 @@ class AddSession:
     async def force(self) -> int:
         """Make the accepted entries durable, and return the last confirmed entry.
 
-        In this class accepted entries are durable already.
+        In this class accepted entries are durable already. Raises the error that ended the session.
         """
         if self.failure is not None:
             raise self.failure.with_traceback(None)
@@ -497,7 +497,7 @@ class AddSession:
         self._tell_failure(error)
 
     def take_ensemble(self, ensemble: tuple[str, ...]) -> None:
-        """Use this ensemble from now on. The metadata names it already."""
+        """Use this ensemble from now on, which `change_ensemble` has returned."""
         self.ensemble = ensemble
         self._look_at_domains()
 

@@ -44,8 +44,9 @@ class CallerIdWriter(WriteHandle):
         """Append one entry under an id, and wait until it is acknowledged.
 
         On return the entry and all entries before it are durable on an ack quorum, unless the
-        ledger has deferred sync. Cancelling the call does not take the entry back: it may still
-        become part of the ledger, and its id is used.
+        ledger has deferred sync. The call first waits as `room` does. Cancelling the call after
+        that does not take the entry back: it may still become part of the ledger, and its id is
+        used.
 
         Args:
             entry_id: The id of the entry, which no other entry of the ledger may have.

@@ -119,11 +119,11 @@ class ChangingSession(Protocol):
     def member(self, index: int) -> EnsembleMember: ...
 
     def connect(self, bookie_id: str) -> Coroutine[Any, Any, object]:
-        """Connect to a bookie. Raises BookieUnavailableError."""
+        """Connect to a bookie. Raises the errors of `BookiePool.channel`."""
         ...
 
     def take_ensemble(self, ensemble: tuple[str, ...]) -> None:
-        """Use this ensemble from now on. The metadata names it already."""
+        """Use this ensemble from now on, which `ChangeEnsemble` has returned."""
         ...
 
     def begin_again(self, indexes: set[int], *, same: bool = False) -> None:

@@ -129,7 +129,7 @@ class ConnectionGroup:
         return found
 
     def put(self, pieces: Sequence[Buffer]) -> None:
-        """Queue frames for the next flush whose answers go to the sinks of their ledgers."""
+        """Queue frames for the next flush. The sinks of their ledgers receive the answers."""
         self._load()
         self._pieces += pieces
 

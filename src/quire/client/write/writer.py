@@ -262,13 +262,13 @@ class WriteHandle:
         return await self._waiter(self._session.pipeline.last_pushed)
 
     async def force(self) -> int:
-        """Make every entry whose append has returned durable.
+        """Make durable all entries that are acknowledged when this call begins.
 
         This call is for deferred sync. Without deferred sync the entries are durable already, and
-        the call returns at once. When it returns, those entries are written and fsynced on at least
-        `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
-        then answered a force. A bookie that failed to answer was replaced, and its replacement
-        received the entries again. Cancelling this call is safe.
+        the call returns at once. When it returns, each entry is written and fsynced on at least
+        `ack_quorum` bookies of its write set. Every reachable bookie of the ensemble has then
+        answered a force. A bookie that failed to answer was replaced, and its replacement received
+        the entries again. Cancelling this call is safe.
 
         Returns:
             `last_add_confirmed`, which includes those entries.
@@ -302,8 +302,8 @@ class WriteHandle:
             LedgerClosedError: Another client closed the ledger at another entry.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed, and all entries are durable.
-            QuireError: The writer has failed (see `LedgerWriter.append`). The ledger then stays
-                open until it is recovered.
+            QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
+                refuses this client. The ledger then stays open until it is recovered.
         """
         if self._closing is not None:
             return await asyncio.shield(self._closing)
@@ -524,8 +524,8 @@ class LedgerWriter(WriteHandle):
     An entry is *acknowledged* when `append`, or a call that waits for it, returns. The entry and
     all entries before it are then written and fsynced on at least `ack_quorum` bookies. When a call
     raises, its entries may or may not be in the ledger: open the ledger with recovery to find out.
-    The handle can no longer be used then. The exceptions are UsageError and EntryTooLargeError:
-    nothing was sent, and the handle can still be used.
+    The handle can no longer be used then. UsageError and EntryTooLargeError are different: nothing
+    was sent, and the handle can still be used.
 
     With deferred sync (`create_ledger(deferred_sync=True)`) "acknowledged" means less: `ack_quorum`
     bookies have *accepted* the entry, and a crash of those machines loses it. Once `force` or

@@ -260,8 +260,8 @@ async def stream_ledgers(
 ) -> tuple[list[int], list[str]]:
     """Return the ledgers of the matching streams, and the streams that could not be read.
 
-    Each text about an unreadable stream has its name and the reason. Raises NoSuchStreamError if no
-    stream of `namespace` matches.
+    Each text about an unreadable stream has its name and the reason. Raises NoSuchNamespaceError,
+    and NoSuchStreamError if no stream of `namespace` matches.
     """
     unread: list[str] = []
     async with await open_namespace(client, namespace, password=password) as streams:

@@ -238,6 +238,8 @@ def compacted(spark: SparkSession, directory: str) -> DataFrame:
 
     Raises:
         UsageError: The directory holds no table.
+        HistoryError: The directory cannot be read.
+        HistoryDamagedError: The record of its newest version was changed.
     """
     current = Versions(directory).newest()
     if current is None or current.name is None:
@@ -299,7 +301,9 @@ def compact(
         StreamGapError: Records after the last run were truncated before they were read, or another
             stream has the name. A first run, and one with `full`, begins at the oldest record that
             is left, without this error.
-        HistoryError: Another run has begun to write to the directory.
+        HistoryError: The directory cannot be used, or another run has begun to write to it.
+        HistoryDamagedError: The record of the table's newest version was changed.
+        MetadataUnavailableError: The metadata store does not answer.
         Exception: An error of Spark, which contains the error of the source or the sink.
     """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
@@ -320,7 +324,8 @@ def source_of(
     """Return the stream to be compacted, after reading its identity from the cluster.
 
     Raises UsageError unless exactly one of `to` and `to_stream` is given, and if `to_stream` is the
-    stream itself. Raises NoSuchStreamError if the stream does not exist, and MetadataError.
+    stream itself. Raises NoSuchNamespaceError, NoSuchStreamError if the stream does not exist, and
+    MetadataError.
     """
     if (to is None) == (to_stream is None):
         raise UsageError(
@@ -373,9 +378,10 @@ class CompactSource:
 
     @property
     def life_id(self) -> str:
-        """The id of the stream's life, which decides whether a copy is still the same stream.
+        """The id of the stream's life.
 
-        Each run of `replicate` may replace the ledger of the copy's segment in progress.
+        It decides whether a copy that `replicate` made is still the same stream. Ledgers do not,
+        because each run may replace the ledger of the copy's segment in progress.
         """
         return self.life.rpartition("/")[2]
 
@@ -392,7 +398,7 @@ class CompactSource:
         """Return the part of the stream that a run reads: from `since`, or from the oldest record.
 
         Raises StreamGapError if records after `since` no longer exist, or if another stream has the
-        name.
+        name. Raises also NoSuchStreamError, and the errors of reading the stream.
         """
         with self.cluster.client() as client:
             return call(self._span(client.aio, since))
@@ -415,6 +421,7 @@ class CompactSource:
 
         The tasks are planned here, and not by the data source: it could learn from other bookies
         that less is acknowledged. It would leave the rest out, and the next run begins after it.
+        Raises StreamGapError if records of the span no longer exist.
         """
         from quire.spark.streams.options import StreamReadOptions
         from quire.spark.streams.reader import StreamTasks, spark_schema
@@ -556,7 +563,8 @@ def table_reached(
     """Return the newest version of the table, and the end of what it includes of the stream.
 
     Both are None with `full`, or if there is no table. Raises UsageError if the table was made of
-    another stream or with another key.
+    another stream or with another key, StreamGapError if another stream has the name now, and
+    HistoryError if the directory cannot be read.
     """
     former = None if full else versions.newest()
     if former is None or former.name is None:
@@ -657,7 +665,7 @@ def _transaction(source: CompactSource, target: str, read: str, full: bool) -> s
 def published(source: CompactSource, target: str) -> StreamOffset | None:
     """Return the end of what the target stream includes, according to the jobs that it remembers.
 
-    Returns None if it remembers no run with this source and key.
+    Returns None if it remembers no run with this source and key. Raises MetadataError.
     """
     found = None
     for name, _, _ in _jobs(source, target):

@@ -284,7 +284,9 @@ def check_history(
 
     Raises:
         UsageError: Nothing of the stream was offloaded to the directory.
+        HistoryError: The directory cannot be read.
         HistoryDamagedError: A file is missing or has another size, so no file was read.
+        Exception: A task failed. The error of Spark contains that of the task.
     """
     found = OffloadHistory(directory, stream)
     manifest = found.newest()
@@ -531,7 +533,10 @@ class FileTasks:
     end: DLSN | None
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of those files whose numbers are in the first column of `batches`."""
+        """Yield the records of those files whose numbers are in the first column of `batches`.
+
+        Raises HistoryDamagedError if a file cannot be read.
+        """
         from quire.spark.worker import prepare
 
         prepare()
@@ -591,7 +596,8 @@ class LiveTail:
     def of_piece(self, client: blocking.Client, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
         """Yield the records of one split, from its ledger or, if that is gone, from the files.
 
-        A copy that `replicate` made may have another ledger with the same entries.
+        A copy that `replicate` made may have another ledger with the same entries. Raises
+        StreamGapError if the records are in neither, and the errors of reading a ledger.
         """
         from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS, another_ledger
 

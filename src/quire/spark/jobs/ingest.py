@@ -385,7 +385,10 @@ async def _make_sure(
 
 
 def shaped(frame: DataFrame, target: IngestTarget) -> DataFrame:
-    """Return the columns that the sink accepts: `value`, and those for stream and order."""
+    """Return the columns that the sink accepts: `value`, and those for stream and order.
+
+    Raises UsageError if the rows lack a column that the target names.
+    """
     columns = [_value(frame, target).alias(VALUE)]
     if target.stream_column is not None:
         columns.append(_column(frame, target.stream_column).cast("string").alias(STREAM))
@@ -515,7 +518,8 @@ def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame
     """Return the content of the files as a DataFrame.
 
     The DataFrame reads the files that exist now, even if `listing` is older. `read_listed` makes
-    sure that both are the same.
+    sure that both are the same. Raises UsageError if the suffixes of the files do not determine one
+    format, and the errors of Spark's reader.
     """
     given = {**_merging(files, listing), **_options(files, listing)}
     reader = spark.read.format(format_of(files, listing)).options(**given)
@@ -631,6 +635,7 @@ def content_id(files: Files, listing: Listing, target: IngestTarget) -> str:
     """Return a transaction id for these files, read and written in this way.
 
     It depends on the path, size and modification time of each file. Their content is not read.
+    Raises UsageError if the suffixes of the files do not determine one format.
     """
     how = {
         "files": listing.files,
@@ -692,6 +697,8 @@ def follow(
     Raises:
         UsageError: An argument is not valid.
         NoSuchNamespaceError: The namespace does not exist.
+        NoSuchStreamError: A stream that is named does not exist, and `target.create` is not set.
+        MetadataUnavailableError: The metadata store does not answer.
         Exception: The query failed. The error of Spark contains the error of the sink. A run with
             the same checkpoint continues where it ended, and writes nothing twice.
     """

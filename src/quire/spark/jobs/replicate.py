@@ -195,6 +195,7 @@ def replicate(
 
     Raises:
         UsageError: An argument is not valid.
+        NoSuchNamespaceError: The source has no such namespace.
         NoSuchStreamError: No stream matches.
         StreamDivergedError: All streams failed, and the target's stream is not a copy, or its topic
             has another number of partitions.
@@ -250,12 +251,12 @@ class ReplicateEnd:
     path: str
 
     async def open(self) -> Namespace:
-        """Open the namespace."""
+        """Open the namespace. Raises NoSuchNamespaceError."""
         return await open_namespace(self.client, self.path, password=self.password)
 
 
 async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
-    """Raise UsageError if a stream would be copied onto itself."""
+    """Raise UsageError if a stream would be copied onto itself. Raises MetadataError."""
     ids = [await end.client.metadata.instance_id() for end in (source, target)]
     if ids[0] == ids[1] and source.path == target.path:
         raise UsageError(

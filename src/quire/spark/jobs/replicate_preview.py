@@ -46,7 +46,10 @@ class ReplicaPreview:
     freed_ledgers: tuple[int, ...] = ()
     """The ledgers of the copy that would be deleted because the source was truncated."""
     error: str = ""
-    """The reason why the stream would be given up. All other values are then unknown."""
+    """The reason why the stream would be given up, or "".
+
+    If there is one, all values but `stream` have no meaning.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,8 @@ def preview_replicate(
         source: The cluster to copy from.
         target: The cluster to copy to.
         namespace: The namespace of the streams.
-        streams: A shell pattern of the names of the streams.
-        target_namespace: The namespace in the target.
+        streams: A shell pattern of the names of the streams, in which `*` also matches `/`.
+        target_namespace: The namespace in the target. By default it has the same path.
         truncation: Whether the copy would be truncated like the source.
         on_gap: What would be done about segments that were truncated before they were copied.
 

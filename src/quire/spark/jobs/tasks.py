@@ -97,7 +97,10 @@ class ClusterOptions:
             yield client
 
     def config(self) -> ClientConfig:
-        """Return the configuration of a client for this cluster."""
+        """Return the configuration of a client for this cluster.
+
+        Raises UsageError if the placement is not valid.
+        """
         config = ClientConfig(tls=self.tls)
         if self.placement:
             config = replace(config, placement=parse_placement(self.placement))
@@ -154,10 +157,10 @@ def watched(
     before: int = 0,
     total: int | None = None,
 ) -> Iterator[None]:
-    """Report the finished tasks of what this thread does in the block.
+    """Report the finished tasks of what this thread does in the block, as progress of `what`.
 
-    `total` is None for the number of tasks that Spark has planned so far. Spark Connect has no
-    tracker, so nothing is reported there.
+    `before` tasks of it were finished earlier, and count too. `total` is None for the number of
+    tasks that Spark has planned so far. Spark Connect has no tracker, so nothing is reported there.
     """
     if progress is silent or not hasattr(spark, "_jsc"):
         yield

@@ -95,7 +95,7 @@ class Bounds:
 
 
 class QuireReader(DataSourceReader):  # type: ignore[misc]
-    """Reads ledgers by id, or the ledgers of a dataset as it is when the query is planned.
+    """Spark's reader of ledgers by id, or of a dataset as it is when the query is planned.
 
     The schema may be any part of the columns, in any order. `length` and `value` need the entries.
     The rows of a schema with `ledger_id` and `entry_id` alone are made from the metadata, without
@@ -117,7 +117,11 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
 
     @worker.plainly
     def partitions(self) -> list[LedgerPartition]:
-        """Return the tasks."""
+        """Return the tasks of the query.
+
+        Raises NoSuchLedgerError, UsageError if there would be too many tasks, MetadataError if a
+        ledger or the dataset cannot be read, and the errors of reading an open ledger.
+        """
         options = self._options
         with worker.client(options.metadata, options.tls) as client:
             extents = list(self._extents(client))

@@ -67,7 +67,7 @@ def read_schema(options: ReadOptions, schema: DatasetSchema) -> StructType:
 
 
 class TypedReader(QuireReader):
-    """Reads a dataset with typed rows, as it is when the query is planned.
+    """Spark's reader of a dataset with typed rows, as it is when the query is planned.
 
     The schema may be any part of the dataset's columns, in any order.
     """
@@ -146,7 +146,8 @@ class TypedReader(QuireReader):
 class TypedPushdownReader(TypedReader):
     """A reader that leaves out the parts whose partition values a query does not select.
 
-    It is a separate class for the reason of `QuirePushdownReader`.
+    It is a separate class because Spark refuses a reader with `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is set.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

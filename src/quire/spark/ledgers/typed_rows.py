@@ -34,7 +34,7 @@ class EncodedRows:
 
 
 class RowBuffer:
-    """Collects the rows of a task until they fill entries.
+    """The rows of a task, collected until they fill entries.
 
     The rows of each combination of partition values keep their order.
     """
@@ -127,7 +127,10 @@ class RowBuffer:
 
 
 def stored(value: object) -> PartitionValue:
-    """Return the stored form of the value of a partition column."""
+    """Return a value of a partition column as it is stored: a date as a string, others unchanged.
+
+    Raises TypeError for a type that no partition column has.
+    """
     if isinstance(value, date):
         return value.isoformat()
     if value is None or isinstance(value, str | int):

@@ -61,12 +61,16 @@ logger = logging.getLogger("quire.spark")
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage(WriterCommitMessage):  # type: ignore[misc]
-    """The ledger that a task wrote. `ledger_id` is None if the task had no rows."""
+    """What a task reports to the driver: the ledger that it wrote."""
 
     partition: int
+    """The number of the task's Spark partition."""
     attempt: int
+    """The number of the attempt, from 0."""
     ledger_id: int | None = None
+    """The id of the ledger, or None if the task had no rows."""
     last_entry: int = -1
+    """The id of the last entry, or -1 without a ledger."""
     rows: int = 0
     bytes: int = 0
     parts: tuple[DatasetLedger, ...] = ()
@@ -136,7 +140,10 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LedgerMessage:
         """Write the rows of one partition to a new ledger, and close it.
 
-        On return all rows are durable on an ack quorum. Without rows there is no ledger.
+        On return all rows are durable on an ack quorum. Without rows there is no ledger, nor if the
+        dataset has the transaction id already: the rows are dropped then. After an error the ledger
+        is deleted, or left for a sweep. Raises UsageError if a row cannot be stored, and the errors
+        of creating and writing a ledger.
         """
         worker.prepare()
         partition, attempt = task()
@@ -175,7 +182,10 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def create_ledger(
         self, client: blocking.Client, partition: int, attempt: int
     ) -> blocking.LedgerWriter:
-        """Create the ledger of a task."""
+        """Create the ledger of a task, with metadata that says which job and task it belongs to.
+
+        Raises the errors of `Client.create_ledger`.
+        """
         options = self._options
         custom = {
             OWNER_KEY: options.dataset,
@@ -197,7 +207,11 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     @worker.plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish all ledgers of the job in one step, and then clean up as far as possible."""
+        """Publish all ledgers of the job in one step, and then clean up as far as possible.
+
+        On return the job's rows are durably part of the dataset. Raises the errors of
+        `Datasets.publish`.
+        """
         if self._done:
             return
         written = _written(messages)
@@ -214,7 +228,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 )
 
     def publish(self, datasets: Datasets, written: Sequence[LedgerMessage]) -> Publication:
-        """Publish the ledgers of the job."""
+        """Publish the ledgers of the job. Raises the errors of `Datasets.publish`."""
         return datasets.publish(
             self._options.dataset,
             [part for message in written for part in message.parts],
@@ -227,7 +241,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """Delete what is not published.
 
         Spark also calls this after a `commit` that raised, which may have published everything.
-        Ledgers that the dataset holds are therefore never deleted.
+        Ledgers that the dataset holds are therefore never deleted. An error is only logged.
         """
         name = self._options.dataset
         try:

@@ -158,8 +158,9 @@ def partitions(
 ) -> list[StreamPartition]:
     """Return tasks with about equal shares, in which each stream keeps its order.
 
-    Small streams share a task. The tasks of large streams alternate, so that tasks that run at the
-    same time ask different bookies.
+    `streams` has the splits of each stream, in order. A task has about `partition_bytes` at most,
+    and less if that gives `min_partitions` tasks. Small streams share a task. The tasks of large
+    streams alternate, so that tasks that run at the same time ask different bookies.
     """
     laid = [list(splits) for splits in streams if splits]
     total = sum(_extent(split).weight for splits in laid for split in splits)

@@ -100,7 +100,7 @@ class StreamQuery:
         """
 
     async def open(self) -> None:
-        """Open the namespace."""
+        """Open the namespace. Raises NoSuchNamespaceError."""
         options = self._options
         self._streams = await open_namespace(
             self.client, options.namespace, password=options.password
@@ -127,7 +127,7 @@ class StreamQuery:
     # -- which streams ------------------------------------------------------------------------
 
     async def names(self) -> list[str]:
-        """Return the names of the streams that the options select."""
+        """Return the names of the streams that the options select, as `stream_names` does."""
         return await stream_names(self.streams, self._options)
 
     async def _discover(self, known: Iterable[str] = ()) -> None:
@@ -189,6 +189,8 @@ class StreamQuery:
 
         They have `begins` if a stream is read from `latest`, because Spark asks again if the query
         dies before its first micro-batch is committed, and the answer would be a later place.
+        Raises NoSuchStreamError if a stream that was named does not exist, UsageError if a start
+        does not fit its stream, and the errors of reading the stream.
         """
         await self._discover()
         reached: dict[str, StreamOffset] = {}
@@ -206,7 +208,10 @@ class StreamQuery:
         return Offsets(self._cluster, self.streams.path, reached, begins=begins)
 
     async def prepare_available_now(self) -> None:
-        """Note the present ends of the streams, at which the query stops."""
+        """Note the present ends of the streams, at which the query stops.
+
+        Raises NoSuchStreamError, and the errors of reading a stream.
+        """
         await self._discover()
         self._target = {}
         for name, followed in self._followed.items():
@@ -219,6 +224,12 @@ class StreamQuery:
         With `limited` the options that limit a trigger apply. With `wait` the call waits for new
         records, for at most `POLL_S` seconds. If `start` has `begins`, the result is `start`
         without it, at once, so that the checkpoint stores the offsets before anything is read.
+
+        Raises UsageError if the offsets belong to another cluster, namespace or query. Raises
+        NoSuchStreamError if a stream was deleted, and StreamGapError if another stream has its name
+        now. With the option `failOnDataLoss` set to false, a loss is only logged. Raises
+        MetadataUnavailableError, ReadError, and StreamGapError for a ledger that is gone, once the
+        failure has lasted for `PATIENCE_S`.
         """
         start.check(self._cluster, self.streams.path)
         if start.begins:

@@ -132,7 +132,11 @@ class StreamTasks:
         return set(self.columns) <= FROM_METADATA
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task."""
+        """Yield the rows of one task.
+
+        Raises StreamGapError if entries are gone, unless data loss is allowed, and ReadError if
+        bookies do not answer or still do not know, after `CATCH_UP_S`, that they are acknowledged.
+        """
         if not isinstance(partition, StreamPartition):  # Spark's placeholder for "no partitions"
             return iter(())
         worker.prepare()
@@ -229,7 +233,7 @@ class StreamTasks:
         return await ahead.take(split.origin.segment.ledger_id)
 
     def open(self, client: blocking.Client, split: StreamSplit) -> blocking.LedgerReader:
-        """Open the ledger of a split, once bookies know all of it. Raises NoSuchLedgerError."""
+        """Open the ledger of a split, as `open_split` does, and return its reader."""
         return blocking.LedgerReader(call(open_split(client.aio, split, self.options.password)))
 
     def _counted(self, split: StreamSplit, records: int) -> Iterator[pa.RecordBatch]:
@@ -257,7 +261,8 @@ class StreamTasks:
 async def another_ledger(client: Client, namespace: str, split: StreamSplit) -> StreamSplit | None:
     """Return a split whose ledger is gone in the ledger that has taken its place, or None.
 
-    Only a copy that `replicate` made has such ledgers. They have the same entries.
+    Only a copy that `replicate` made has such ledgers. The new one has the same entries. The result
+    is None also if the stream was deleted, or if another stream has its name now.
     """
     if not split.life_of_copy:
         return None
@@ -278,7 +283,9 @@ async def another_ledger(client: Client, namespace: str, split: StreamSplit) -> 
 async def open_split(client: Client, split: StreamSplit, password: bytes) -> LedgerReader:
     """Open the ledger of a split, once bookies know that all its entries are acknowledged.
 
-    Raises NoSuchLedgerError. The call runs on the event loop of the client.
+    If the segment is completed but the ledger is not closed, the ledger is recovered. Raises
+    NoSuchLedgerError, UnauthorizedError if the password is wrong, and ReadError if bookies do not
+    know the entries after `CATCH_UP_S`. The call runs on the event loop of the client.
     """
     segment = split.origin.segment
     ledger = await client.open_ledger(segment.ledger_id, password=password)
@@ -325,12 +332,15 @@ class StreamBounds:
         return replace(self, streams=both if self.streams is None else both & self.streams)
 
     def among_partitions(self, partitions: Iterable[int]) -> StreamBounds:
-        """Return the bounds restricted to these partitions of a topic."""
+        """Return the bounds restricted to a list of partitions of a topic."""
         both = frozenset(partitions)
         return replace(self, partitions=both if self.partitions is None else both & self.partitions)
 
     def within(self, column: str, first: int, last: int) -> StreamBounds:
-        """Return the bounds with a column restricted to a range."""
+        """Return the bounds with a column restricted to first..last, both included.
+
+        `column` is the name of a field of this class that has a range.
+        """
         low, high = getattr(self, column)
         narrower: dict[str, Any] = {column: (max(low, first), min(high, last))}
         return replace(self, **narrower)
@@ -414,7 +424,7 @@ def _floor_ms(moment: datetime) -> int:
 
 
 class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
-    """Spark's reader of a batch query, which reads what is acknowledged when it is planned."""
+    """Spark's reader of a batch query, which reads what is acknowledged when Spark plans it."""
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self._tasks = StreamTasks(options, schema)
@@ -423,7 +433,12 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
 
     @worker.plainly
     def partitions(self) -> list[StreamPartition]:
-        """Return the tasks."""
+        """Return the tasks of the query.
+
+        Raises NoSuchNamespaceError, NoSuchStreamError, UsageError if a start or an end does not fit
+        its stream, StreamGapError if records are gone, unless data loss is allowed, and the errors
+        of reading the streams.
+        """
         options = self._options
         with worker.client(options.metadata, options.tls) as client:
             aio = client.aio
@@ -502,17 +517,17 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
 
 
 class QuireStreamPushdownReader(QuireStreamBatchReader):
-    """A batch reader that also uses comparisons with constants to read less.
+    """A batch reader that also uses the query's comparisons with constants to read less.
 
-    It uses those of `stream`, `partition`, `segment`, `txid`, `time` and `sequence`. It is a
-    separate class because Spark refuses a reader with `pushFilters` unless
+    It uses comparisons of the columns `stream`, `partition`, `segment`, `txid`, `time` and
+    `sequence`. It is a separate class because Spark refuses a reader with `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is set.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Use the filters, and yield those that Spark has to apply again to the records it gets.
 
-        The plan of the query lists the others as pushed filters.
+        The plan of the query lists the filters that are not yielded as pushed filters.
         """
         for condition in filters:
             self._bounds = narrowed(self._bounds, condition)

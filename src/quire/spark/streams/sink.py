@@ -71,7 +71,7 @@ logger = logging.getLogger("quire.spark")
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """The indexes of the columns that the sink uses, or None for those that rows lack."""
+    """The indexes of the columns that the sink uses, or None for those that it does not use."""
 
     value: int
     txid: int | None = None
@@ -182,7 +182,7 @@ class WritePlan:
 
 
 async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace:
-    """Open the namespace that the options select."""
+    """Open the namespace that the options select. Raises NoSuchNamespaceError."""
     return await open_namespace(client, options.namespace, password=options.password)
 
 
@@ -191,7 +191,9 @@ async def check_streams(
 ) -> list[str]:
     """Return the names of the streams that may be written, and create them if the options say so.
 
-    Raises NoSuchStreamError and UsageError.
+    Raises NoSuchStreamError if a stream or the topic does not exist. Raises UsageError if the
+    options select no stream or more than `STREAMS_MAX`, or if a stream's setting `txids` does not
+    fit the columns.
     """
     names = await topic_streams(streams, options)
     for given in options.streams:
@@ -280,15 +282,18 @@ async def make_sure(streams: Namespace, name: str, create: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage(WriterCommitMessage):  # type: ignore[misc]
-    """The ledgers that a task wrote."""
+    """What a task reports to the driver: the ledgers that it wrote."""
 
     partition: int
+    """The number of the task's Spark partition."""
     attempt: int
+    """The number of the attempt, from 0."""
     built: tuple[tuple[str, BuiltSegment], ...] = ()
     """The streams, and the ledger that was built for each."""
     batches: dict[str, StreamBatch] = field(default_factory=dict)
     """The batches of the streams in `built`, or of all streams in the message of partition 0."""
     sweep: bool = False
+    """Whether an earlier attempt may have left ledgers, so that a sweep is needed."""
 
 
 def write_partition(
@@ -298,7 +303,13 @@ def write_partition(
     plan: WritePlan,
     rows: Iterator[pa.RecordBatch],
 ) -> StreamMessage:
-    """Write the rows of one partition. On return they are durable, in closed ledgers."""
+    """Write the rows of one partition. On return they are durable, in closed ledgers.
+
+    Rows for streams that have the batch already are dropped. After an error the ledgers are
+    deleted, or left for a sweep if that fails. Raises UsageError if a row cannot be written: its
+    value or a txid that is needed is null, or its stream is not one of the plan. Raises also the
+    errors of writing ledgers.
+    """
     partition, attempt = task()
     output = StreamTaskOutput(client.aio, options, plan)
     try:
@@ -406,7 +417,8 @@ class StreamTaskOutput:
         """Append rows to the ledger of a stream.
 
         `envelopes` has one byte for each row, 1 if its value begins with an envelope, or is empty.
-        Raises UsageError if a txid is needed and null, and the errors of earlier calls.
+        The rows are not durable on return. Raises UsageError if a txid is needed and null, and the
+        errors of earlier calls.
         """
         batch = self._plan.batches[name]
         if batch.settings["txids"] == "time" or txids is None:
@@ -442,7 +454,10 @@ class StreamTaskOutput:
             await pending
 
     async def close(self) -> list[tuple[str, BuiltSegment]]:
-        """Wait for all rows, close the ledgers, and return them."""
+        """Wait until all rows are durable, close the ledgers, and return them with their streams.
+
+        Raises the errors of writing.
+        """
         await self._settle()
         built = [(name, await builder.close()) for name, builder in self._builders.items()]
         return [(name, one) for name, one in built if one is not None]
@@ -482,8 +497,9 @@ class Committer:
     ) -> None:
         """Publish one stream after another. Each gets all of its rows, or none.
 
-        After an error the streams that follow are not published. A repeated commit publishes them.
-        `planned` has the batches of a job. Their plans end here, even if no rows were written.
+        What was published is durable. After an error the streams that follow are not published. A
+        repeated commit publishes them. `planned` has the batches of a job. Their plans end here,
+        even if no rows were written. Raises the errors of `publish`.
         """
         written = written_by(messages)
         with worker.writing(self._options) as client:
@@ -495,7 +511,7 @@ class Committer:
         written: Sequence[StreamMessage],
         planned: Mapping[str, StreamBatch] = NONE_PLANNED,
     ) -> None:
-        """Publish what the messages report, one stream after another, on the client's loop."""
+        """Publish what the messages report, as `commit` does, on the event loop of the client."""
         streams = await open_streams(client, self._options)
         sweep = any(message.sweep for message in written)
         for name, batch in sorted({**planned, **batches_of(written)}.items()):
@@ -525,7 +541,11 @@ class Committer:
     async def clean_up(
         self, streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
     ) -> None:
-        """Delete the ledgers of failed attempts, and apply retention."""
+        """Delete the ledgers of failed attempts if `built` is not empty, and apply retention.
+
+        The retention is applied after each batch job, and after every `RETAIN_EVERY_BATCHES`th
+        micro-batch of a query. Raises QuireError; a later sweep or call does what is left.
+        """
         metadata = streams.metadata(name)
         if built:
             segments = await publishing.published_segments(metadata, batch.key)
@@ -559,10 +579,10 @@ class Committer:
         written: Sequence[StreamMessage],
         planned: Mapping[str, StreamBatch] = NONE_PLANNED,
     ) -> None:
-        """Delete the ledgers in the messages that are not published, on the client's loop.
+        """Do what `abort` does, on the event loop of the client, but raise errors.
 
-        An error of one stream does not keep the others from being aborted. The first is raised at
-        the end.
+        An error of one stream does not keep the others from being aborted. The first error is
+        raised at the end.
         """
         streams = await open_streams(client, self._options)
         failure: QuireError | None = None
@@ -587,7 +607,7 @@ def batches_of(written: Sequence[StreamMessage]) -> dict[str, StreamBatch]:
 
 
 def built_for(name: str, written: Sequence[StreamMessage]) -> list[BuiltSegment]:
-    """Return the ledgers that were built for a stream, in the order of the partitions."""
+    """Return the ledgers that were built for a stream, in the order of the messages."""
     return [one for message in written for stream, one in message.built if stream == name]
 
 

@@ -56,7 +56,7 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offsets at which a new query begins."""
+        """Return the offsets at which a new query begins. Raises as `StreamQuery.initial` does."""
         return self._ask(lambda query: query.initial()).to_json()
 
     @worker.plainly
@@ -73,7 +73,10 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next trigger ends, or `start` itself if there is nothing to read."""
+        """Return where the next trigger ends, or `start` itself if there is nothing to read.
+
+        Raises the errors of `StreamQuery.latest`.
+        """
         offsets = Offsets.from_json(start)
         wait = time.monotonic() - self._idle_s < IDLE_GAP_S
         limited = not isinstance(limit, ReadAllAvailable)
@@ -85,18 +88,27 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest offsets, with the lag of each stream in records, bytes and seconds."""
+        """Return the newest offsets, with the lag of each stream in records, bytes and seconds.
+
+        Returns None before the first `latestOffset`.
+        """
         return None if self._query is None else self._query.report
 
     @worker.plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query stop where the streams end now."""
+        """Let the query stop where the streams end now.
+
+        Raises the errors of `StreamQuery.prepare_available_now`.
+        """
         self._available_now = True
         self._ask(lambda query: query.prepare_available_now())
 
     @worker.plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
-        """Return the tasks of a micro-batch."""
+        """Return the tasks of a micro-batch.
+
+        Raises StreamError if records are gone, unless data loss is allowed.
+        """
         first, last = Offsets.from_json(start), Offsets.from_json(end)
         counts = self._tasks.counts
         laid = self._ask(lambda query: query.splits(first, last, counts=counts))
@@ -107,13 +119,16 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def commit(self, end: dict[str, Any]) -> None:
-        """Store the positions under the subscription, if the options name one."""
+        """Store the positions under the subscription, if the options name one.
+
+        An error of a stream, or of the metadata store, is only logged.
+        """
         if self._options.subscription is not None:
             offsets = Offsets.from_json(end)
             self._ask(lambda query: query.commit(offsets))
 
     def stop(self) -> None:
-        """Close the query."""
+        """Close the query. An error is ignored, because nothing remains that must be released."""
         query, self._query = self._query, None
         if query is not None:
             try:

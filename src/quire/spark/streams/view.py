@@ -113,11 +113,14 @@ class StreamView:
             self._lengths = {k: v for k, v in self._lengths.items() if k in kept}
 
     def forget(self) -> None:
-        """Read the nodes of all segments at the next look, because a ledger is missing."""
+        """Let the next look read the nodes of all segments again. Call this if a ledger is gone."""
         self._known.forget()
 
     async def open(self) -> None:
-        """Read the segments for the first time, and the settings of the stream."""
+        """Read the segments for the first time, and the settings of the stream.
+
+        Raises NoSuchStreamError.
+        """
         await self.look()
         settings = await self._streams.stream_settings(self.name)
         self.txid_is_time = settings.txids == "time"
@@ -139,14 +142,16 @@ class StreamView:
     async def find(self, start: Start) -> DLSN:
         """Return the position at which a reader with this start would begin.
 
-        It is searched in the segments of the last `look`. Raises UsageError for an invalid start.
+        It is searched in the segments of the last `look`. Raises UsageError for an invalid start,
+        and the errors of reading a ledger.
         """
         return await find(self._client, self.segments, start, self._streams.password)
 
     async def find_end(self, end: Start) -> DLSN:
         """Return the position before which a reader with this end would stop.
 
-        It is searched in the segments of the last `look`. Raises UsageError for an invalid end.
+        It is searched in the segments of the last `look`. Raises UsageError for an invalid end, and
+        the errors of reading a ledger.
         """
         return await find_end(self._client, self.segments, end, self._streams.password)
 
@@ -200,10 +205,14 @@ class StreamView:
     ) -> tuple[list[StreamSplit], list[Gap]]:  # fmt: skip
         """Return the splits of start..end that exist, and the gaps.
 
-        `end` is None for everything that is acknowledged now. A segment whose ledger was deleted is
-        a gap, even if nobody truncated it. `reached` says that everything before `end` was once
+        `end` is None for everything that is acknowledged now. `sequence` is the sequence of the
+        record at `start`, or None if it is unknown. A segment whose ledger was deleted is a gap,
+        even if nobody truncated it. `reached` says that everything before `end` was once
         acknowledged, whatever bookies report now. With `counts`, only the number of records is
         needed.
+
+        Raises NoSuchStreamError, StreamGapError if another stream has the name now, and the errors
+        of reading a ledger.
         """
         life = self.life
         for look in range(LOOKS_MAX):
@@ -262,7 +271,8 @@ class StreamView:
     async def frontier(self, floor: DLSN | None = None) -> CountedPosition:
         """Return the position after the last acknowledged record.
 
-        Entries before `floor` are not read.
+        Entries before `floor` are not read. Raises NoSuchLedgerError if the ledger of the segment
+        in progress is gone, and the errors of reading it.
         """
         for segment in reversed(self.segments):
             if segment.in_progress:
@@ -305,7 +315,8 @@ class StreamView:
 
         A position that no longer exists counts as the oldest one that exists. A position after the
         last record of a completed segment counts as the beginning of the next segment. For a
-        position that the stream did not reach yet, see `CountedPosition.lssn`.
+        position that the stream did not reach yet, see `CountedPosition.lssn`. If the ledger of the
+        position is gone, nothing is counted. Raises the errors of reading a ledger.
         """
         if not self.segments:
             return CountedPosition(position, position.lssn)
@@ -430,7 +441,10 @@ class StreamView:
         return mark.records if segment is not None and not segment.lost else 0
 
     async def bytes_between(self, start: CountedPosition, end: CountedPosition) -> int:
-        """Return the stored bytes of the entries between two positions."""
+        """Return the stored bytes of the entries between two positions.
+
+        A ledger that is gone counts as 0. Raises MetadataError.
+        """
         if end.position <= start.position:
             return 0
         between = self.segments[self._index(start.lssn) : self._index(end.lssn)]
@@ -451,7 +465,8 @@ class StreamView:
         """Return the position `limit` records after `start`, or `end` if there are fewer.
 
         If that position is in a segment whose ledger is gone, return the position after the
-        segment, or `end` if that is before it. Reading up to there reports the loss.
+        segment, or `end` if that is before it. Reading up to there reports the loss. Raises the
+        errors of reading a ledger.
         """
         if self.records_between(start, end) <= limit:
             return end
@@ -494,7 +509,8 @@ class StreamView:
         """Return the position after the last entry that fits into `limit` stored bytes.
 
         The bytes are counted from `start` on, and the result is never after `end`. With `least`,
-        the result includes one entry even if that is larger.
+        the result includes one entry even if that is larger. A segment whose ledger is gone is
+        treated as by `after_records`. Raises the errors of reading a ledger.
         """
         left = limit + start.size_bytes
         for segment in self.segments[self._index(start.lssn) :]:

@@ -40,11 +40,11 @@ class StreamWriteOptions:
     streams: tuple[str, ...]
     """The names of streams, or patterns (`orders-*`) of streams that exist."""
     stream_column: str | None = None
-    """The column with the name of the stream of each row."""
+    """The column with the name of the stream of each row, if there are several."""
     topic: str | None = None
     """The topic whose partitions are written, instead of `streams`."""
     password: bytes = field(default=b"", repr=False)
-    """The password of the ledgers. The default is QUIRE_PASSWORD of the driver's environment."""
+    """The password of the ledgers, by default from QUIRE_PASSWORD of the driver."""
     value_column: str | None = None
     """The column that becomes the records. By default it is `value`, or the only other column."""
     txid_column: str | None = None
@@ -67,7 +67,10 @@ class StreamWriteOptions:
     What was published under this id is not published again.
     """
     writer: str = ""
-    """The name of the writer of a streaming query, under which streams remember its batches."""
+    """The name under which streams remember the batches of a streaming query.
+
+    It is "" for a batch write.
+    """
     takeover: bool = False
     """Whether this query may continue after the batches of another query of the same writer."""
     fence_writers: bool = False

@@ -104,7 +104,7 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     @worker.plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
-        """Write the rows of one partition to closed ledgers.
+        """Write the rows of one partition to closed ledgers, with the errors of `write_partition`.
 
         On return all rows are durable on an ack quorum, and no reader sees them.
         """
@@ -114,7 +114,7 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     @worker.plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the job wrote, each stream in one step."""
+        """Publish what the job wrote, each stream in one step, as `Committer.commit` does."""
         self.committer.commit(messages, self._plan.batches)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -154,9 +154,10 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return self.__dict__.copy()
 
     async def make_plan(self, client: Client) -> WritePlan:
-        """Fence the writers of the streams, and return a plan without the key of the micro-batch.
+        """Return the plan of `plan_query`, whose key the tasks complete.
 
-        The tasks fill in the key.
+        The first plan of this process for the query also requires a sweep. Raises the errors of
+        `plan_query`.
         """
         options = self._options
         me = (options.metadata, options.namespace, options.writer)
@@ -170,7 +171,8 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
         """Write the rows of one partition, as for a batch job.
 
-        Rows for streams that have this micro-batch already are dropped.
+        Rows for streams that have this micro-batch already are dropped. Raises the error with which
+        the plan could not be made, or those of `write_partition`.
         """
         worker.prepare()
         if self._failure is not None:
@@ -206,14 +208,18 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self.committer.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete the ledgers that are not published."""
+        """Delete the ledgers that are not published. An error is only logged."""
         self.committer.abort(messages)
 
 
 async def plan_query(
     client: Client, options: StreamWriteOptions, names: Sequence[str], *, sweep: bool
 ) -> WritePlan:
-    """Fence the writers of these streams, and return a plan without the key of the micro-batch."""
+    """Fence the writers of these streams, and return a plan without the key of the micro-batch.
+
+    Raises NoSuchNamespaceError, NoSuchStreamError if the topic was replaced, and the errors of
+    `quire.streams.publish.publishing.take`.
+    """
     streams = await open_streams(client, options)
     key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
     batches = {
@@ -234,7 +240,10 @@ async def plan_query(
 async def plan_of_batch(
     client: Client, options: StreamWriteOptions, plan: WritePlan, key: BatchKey
 ) -> WritePlan:
-    """Return a query's plan with the key of its micro-batch, and which streams have it already."""
+    """Return a query's plan with the key of its micro-batch, and which streams have it already.
+
+    Raises the errors of `quire.streams.publish.publishing.is_published`.
+    """
 
     async def is_published(name: str) -> bool:
         metadata = metadata_of(client, options, name)

@@ -65,7 +65,7 @@ async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
 async def prepare_target(
     target: Namespace, name: str, origin: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Create the copy, still empty, unless it exists.
+    """Create the copy, still empty and with these settings of its own, unless it exists.
 
     Raises StreamDivergedError if the existing stream is not a copy of this source,
     StreamExistsError if a topic has its name, and MetadataError if its marker cannot be decoded.
@@ -86,7 +86,10 @@ async def prepare_target(
 
 
 async def carry_settings(target: Namespace, name: str, settings: Mapping[str, Any]) -> None:
-    """Replace the copy's own settings with these, if they differ."""
+    """Replace the copy's own settings with these, if they differ.
+
+    Raises NoSuchStreamError, UsageError if a setting is not valid in the target, and MetadataError.
+    """
     own = await target.own_stream_settings(name)
     if own != settings:
         gone = {key: None for key in own if key not in settings}
@@ -333,7 +336,8 @@ async def last_shown(
 
     `partial` is the copy's segment in progress. Returns -1 if readers see no entry. A closed ledger
     counts like an open one, and a copy of another ledger like that of the source's present one:
-    what it has must not disappear from the copy either.
+    what it has must not disappear from the copy either. Returns -1 also if the ledger is gone.
+    Raises the other errors of `Client.open_ledger`.
     """
     if partial is None or partial.lssn != segment.lssn:
         return -1

@@ -49,10 +49,11 @@ async def create(client: Client, piece: Piece, password: bytes) -> LedgerWriter:
 async def copy_ledger(
     read: Client, written: Client, piece: Piece, read_password: bytes, password: bytes
 ) -> Piece:
-    """Copy a ledger. The copy is durable and closed on return.
+    """Copy a ledger from the cluster of `read` to that of `written`, where it gets `password`.
 
-    The source ledger is recovered and closed first if it is still open. After an error or a
-    cancellation, at most an orphan is left. Raises the errors of ledgers.
+    The copy is durable and closed on return. The source ledger is recovered and closed first if it
+    is still open. After an error or a cancellation, at most an orphan is left. Raises the errors of
+    ledgers.
 
     Returns the id of the copy (`ledger`), its last entry or -1 (`last`), and the number of its
     payload bytes (`bytes`).

@@ -133,7 +133,8 @@ class FollowedLedger:
         """Set `records` to the number of application records in the segment so far.
 
         `payloads` are new entries, the first with id `first`. Records are numbered within the
-        segment, so the number of the last one is the count.
+        segment, so the number of the last one is the count. Raises StreamDamagedError if an entry
+        cannot be decoded.
         """
         for at in range(len(payloads) - 1, -1, -1):
             users = decode(self.segment, first + at, payloads[at]).users()
@@ -209,8 +210,9 @@ class Mirror:
 
         Raises StreamDivergedError if the target is not, or no longer, a copy of the source. Raises
         StreamFencedError if another writer opened the copy, StreamGapError if something to copy is
-        missing in the source, and NoSuchStreamError. Other errors of ledgers and of the metadata
-        store are raised only after `patience_s` seconds without progress.
+        missing in the source, StreamDamagedError if a segment was not copied completely,
+        UnauthorizedError, and NoSuchStreamError. If ledgers, bookies or the metadata store fail,
+        their errors are raised only after `patience_s` seconds without progress.
         """
         retry = Retry(BACKOFF, self.target.client.rng)
         failing_since, loop = -1.0, asyncio.get_running_loop()

@@ -51,7 +51,7 @@ class TopicCopies:
 
         Returns an error for each stream whose topic cannot exist in the target, because the target
         has something else of that name. Such a stream must not be copied. Topics that an earlier
-        call found are not looked at again.
+        call found are not looked at again. Raises MetadataError.
         """
         refused: dict[str, QuireError] = {}
         names = [name for name in await self._from.names() if name not in self._known]

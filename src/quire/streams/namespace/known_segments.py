@@ -54,8 +54,9 @@ class KnownSegments:
     async def look(self) -> tuple[str, Sequence[StreamSegment]]:
         """Return the id of the present stream (`StreamMetadata.life_id`), and its segments.
 
-        The result is as `StreamMetadata.segments` would have returned it since the last look, or
-        now. Raises NoSuchStreamError and MetadataUnavailableError.
+        The result is what `StreamMetadata.segments` would have returned at some moment since the
+        last look. Raises NoSuchStreamError, MetadataUnavailableError, and MetadataError if the node
+        of a segment cannot be decoded.
         """
         before, doubted = self._life, 0
         for attempt in range(1, LIST_ATTEMPTS + 1):

@@ -40,7 +40,8 @@ class KnownSizes:
     async def of(self, segments: Sequence[StreamSegment]) -> list[int]:
         """Return the payload bytes in the ledger of each segment.
 
-        A ledger that is open, or gone when it is first asked for, counts as 0.
+        A ledger that is open, or gone when it is first asked for, counts as 0. Raises the other
+        errors of `Client.ledger_metadata`.
         """
         lengths, missing = self._lengths, set[int]()
 

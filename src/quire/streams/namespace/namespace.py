@@ -288,6 +288,8 @@ class Namespace:
                 many streams as its `streams_max` allows.
             UsageError: The name or a setting is not valid, or the name is that of a partition that
                 a topic does not have.
+            MetadataError: Inherited settings, or the node of a topic, cannot be decoded. Nothing
+                was created.
         """
         metadata = self.metadata(name)
         inherited = await self.inherited_stream_settings(name)
@@ -397,6 +399,7 @@ class Namespace:
 
         Raises:
             MetadataError: Stored settings cannot be decoded.
+            UsageError: The stream's own settings contradict those that it inherits now.
         """
         inherited = await self.inherited_stream_settings(name)
         return DEFAULTS.with_values({**inherited, **await self.own_stream_settings(name)})
@@ -495,6 +498,7 @@ class Namespace:
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and all its ledgers.
 
+        The deletion is durable on return. Bookies free the space at their next garbage collection.
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
         that does not exist succeeds. After an error or a cancellation a part of the stream may be
@@ -531,8 +535,9 @@ class Namespace:
     async def rename_stream(self, name: str, new_name: str) -> None:
         """Rename a stream. Its settings and subscriptions move with it, in one transaction.
 
-        An open writer of the stream is fenced, and jobs of Spark that write the stream publish
-        nothing. If the call is cancelled, the stream has either the old or the new name.
+        The new name is durable on return. An open writer of the stream is fenced, and jobs of Spark
+        that write the stream publish nothing. If the call is cancelled, the stream has either the
+        old or the new name.
 
         Args:
             name: The present name.
@@ -544,7 +549,11 @@ class Namespace:
             StreamQuotaError: The new name is in another namespace below this one, which has as many
                 streams as its `streams_max` allows. Nothing was changed.
             RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
-            MetadataError: Other processes changed the stream during every attempt.
+            StreamFencedError: Another writer opened the stream meanwhile. Try again.
+            StreamDamagedError: An entry of the fenced writer cannot be decoded.
+            UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
+            MetadataError: The metadata of the stream cannot be decoded, or other processes changed
+                the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 490
                 segments and subscriptions), or it is a topic or a partition of one. The error is
                 also raised if the new name is that of a partition that a topic does not have.
@@ -749,15 +758,16 @@ class Namespace:
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its partitions and their ledgers.
 
-        Open writers are fenced first, as far as their bookies answer. Deleting a topic that does
-        not exist succeeds. After an error or a cancellation some partitions may be left, and the
-        topic cannot be opened: call this again.
+        The deletion is durable on return. Open writers are fenced first, as far as their bookies
+        answer. Deleting a topic that does not exist succeeds. After an error or a cancellation some
+        partitions may be left, and the topic cannot be opened: call this again.
 
         Args:
             name: The name of the topic.
 
         Raises:
             UsageError: The name is that of a stream. Nothing was deleted.
+            MetadataError: The metadata of the topic or of a partition cannot be decoded.
         """
 
         async def delete(partition: StreamMetadata, wanted: Callable[[], Awaitable[bool]]) -> None:
@@ -798,13 +808,14 @@ class Namespace:
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             StreamQuotaError: The stream does not exist, and a limit `streams_max` is reached.
-            StreamDamagedError: The stream uses producers or fencing tokens, and an entry cannot be
-                decoded.
+            StreamDamagedError: The last entry of the previous writer cannot be decoded, or the
+                stream uses producers or fencing tokens, and an entry with them cannot be decoded.
             MetadataError: The metadata of a segment, or the settings, cannot be decoded.
-            UsageError: The stream does not exist, and `create_stream` refuses its name, or the
-                library for the compression of the stream is not installed, or `lock` is not a
-                number.
+            UsageError: The stream does not exist, and `create_stream` refuses its name, or its own
+                settings contradict those that it inherits, or the library for the compression of
+                the stream is not installed, or `lock` is not a number.
         """
         metadata = self.metadata(name)
         self._check_open(metadata)
@@ -934,6 +945,7 @@ class Namespace:
         Raises:
             NoSuchStreamError: The stream does not exist.
             ReadError: Too few bookies answer to read an entry of the search.
+            UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             StreamDamagedError: An entry cannot be decoded.
             MetadataError: The metadata of a segment cannot be decoded.
             UsageError: `start` is not a valid start.
@@ -1035,6 +1047,7 @@ class Namespace:
         Raises:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment, or the settings, cannot be decoded.
+            UsageError: The stream's own settings contradict those that it inherits now.
         """
         metadata = self.metadata(name)
         check_type("dry_run", dry_run, bool)
@@ -1047,7 +1060,7 @@ class Namespace:
     def metadata(self, name: str) -> StreamMetadata:
         """Return an object that reads and changes the metadata nodes of a stream.
 
-        Applications do not need it.
+        Applications do not need it. Raises UsageError if the name is not valid.
         """
         paths = StreamPaths(self.path, stream_name(name))
         if taken := other_data(paths.stream, self.client.metadata.uri, self.path):

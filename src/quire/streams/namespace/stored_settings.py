@@ -26,7 +26,10 @@ STREAM_SETTINGS_NODE = "quire"
 
 
 async def stored_settings(client: Client, path: str) -> dict[str, Any]:
-    """Return the settings that the node at `path` stores, by name, or {} without a node."""
+    """Return the settings that the node at `path` stores, by name, or {} without a node.
+
+    Raises MetadataError if they cannot be decoded.
+    """
     try:
         return decode_settings((await client.metadata.tree.read(path)).value, path)
     except NoSuchKeyError:
@@ -37,7 +40,8 @@ async def inherited_settings(client: Client, path: str, below: str = "") -> dict
     """Return the settings given to the namespace and to the paths above it, by name.
 
     If several of them give a setting, the nearest one counts. With `below`, which is one
-    of these paths, only those of the paths below that one count.
+    of these paths, only those of the paths below that one count. Raises MetadataError if stored
+    settings cannot be decoded.
     """
     values: dict[str, Any] = {}
     parts = path.split("/")
@@ -58,8 +62,9 @@ async def add_settings(
     The operations of `guard` make the transaction fail if the node is not the one that is meant:
     another node that gets its path later begins with the same versions.
 
-    Raises UsageError if the settings are not valid together with the inherited ones, and
-    NoSuchKeyError if the node, or a node of `guard`, does not exist.
+    Raises UsageError if the settings are not valid together with the inherited ones,
+    NoSuchKeyError if the node, or a node of `guard`, does not exist, and MetadataError if the
+    stored settings cannot be decoded.
     """
     tree = client.metadata.tree
     values = current_names(values)

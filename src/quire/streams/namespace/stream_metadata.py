@@ -112,7 +112,10 @@ class WriterClaim:
 
 
 class StreamMetadata:
-    """The access to the metadata nodes of one stream: it reads and changes them."""
+    """The access to the metadata nodes of one stream: it reads and changes them.
+
+    All calls that wait raise MetadataError if the store does not answer or refuses this client.
+    """
 
     def __init__(self, client: Client, paths: StreamPaths) -> None:
         self.client = client
@@ -154,7 +157,8 @@ class StreamMetadata:
         `more` has further nodes, as values by their path below the stream's root. Each attempt
         calls `guard`, which raises an error if the stream must not be created. Otherwise it returns
         operations that make the transaction fail if that changes in between. Raises
-        StreamExistsError if a stream or a topic has this name.
+        StreamExistsError if a stream or a topic has this name, and another MetadataError if the
+        nodes changed during each of `CREATE_ATTEMPTS` attempts.
         """
         for attempt in range(CREATE_ATTEMPTS):
             guards = [] if guard is None else await guard()
@@ -232,7 +236,7 @@ class StreamMetadata:
     async def note_marks(self) -> None:
         """Record in the stream's metadata that producers or fencing tokens are used.
 
-        Call this before the first of them is appended.
+        Call this before the first of them is appended. Raises NoSuchStreamError.
         """
         await self.make_below(self._marks)
 
@@ -277,7 +281,10 @@ class StreamMetadata:
             raise await self._missing()
 
     async def remove_former(self) -> None:
-        """Delete what an interrupted deletion has left, so that a stream can get the name."""
+        """Delete what an interrupted deletion has left, so that a stream can get the name.
+
+        Does nothing if a stream has the name. Raises the errors of `remove_rest`.
+        """
         if not await self.exists() and await self.tree.exists(self.paths.root):
             await self.remove_rest()
 
@@ -615,14 +622,14 @@ class StreamMetadata:
     async def allocate(self, claim: WriterClaim, ledger_id: int) -> None:
         """Record in the node `allocation` that the stream owns this ledger.
 
-        No segment names the ledger yet.
+        No segment names the ledger yet. Raises the errors of `change`.
         """
         await self._put_allocation(claim, encode_number(ledger_id))
 
     async def free_allocation(self, claim: WriterClaim) -> None:
         """Record in the node `allocation` that no ledger is allocated.
 
-        The caller must have deleted the one that was.
+        The caller must have deleted the one that was. Raises the errors of `change`.
         """
         await self._put_allocation(claim, NO_LEDGER)
 

@@ -99,7 +99,7 @@ async def _has_layout(tree: Tree, path: str, past_denied: bool) -> bool:
 async def namespaces(client: Client) -> list[str]:
     """Return the paths of all namespaces in the client's store, sorted, including those of Java.
 
-    Nodes that this client may not read are left out.
+    Nodes that this client may not read are left out. Raises MetadataUnavailableError.
     """
     return sorted(await namespace_sizes(client))
 
@@ -108,7 +108,8 @@ async def namespace_sizes(client: Client) -> dict[str, int]:
     """Return the number of streams of each namespace in the client's store, by path.
 
     A partition of a topic is a stream. The streams of a namespace below another one count for both,
-    as both list them. Nodes that this client may not read are left out.
+    as both list them. Nodes that this client may not read are left out. Raises
+    MetadataUnavailableError.
     """
     tree = client.metadata.tree
     tops = [f"/{name}" for name in await tree.children("/") if not is_reserved(name)]

@@ -177,7 +177,8 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
     that has read that segment to its end then sees that it has missed nothing. After an error some
     segments may not be freed: call this again.
 
-    Returns the segments whose ledgers existed before this call and were deleted.
+    Returns the segments whose ledgers existed before this call and were deleted. Raises
+    NoSuchStreamError, and the errors of `Client.delete_ledger`.
     """
     life = (await metadata.life()).path  # read first, so that it is not newer than the segments
     segments = [s for s in await metadata.segments() if not s.in_progress]
@@ -208,7 +209,8 @@ async def remove(
 
     A crash in between leaves a node, which the next attempt finds. The other order would leave a
     ledger that nothing names. `life` is the path of the life that the segment belongs to
-    (`StreamLife.path`): another stream of this name may have a segment with the same number.
+    (`StreamLife.path`): another stream of this name may have a segment with the same number. Raises
+    the errors of `Client.delete_ledger`.
     """
     await client.delete_ledger(segment.ledger_id)
     try:
@@ -297,7 +299,7 @@ def _since_ms(segment: StreamSegment, now_ms: int) -> int:
 async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int:
     """Return the payload bytes in the ledgers of these segments.
 
-    A ledger that is open or gone counts as 0.
+    A ledger that is open or gone counts as 0. Raises the other errors of `Client.ledger_metadata`.
     """
 
     async def length(segment: StreamSegment) -> int:

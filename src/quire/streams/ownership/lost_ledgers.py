@@ -95,8 +95,8 @@ async def lost_ledgers(
 ) -> AsyncGenerator[LostLedgers, None]:
     """Yield the result so far after each record. `whole` is set in the last one.
 
-    `seen` receives each record as it was read. Raises MetadataUnavailableError. Cancel-safe.
-    Nothing is changed.
+    `seen` receives each record as it was read. Raises MetadataError if the ledgers or the owners
+    cannot be listed completely. Cancel-safe. Nothing is changed.
     """
     found = LostLedgers()
     listed = await _listed(client)

@@ -110,6 +110,9 @@ async def find_orphans(
         client: The client.
         older_than_s: Seconds. Younger ledgers are not returned.
         first: Ledgers with smaller ids are ignored.
+
+    Raises:
+        MetadataError: The list of ledgers could not be read completely.
     """
     found = await look_for_orphans(client, older_than_s, first=first)
     log_skipped(logger, "the search for orphans of streams", found.skipped)
@@ -129,7 +132,7 @@ async def look_for_orphans(
     A ledger or a stream that cannot be read is skipped. Such a stream could name any ledger that
     was created below the same first part of its path, so none of these counts as an orphan. A
     ledger that a dataset names is no orphan either, and a dataset that cannot be read could name
-    any ledger.
+    any ledger. Raises MetadataError if the list of ledgers could not be read completely.
     """
     before_ms = client.clock.now_ms() - round(older_than_s * 1_000)
     places: dict[str, _Place] = {}

@@ -44,7 +44,11 @@ class OwnerIndex:
         return len(self._owners)
 
     def add(self, record: OwnerRecord) -> None:
-        """Add the ledgers that one owner names."""
+        """Add the ledgers that one owner names.
+
+        A record that cannot be read could name any ledger. It becomes a doubt about the ledgers
+        without a known owner.
+        """
         if isinstance(record, UnreadableRecord):
             if not self._doubts:
                 doubt = f"a record cannot be read: {record.owner} ({record.why})"

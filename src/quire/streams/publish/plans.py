@@ -66,8 +66,8 @@ class BatchPlan:
 async def open_plan(metadata: StreamMetadata, key: BatchKey, now_ms: int) -> BatchPlan:
     """Make a plan for a batch, and end the former plan of its writer.
 
-    `now_ms` is the time, by which the plans of jobs are sorted. Raises NoSuchStreamError, and
-    MetadataUnavailableError.
+    `now_ms` is the time, by which the plans of jobs are sorted. Raises NoSuchStreamError,
+    MetadataUnavailableError, and UsageError if the name of the writer is not valid.
     """
     directory = f"{metadata.paths.root}/{PLANS}"
     tree = metadata.tree

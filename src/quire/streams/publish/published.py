@@ -99,7 +99,11 @@ class Published:
         return first, count
 
     def check(self, stream: str, key: BatchKey, takeover: bool) -> None:
-        """Raise UsageError unless the key's query may publish now."""
+        """Raise UsageError unless the key's query may publish now.
+
+        With `takeover` it may replace the query that has published under its writer so far.
+        `stream` is the name of the stream, for the message.
+        """
         query = self.values.get("query")
         if not key.writer or query in (None, key.query):
             return

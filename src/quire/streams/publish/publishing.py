@@ -194,7 +194,10 @@ async def take(
         StreamFencedError: Other programs took over during each attempt.
         RecoveryError: Too few bookies answer: try again.
         StreamConditionError: The stream has another fencing token.
-        UsageError: The library for the compression of the stream is not installed.
+        UsageError: A name is not valid, or the library for the compression of the stream is not
+            installed.
+        MetadataError: The settings or a segment of the stream cannot be decoded, or the metadata
+            store does not answer.
     """
     metadata = streams.metadata(name)
     await metadata.require()
@@ -261,7 +264,8 @@ async def abort(
 
     Returns whether the batch is not published. It may be, because Spark also aborts after a
     `publish` whose outcome was unknown. A `publish` of this batch that is still running elsewhere
-    can no longer publish anything.
+    can no longer publish anything. Raises MetadataError if the metadata store does not answer or a
+    node cannot be decoded. Some ledgers may then be left: call this again.
     """
     metadata = streams.metadata(name)
     await close_plan(metadata, batch.plan, batch.claim["life"])
@@ -294,7 +298,7 @@ async def published_segments(metadata: StreamMetadata, key: BatchKey) -> list[St
     """Return the segments of a batch, or None if it is not published.
 
     Segments whose nodes were deleted by truncation are left out. The result is empty for a batch
-    that its writer has followed with a later one.
+    that its writer has followed with a later one. Raises MetadataError.
     """
     return await _named_by(metadata, await read_published(metadata, key), key)
 
@@ -309,7 +313,8 @@ async def sweep_job(
     search begins a little before ledger `first`, and reads a bounded number of ledgers. The search
     for orphans finds the rest later. Call this only after the batch was published, because then
     none of its other ledgers can be published any more. Nothing is deleted while the metadata
-    store forbids deletions. Returns the ids of the deleted ledgers.
+    store forbids deletions. Returns the ids of the deleted ledgers. Raises NoSuchStreamError, and
+    the errors of reading and deleting ledgers.
     """
     client, metadata, spared = streams.client, streams.metadata(name), set(kept)
     life = await metadata.life_id()

@@ -88,7 +88,8 @@ class SegmentBuilder:
         `envelopes` has one byte for each record, 1 if its payload begins with an envelope, or is
         empty if none does.
 
-        Raises TxidOrderError if txids decrease. Nothing was appended then.
+        Raises TxidOrderError if txids decrease. Nothing was appended then. Raises also the errors
+        of `Client.create_ledger` and of `LedgerWriter.append`.
         """
         if not payloads:
             return
@@ -136,7 +137,8 @@ class SegmentBuilder:
     async def close(self) -> BuiltSegment | None:
         """Make all records durable, close the ledger, and return it as a segment.
 
-        Returns None if there were no records, and therefore no ledger was created.
+        Returns None if there were no records, and therefore no ledger was created. Raises the
+        errors of `LedgerWriter.append` and of its `close`.
         """
         writer = self._writer
         if writer is None:

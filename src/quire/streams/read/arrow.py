@@ -82,7 +82,7 @@ _METADATA_END = 1 << 48
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """Return the schema of `RecordColumns.batch`."""
+    """Return the schema of `RecordColumns.batch`. Raises UsageError if pyarrow is not installed."""
     arrow = import_pyarrow()
     types = {
         "stream": arrow.string(),
@@ -161,7 +161,12 @@ class RecordColumns:
     def add(
         self, origin: Origin, run: EntryRun, start: DLSN | None = None, end: DLSN | None = None
     ) -> None:
-        """Add the records of consecutive entries, from `start` to just before `end`."""
+        """Add the records of consecutive entries of the segment in `origin`.
+
+        Records before the position `start`, and from the position `end` on, are left out. Control
+        records and the end of the stream are not added. Raises StreamDamagedError if an entry
+        cannot be decoded.
+        """
         data = run.data if isinstance(run.data, bytes) else bytes(run.data)
         first, last, lssn = run.first, run.last, origin.segment.lssn
         if start is not None and start > DLSN(lssn, first, 0):
@@ -187,7 +192,10 @@ class RecordColumns:
             at += taken or 1
 
     def batch(self) -> pa.RecordBatch:
-        """Return the collected records, and begin again with none."""
+        """Return the collected records, and begin again with none.
+
+        Raises UsageError if pyarrow is not installed.
+        """
         arrow = import_pyarrow()
         parts, self._parts = self._parts, []
         self.rows = self.size_bytes = 0

@@ -131,9 +131,10 @@ class MergedPeek(Generic[T]):
         return not self.whole or any(one.waiting for one in self.streams)
 
     async def after(self, starts: Sequence[Start]) -> None:
-        """Find the first items from these places on, one of each stream.
+        """Find the first items of the streams. `starts` has a place to begin for each stream.
 
-        Raises MetadataError and UnauthorizedError.
+        Raises MetadataError and UnauthorizedError. After another error of a stream, such as a place
+        that is not valid, the page has no further items of it, and `MergedStream.error` is set.
         """
         placed = dict(zip(range(len(self.streams)), starts, strict=True))
 
@@ -147,9 +148,9 @@ class MergedPeek(Generic[T]):
         await self._merge(read, self._take_oldest)
 
     async def before(self, ends: Sequence[DLSN | None]) -> None:
-        """Find the last items before these positions, one of each stream.
+        """Find the last items of the streams. `ends` has the position after them for each stream.
 
-        None means the end of the stream. Raises MetadataError and UnauthorizedError.
+        None means the end of the stream. Raises, and sets `MergedStream.error`, as `after` does.
         """
         self._backwards = True
         for one, end in zip(self.streams, ends, strict=True):

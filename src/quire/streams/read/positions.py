@@ -141,6 +141,10 @@ async def find(
 
     Raises:
         UsageError: `start` is not a valid start.
+        UnauthorizedError: The password is wrong.
+        ReadError: Too few bookies answer to read an entry of the search.
+        StreamDamagedError: An entry cannot be decoded.
+        LaterStreamError: A later version wrote an entry.
     """
     if isinstance(start, DLSN):
         return start
@@ -193,6 +197,7 @@ async def find_end(
 
     Raises:
         UsageError: `end` is not a valid place.
+        QuireError: The other errors of `find`.
     """
     position = await find(client, segments, end, password)
     if isinstance(end, DLSN):
@@ -294,6 +299,7 @@ async def last_entry(
 
     Raises:
         NoSuchLedgerError: The ledger is gone.
+        QuireError: The errors of `Client.open_ledger` and of `records.read_entries`.
     """
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
         upcoming = reader.last_add_confirmed
@@ -373,6 +379,9 @@ async def search_segment(
 
     Returns:
         The position of the record, or None if there is no such record yet.
+
+    Raises:
+        QuireError: The errors of `records.read_entries`.
     """
     low, high = 0, reader.last_add_confirmed + 1
     best: DLSN | None = None

@@ -65,6 +65,7 @@ class StreamReader:
       first read.
     - StreamDamagedError or MetadataError if an entry or the metadata cannot be decoded, and
       LaterStreamError if a later version wrote it.
+    - UnauthorizedError if the password of the namespace is not that of the stream's ledgers.
     - ReadError or RecoveryError if too few bookies answer, and MetadataUnavailableError if the
       metadata store does not.
     - UsageError if the reader is closed, and ClientClosedError if the client is.

@@ -299,6 +299,7 @@ async def read_entries(
 
     Raises:
         ReadError: No replica of an entry can be read.
+        LaterStreamError: A later version wrote an entry.
         StreamDamagedError: An entry cannot be decoded.
     """
     return [

@@ -71,9 +71,10 @@ class SegmentList:
         self._changed.set()
 
     async def look(self, *, anew: bool = False) -> Sequence[StreamSegment]:
-        """Read the list again. Raises NoSuchStreamError and MetadataUnavailableError.
+        """Read the list again. With `anew`, nothing that was read before is reused.
 
-        With `anew`, nothing that was read before is reused (see `KnownSegments`).
+        Raises the errors of `KnownSegments.look`, and NoSuchStreamError if another stream has the
+        name.
         """
         self._changed.clear()
         if anew:
@@ -89,7 +90,10 @@ class SegmentList:
         return self.segments
 
     async def changed(self) -> Sequence[StreamSegment]:
-        """Wait for a change, or for `LIST_AGAIN_S`, and read the list again. Cancel-safe."""
+        """Wait for a change, or for `LIST_AGAIN_S`, and read the list again. Cancel-safe.
+
+        Raises the error of `end`, and those of `look`.
+        """
         await came(self._changed, asyncio.timeout(LIST_AGAIN_S))
         if self._ended is not None:
             raise self._ended

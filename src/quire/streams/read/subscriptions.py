@@ -50,7 +50,8 @@ class Subscription(Ready):
 
     Any number of processes may share a subscription. Its position only moves forward. A
     subscription belongs to the stream with which it is first used. If that stream is deleted or
-    renamed, and another stream gets its name, every call raises NoSuchStreamError.
+    renamed, and another stream gets its name, every call raises NoSuchStreamError. If the client is
+    closed, every call raises ClientClosedError.
     """
 
     name: str

@@ -683,8 +683,8 @@ async def lead(
         streams: The namespace that holds the machine's stream.
         name: The name of the stream.
         machine: A new machine, without state.
-        snapshot_every: The number of commands after a snapshot, also of former leaders, after which
-            the next one is taken. 0 means never.
+        snapshot_every: The number of commands since the last snapshot after which the next one is
+            taken. Commands of former leaders count. 0 means never.
         create: Whether to create the stream if it does not exist.
         keep_log: Whether to store that retention spares the stream. Pass False to look at the
             commands first, and call `Leader._keep_log` then.

@@ -187,6 +187,7 @@ class TopicReader(Ready):
             NoSuchStreamError: The topic was deleted, also if another topic has its name.
             StreamDamagedError: The metadata or an entry cannot be decoded.
             UsageError: The reader is closed.
+            QuireError: Another error of `StreamReader`.
         """
         self._check_open()
         await each(self._starts, self._settle)

@@ -123,7 +123,7 @@ class Topic:
 
         Raises:
             NoSuchStreamError: The topic was deleted, also if another topic has its name.
-            UsageError: `assign` names a partition that does not exist, or none.
+            UsageError: `assign` is empty, or names a partition that does not exist.
             QuireError: See `Namespace.open_writer`.
         """
         assigned = self._assigned(assign)
@@ -201,8 +201,9 @@ class Topic:
     async def positions(self, subscriber: str) -> dict[int, DLSN]:
         """Return the stored positions of a named reader by partition.
 
-        Partitions without a stored position are left out. Start a reader with the result. It is the
-        position of the subscription of each partition's stream. Cancelling this call is safe.
+        Partitions without a stored position are left out. Start a reader with the result. The
+        position of a partition is that of the subscription of its stream. Cancelling this call is
+        safe.
 
         Args:
             subscriber: The name of the reader.
@@ -223,8 +224,9 @@ class Topic:
     async def commit(self, subscriber: str, positions: Mapping[int, DLSN]) -> None:
         """Store the positions of a named reader, such as `TopicReader.positions`.
 
-        A stored position only moves forward, even if several processes store it. If the call fails
-        or is cancelled, the positions of some partitions may be stored.
+        The positions are durable on return. A stored position only moves forward, even if several
+        processes store it. If the call fails or is cancelled, the positions of some partitions may
+        be stored.
 
         Args:
             subscriber: The name of the reader.

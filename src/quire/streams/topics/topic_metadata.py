@@ -77,7 +77,7 @@ class StoredTopic:
         return json.dumps(values | ({"ending": True} if self.deleting else {})).encode()
 
     def streams(self) -> list[str]:
-        """Return the names of the streams that are its partitions, in order."""
+        """Return the names of the streams that are the topic's partitions, in order."""
         return [partition_stream(self.name, at) for at in range(self.partitions)]
 
 
@@ -95,7 +95,7 @@ def partition_number(stream: str) -> tuple[str, int] | None:
 
 
 class TopicMetadata:
-    """Reads and changes the nodes of the topics of one namespace."""
+    """The access to the nodes of the topics of one namespace: it reads and changes them."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
@@ -295,7 +295,7 @@ class TopicMetadata:
         return sorted(filter(may_name_stream, map(unquote, found)))
 
     async def topic_of(self, stream: str) -> StoredTopic | None:
-        """Return the topic that a stream is a partition of, or None."""
+        """Return the topic that a stream is a partition of, or None. Raises MetadataError."""
         parts = partition_number(stream)
         if parts is None:
             return None
@@ -340,11 +340,12 @@ class TopicMetadata:
         name: str,
         delete: Callable[[StreamMetadata, Callable[[], Awaitable[bool]]], Awaitable[None]],
     ) -> None:
-        """Delete a topic, and each partition with `delete`. It need not exist.
+        """Delete a topic, and each partition with `delete`. The topic need not exist.
 
         `delete` receives a function that returns whether the topic is still this one. A partition
         that exists then belongs to it, because no partition is created while it is being deleted.
-        If this is interrupted, call it again. Raises UsageError if a stream has this name.
+        If this is interrupted, call it again. Raises UsageError if a stream has this name, and
+        MetadataError.
         """
         name = stream_name(name)
         known = await self.find(name)

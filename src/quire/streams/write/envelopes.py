@@ -68,7 +68,8 @@ def seal(
     """Return the payloads with their envelopes, and one byte for each: 1 if it has an envelope.
 
     The bytes are empty if no payload has one. Times are in microseconds since 1970. `sealed` does
-    the same for the types that applications pass.
+    the same for the types that applications pass. Raises UsageError for what the format cannot
+    store.
     """
     flags = bytearray(len(payloads))
     found = list(payloads)
@@ -83,7 +84,8 @@ def seal(
 def each_given(name: str, given: Sequence[T | None] | None, count: int) -> Sequence[T | None]:
     """Return the items of an argument with one item for each of `count` records.
 
-    Raises ArgumentTypeError and UsageError.
+    If the argument was not given, each item is None. Raises ArgumentTypeError if the argument is
+    not a sequence, and UsageError if it has another number of items.
     """
     if given is None:
         return (None,) * count
@@ -102,9 +104,9 @@ def each_given(name: str, given: Sequence[T | None] | None, count: int) -> Seque
 
 
 def text_bytes(given: Any, what: str) -> bytes:
-    """Return bytes, or a text in UTF-8. `what` is the name of the value for the error.
+    """Return bytes unchanged, and a text in UTF-8. `what` names the value in an error.
 
-    Raises ArgumentTypeError and UsageError.
+    Raises ArgumentTypeError for another type, and UsageError for a text that cannot be encoded.
     """
     if not isinstance(given, str):
         try:

@@ -53,9 +53,10 @@ class StreamLock:
     async def acquire(self, timeout_s: float) -> None:
         """Acquire the lock, and wait for it for at most `timeout_s` seconds.
 
-        Raises StreamLockedError, which names the owner, and MetadataUnavailableError. No member is
-        left after an error or a cancellation, unless the metadata store does not answer: then the
-        member disappears when the session ends.
+        Raises StreamLockedError, which names the owner, NoSuchKeyError if the stream was deleted or
+        renamed, MetadataUnavailableError and ClientClosedError. No member is left after an error or
+        a cancellation, unless the metadata store does not answer: then the member disappears when
+        the session ends.
         """
         assert self._member is None, "a lock can be acquired only once"
         try:

@@ -74,7 +74,10 @@ class ControlState:
         return max(0, min(count, self.last_sequence(producer_id) + 1 - first_sequence))
 
     def snapshot(self) -> bytes | None:
-        """Return the control record that begins a segment, or None if it would be empty."""
+        """Return the control record that begins a segment, or None if it would be empty.
+
+        Raises UsageError if the format cannot store it.
+        """
         if not self.producers and not self.token:
             return None
         return encode_control(Producers(self.producers), FencingToken(self.token))
@@ -145,7 +148,8 @@ async def read_marks(
 
     The segments are read backwards to the last snapshot, and then forwards from there. If a segment
     is lost, it is skipped. Its records are then unknown here, so that a producer can append them
-    again, and the fencing token is the one that was in force before the segment.
+    again, and the fencing token is the one that was in force before the segment. Raises the errors
+    of `Client.open_ledger` and of `read_entries`.
     """
     behind: list[list[tuple[StreamSegment, int, Records]]] = []
     for segment in reversed(segments):
@@ -191,5 +195,9 @@ async def _read_back(
 
 
 def encode_mark(producer_id: str, first_sequence: int, count: int) -> bytes:
-    """Return the control record that names the producer of the next `count` records."""
+    """Return the control record that names the producer of the next `count` records.
+
+    `first_sequence` is the producer's number of the first of them. Raises UsageError for a value
+    that the format cannot store.
+    """
     return encode_control(ProducerMark(producer_id, first_sequence, count))

@@ -96,7 +96,8 @@ class SegmentWriter:
     def send(self, entry: PendingEntry) -> None:
         """Encode the entry and pass it to the ledger.
 
-        If the ledger raises, the entry was not sent.
+        Raises the errors of `LedgerWriter.submit`, and UsageError if the format cannot store the
+        entry. It was not sent then.
         """
         parts: list[Buffer] = []
         size, first, position = 0, 0, self._sent_position
@@ -455,7 +456,7 @@ class Segments:
         not part of it, without the control entries.
 
         A segment without entries is removed. A segment whose ledger was deleted after entries were
-        sent is kept as lost.
+        sent is kept as lost. Raises the errors of recovering a ledger, except NoSuchLedgerError.
         """
         writer = self.open
         assert writer is not None

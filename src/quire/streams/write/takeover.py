@@ -74,8 +74,9 @@ async def take_over(
     sink, other sinks may use the claim too. `expected` is the `ledgers_version` of the claim from
     which the stream may be taken.
 
-    Raises StreamEndedError. Raises StreamFencedError if another writer took over meanwhile, or
-    since `expected`, and RecoveryError if too few bookies answer: nothing is lost, try again.
+    Raises NoSuchStreamError, StreamEndedError, and StreamFencedError if another writer took over
+    meanwhile, or since `expected`. Raises also the errors of `complete` and of `read_marks`.
+    Nothing is lost: try again.
     """
     await metadata.ensure_writable()
     claim = await metadata.claim(sink, expected)
@@ -127,7 +128,8 @@ async def complete(
     read, so neither its number nor their sequence ids may be assigned again.
 
     Raises StreamFencedError if another writer took over meanwhile, RecoveryError if too few bookies
-    answer, and StreamDamagedError if the last entry cannot be decoded.
+    answer, UnauthorizedError if the password is wrong, and StreamDamagedError or LaterStreamError
+    if the last entries cannot be decoded.
     """
     try:
         reader = await client.open_ledger(segment.ledger_id, password=password, recover=True)
@@ -178,7 +180,10 @@ def tell_lost(stream: str, segment: StreamSegment) -> None:
 
 
 async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecord | None:
-    """Return the last record of any kind in a closed ledger, or None if there is none."""
+    """Return the last record of any kind in a closed ledger, or None if there is none.
+
+    Raises the errors of `read_entries`.
+    """
     behind = reader.last_add_confirmed + 1
     while behind > 0:
         first = max(0, behind - BACKWARD_ENTRIES)
@@ -201,9 +206,9 @@ async def free_allocated(client: Client, metadata: StreamMetadata, claim: Writer
     The ledger was created ahead and never used, or its segment was dropped. It is deleted first:
     as long as the node names it, another client can delete it as well.
 
-    Raises StreamFencedError, MetadataError if the node does not name a ledger, and
-    MetadataUnavailableError if the store does not answer. The ledger is then deleted, or the node
-    still names it.
+    Raises StreamFencedError if another writer has opened the stream, MetadataError if the node does
+    not name a ledger, and MetadataUnavailableError if the store does not answer. The ledger is then
+    deleted, or the node still names it.
     """
     if claim.allocated != NO_LEDGER:
         await delete_allocated(client, metadata, claim)

@@ -158,8 +158,8 @@ class StreamWriter:
             RecordTooLargeError: The record is too large. Nothing was appended.
             TxidOrderError: The txid is less than the one before. Nothing was appended.
             StreamConditionError: `expect` or `token` does not match. Nothing was appended.
-            StreamQuotaError: The stream holds as many bytes as `bytes_max` allows. Nothing was
-                appended.
+            StreamQuotaError: The stream would hold more bytes than its setting `bytes_max` allows.
+                Nothing was appended.
             UsageError: An argument is not valid. Nothing was appended.
             StreamEndedError: The stream was ended by this writer. Nothing was appended.
             StreamFencedError: Another client opened the stream for writing. Outcome unknown.

@@ -80,7 +80,7 @@ class BookieProcess:
 
     @property
     def name(self) -> str:
-        """The id of the bookie."""
+        """The id of the bookie. Before its first answer it is the one that a new bookie gets."""
         return self.status.id or self.share.name
 
     @property
@@ -106,7 +106,8 @@ class BookieProcess:
     async def run(self) -> int:
         """Start the process, pass its messages on, and return its exit status when it has ended.
 
-        The status is the negative number of the signal if one has ended the process.
+        The status is the negative number of the signal if one has ended the process. Raises OSError
+        if the process cannot be started. If the call is cancelled, the process is killed.
         """
         self._begin()
         process = self._process = await asyncio.create_subprocess_exec(
@@ -175,7 +176,10 @@ class BookieProcess:
         return await self._ask(STATUS) is not None
 
     async def metrics(self) -> str | None:
-        """Return the bookie's metrics in Prometheus' text format, or None without an answer."""
+        """Return the bookie's metrics in Prometheus' text format.
+
+        Returns None if the bookie does not answer in time, or has no HTTP server.
+        """
         answer = await self._ask(METRICS)
         return None if answer is None else answer.get("metrics")
 
@@ -217,7 +221,11 @@ class BookieProcess:
 
 
 def how_it_ended(status: int | None) -> str:
-    """Return how a process ended, in words for messages."""
+    """Return how a process ended, in words for messages.
+
+    `status` is its exit status, or the negative number of the signal that ended it, or None if it
+    is unknown.
+    """
     if status is None:
         return "in an unknown way"
     return f"by signal {-status}" if status < 0 else f"with status {status}"

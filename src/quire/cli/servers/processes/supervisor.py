@@ -64,7 +64,7 @@ def run_service(options: ServiceOptions) -> int:
     """Run the bookies of a service until it ends, and return the exit status of the process.
 
     The status is 0 after SIGTERM or SIGINT if all bookies ended cleanly. SIGHUP restarts one bookie
-    after another. Raises StartError if the HTTP server cannot start.
+    after another. Raises StartError and TlsConfigError if the HTTP server cannot start.
     """
     return asyncio.run(Supervisor(options, random.Random()).run())
 
@@ -91,7 +91,7 @@ class Supervisor:
             self._write_event(event, **fields)
 
     async def run(self) -> int:
-        """Run the service, and return its exit status. Call it once."""
+        """Run the service, and return its exit status. Call it once. Raises as `run_service`."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)

@@ -132,7 +132,10 @@ class HistoryFile:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HistoryFile:
-        """Return the file that a manifest describes."""
+        """Return the file that a manifest describes.
+
+        Raises KeyError, TypeError or ValueError if the description cannot be decoded.
+        """
         times = value["times_us"]
         return cls(
             name=str(value["name"]),
@@ -355,7 +358,10 @@ class OffloadHistory:
             self.store.write(name, table.encode())
 
     def claim(self) -> OffloadClaim:
-        """Become the only writer of the history. The former writer ends with its next manifest."""
+        """Become the only writer of the history. The former writer ends with its next manifest.
+
+        Raises HistoryError if the directory cannot be used, and HistoryDamagedError.
+        """
         self.store.make(MANIFESTS)
         self.store.make(DATA)
         keys = self._keys()
@@ -403,8 +409,8 @@ class OffloadClaim:
     def commit(self, manifest: Manifest) -> None:
         """Make this manifest the newest, durably. Later jobs continue after it.
 
-        Raises HistoryError if another job has claimed the directory. The manifest may or may not
-        count then.
+        Raises HistoryError if another job has claimed the directory, or if the store fails. The
+        manifest may or may not count then.
         """
         self._key = (self._key[0], self._key[1], self._key[2] + 1)
         name = f"{MANIFESTS}/{_name(self._key)}"
@@ -423,9 +429,10 @@ class OffloadClaim:
             )
 
     def settle(self, manifest: Manifest) -> None:
-        """Commit the newest manifest again, or an empty one, and remove files of former jobs.
+        """Commit the newest manifest again, and remove the files of former jobs that it lacks.
 
-        No manifest of a former claim can then become the newest any more.
+        `manifest` is the newest one, or an empty one if there is none. No manifest of a former
+        claim can then become the newest any more. Raises the errors of `commit`.
         """
         self.commit(manifest)
         self.sweep()

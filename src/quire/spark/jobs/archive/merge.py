@@ -86,10 +86,10 @@ def require_no_table(history: OffloadHistory) -> None:
 
 
 def merge_piece(piece: Piece) -> Piece:
-    """Write the records of neighbouring files into one file, and verify it, in a task.
+    """Write the records of neighbouring files into one file, verify it, and return it as `file`.
 
-    The next job removes what a failed attempt leaves. Raises HistoryDamagedError if a file is not
-    as it was written.
+    This runs in a task. The next job removes what a failed attempt leaves. Raises
+    HistoryDamagedError if a file is not as it was written.
     """
     history = OffloadHistory(piece["directory"], piece["stream"])
     files = [HistoryFile.from_json(file) for file in piece["files"]]

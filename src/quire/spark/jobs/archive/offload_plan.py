@@ -76,7 +76,11 @@ def eligible(
 def turns_of(
     ranges: Sequence[SegmentRange], sizes: Sequence[int], *, file_bytes: int, turn_bytes: int
 ) -> Iterator[OffloadStep]:
-    """Yield the steps that copy these segments. A step ends once it has `turn_bytes` or more."""
+    """Yield the steps that copy these segments, each as parts of about `file_bytes`.
+
+    `sizes` are the bytes that are copied of each segment. A step has whole segments, and ends once
+    it has `turn_bytes` or more.
+    """
     parts: list[SegmentPart] = []
     size_bytes = 0
     for at, (one, size) in enumerate(zip(ranges, sizes)):

@@ -36,7 +36,10 @@ class StreamPreview:
     """The number of present files that would be merged. Files that would be written do not count.
     """
     error: str = ""
-    """The reason why the stream cannot be offloaded. All other values are then empty."""
+    """The reason why the stream cannot be offloaded, or "".
+
+    If there is one, all values but `stream` are 0 or empty.
+    """
 
     @classmethod
     def of_failure(cls, stream: str, error: Exception) -> StreamPreview:

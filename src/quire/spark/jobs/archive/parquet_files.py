@@ -254,7 +254,9 @@ def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
     There are several files if the piece has `by_date` and records of several dates, and none if
     there are no records. For each one, the answer (`files`) has the file (`file`), and for each
     segment the number of records, and the first and the last sequence id (`segments`). The next job
-    removes what a failed attempt leaves.
+    removes what a failed attempt leaves. Raises HistoryError if the directory cannot be used,
+    HistoryDamagedError if a file that was written differs from its records, StreamDamagedError, and
+    the errors of reading a ledger.
     """
     history = OffloadHistory(piece["directory"], piece["stream"])
     parts = [SegmentPart.from_json(part) for part in piece["parts"]]
@@ -285,7 +287,8 @@ def write_files(
 
     A group has a date, or None for a file that is in no directory of a date, and its records, at
     least one. `attempt` distinguishes the names of the files from those of other attempts. `keyed`
-    says whether the batches have the columns for keys, headers and event times.
+    says whether the batches have the columns for keys, headers and event times. Raises HistoryError
+    if the directory cannot be used, and HistoryDamagedError if a file differs from its records.
     """
     made = []
     for number, (date, group) in enumerate(groups):
@@ -374,7 +377,8 @@ def open_completed(
 ) -> blocking.LedgerReader:
     """Open a completed segment's ledger.
 
-    It is recovered if the writer of the segment died before it closed the ledger.
+    It is recovered if the writer of the segment died before it closed the ledger. Raises the errors
+    of `Client.open_ledger`.
     """
     ledger = client.open_ledger(ledger_id, password=password)
     if not ledger.ledger_closed:
@@ -532,7 +536,11 @@ def _with_nulls(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch
 
 
 def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
-    """Read a whole file, and compare it with its description. Raises HistoryDamagedError."""
+    """Read a whole file, and compare it with its description.
+
+    Raises HistoryDamagedError if they differ, and this error or HistoryError if the file cannot be
+    read.
+    """
     if history.store.crc(f"{DATA}/{file.name}") != file.crc:
         raise _changed(history, file, "its bytes differ")
     found = Digest(history.stream, file.keyed)
@@ -584,7 +592,8 @@ def _changed(history: OffloadHistory, file: HistoryFile, why: str) -> HistoryDam
 def verify_piece(piece: Piece) -> Piece:
     """Verify one file of a manifest, in a task.
 
-    The answer's key `wrong` describes the damage, or is None.
+    The answer's key `wrong` describes the damage, or is None. Raises HistoryError if the store
+    fails.
     """
     history = OffloadHistory(piece["directory"], piece["stream"])
     try:

@@ -35,7 +35,10 @@ def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start
 
     The time of a record is unknown if it is not stored and the txid is too low for a time. Such a
     record was appended before the next one whose time is known. If that one is not before `place`,
-    or if there is none, the record may be on both sides of it.
+    or if there is none, the record may be on either side of it.
+
+    Raises UsageError if `place` is no place in a stream, and HistoryDamagedError if a file cannot
+    be read.
     """
     if isinstance(place, AtTime):
         return _at_time(history, files, place.time_ms)

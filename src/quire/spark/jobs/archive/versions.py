@@ -175,12 +175,14 @@ class VersionClaim:
         return self._store.spark_path(f"{DATA}/{self._directory}")
 
     def commit(self, state: dict[str, Any]) -> Version:
-        """Make the files the newest version, durably.
+        """Make the files that Spark wrote to `output` the newest version, durably.
+
+        The version keeps `state`, which `newest` returns with it.
 
         Raises HistoryError if another job has claimed the directory, unless that job continues
         after this version. The error says whether this version counts. Raises HistoryError also if
-        the store fails, and then this version may or may not count. What is no longer needed is
-        then removed, and an error of that is only logged.
+        the store fails, and then this version may or may not count. After a commit, files that are
+        no longer needed are removed. An error of that is only logged.
         """
         directory = f"{DATA}/{self._directory}"
         self._check()
