@@ -438,8 +438,8 @@ class BookieConfig(CheckedSettings):
     next start checks the segments that are not sealed."""
     session_timeout_s: Annotated[float, Limits(0.1, 3_600)] = 10.0
     """The timeout of the session with the metadata store, in seconds. A bookie that died counts as
-    registered for that long. A smaller value detects the death sooner, and ends the session at
-    shorter interruptions of the network."""
+    registered for that long; with SQLite, the end of its process is noticed at once. A smaller
+    value detects the death sooner, and ends the session at shorter interruptions of the network."""
     batch_scheduling: bool = True
     """Whether the bookie's threads run under Linux's `SCHED_BATCH`. A thread that is woken then
     lets the thread that woke it finish first, which saves context switches. The bookie does so only

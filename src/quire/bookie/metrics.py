@@ -133,7 +133,8 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
             yield gauge(f"quire_storage_{field.name}", f"{text}.", value)
     held = bookie.store.compaction_suspended
     yield labelled("quire_storage_compaction_suspended", "gauge",
-                   "1 if an operator has suspended compactions of this kind; otherwise 0.", "kind",
+                   "1 if an operator has suspended compactions of this kind (`minor` or `major`); "
+                   "otherwise 0.", "kind",
                    [("minor", float(held is not None and held.minor)),
                     ("major", float(held is not None and held.major))])  # fmt: skip
     yield gauge("quire_storage_compaction_suspended_since_seconds",
@@ -233,7 +234,8 @@ def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
     ]
     yield labelled("quire_bookie_garbage_collection_off", "gauge",
                    "1 if this bookie deleted nothing for this reason at its last check; "
-                   "otherwise 0.", "reason", reasons)  # fmt: skip
+                   "otherwise 0. `reason` is `configuration` (gc_enabled), `switch` (`quire "
+                   "cluster gc off`) or `metadata_went_back`.", "reason", reasons)  # fmt: skip
     yield gauge("quire_bookie_metadata_mark_age_seconds",
                 "Seconds since this bookie last stored the mark that shows whether the metadata "
                 "store went back in time; NaN before the first one.",

@@ -294,7 +294,8 @@ class BookieChannel(Link):
                 batch.set_result(bytes(buffer[at:stop]))
         elif split_word(word)[1] not in (Opcode.AUTH, Opcode.ADD, Opcode.READ):
             raise ProtocolError(
-                f"the bookie sent an answer of an unknown kind (header word {word:#010x})"
+                f"bookie {self.bookie_id} sent an answer of an unknown kind (header word "
+                f"{word:#010x})"
             )
 
     # -- inside -------------------------------------------------------------------------------

@@ -226,8 +226,8 @@ class ControlChannel(Link):
             return v3.parse_response(payload)
         except v3.BadMessageError:
             raise ProtocolError(
-                "the bookie sent something that is not an answer of protocol v3: it does not "
-                "speak this protocol, or its answer was damaged on the way. Whether it "
+                f"bookie {self.bookie_id} sent something that is not an answer of protocol v3: it "
+                "does not speak this protocol, or its answer was damaged on the way. Whether it "
                 "carried out the request is unknown",
                 remedy="Check that the address and the port are those of a bookie",
             ) from None

@@ -341,7 +341,7 @@ def _check_offer(answer: Response, who: str) -> None:
     code = v3.status_of(answer, 0)
     if int(answer.header.operation) != v3.Op.START_TLS:
         raise TlsError(
-            f"{who} answered something else to the START_TLS request",
+            f"{who} answered the START_TLS request with the answer to another request",
             remedy="The bookie runs an incompatible version, or its answer was damaged on the way",
         )
     if code == Code.BAD_REQUEST:
@@ -352,7 +352,10 @@ def _check_offer(answer: Response, who: str) -> None:
             ),
         )
     if code != Code.OK:
-        raise TlsError(f"{who} refused to start TLS (code {code})", remedy="See the bookie's log")
+        raise TlsError(
+            f"{who} refused to start TLS (code {code})",
+            remedy="The log of the bookie says why. To connect without TLS, leave out --tls-ca",
+        )
 
 
 def _check_welcome(answer: Response, who: str) -> None:

@@ -182,7 +182,9 @@ def test_a_topic_is_written_and_read_as_one_stream(quire: Quire) -> None:
     assert read(quire, "clicks", "--subscription", "billing") == []
     assert len(read(quire, "clicks", "--limit", "7")) == 7
     assert len(read(quire, "clicks", "--from", "seq:1")) == 31 - 3
-    quire("stream", "read", "clicks", "--to", "seq:1").fails(2, "--to cannot be used for a topic")
+    quire("stream", "read", "clicks", "--to", "seq:1").fails(
+        2, "--to cannot be used for topic clicks"
+    )
     position = quire("stream", "read", "clicks", "--from", "1:0:0")
     position.fails(2, "a position belongs to one partition")
     quire("stream", "write", "clicks", "--token", "t").fails(2, "--token cannot be used")

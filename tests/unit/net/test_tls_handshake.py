@@ -363,7 +363,7 @@ def test_a_required_client_certificate_is_presented_and_checked(
 MISBEHAVIOUR: dict[str, tuple[Callable[[Peer], Awaitable[None]], str]] = {
     "no TLS": (says(offer(Code.BAD_REQUEST)), f"{WHO} does not offer TLS.*--tls-cert"),
     "refused": (says(offer(Code.IO_ERROR)), f"{WHO} refused to start TLS"),
-    "another answer": (says(welcome(Code.OK)), f"{WHO} answered something else to the START_TLS"),
+    "another answer": (says(welcome(Code.OK)), f"{WHO} answered the START_TLS request with"),
     "no message": (says(b"\x00\x00\x00\x04\xff\xff\xff\xff"), "not an answer to START_TLS"),
     "bytes behind": (says(offer(Code.OK) + b"\x00"), "sent data after its answer"),
     "an answer behind": (says(offer(Code.OK) + welcome(Code.OK)), "sent data after its answer"),

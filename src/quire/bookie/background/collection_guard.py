@@ -158,7 +158,8 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
             failed = f"{disk.path}/{MARK_NAME} could not be written: {shortage(error) or error}"
     if not written and failed:
         raise StorageError(
-            f"no data directory of the bookie took its mark of the metadata store: {failed}",
+            "the bookie could not write its mark of the metadata store to any data directory: "
+            f"{failed}",
             remedy="Check the disk and its free space. The bookie tries again by itself",
         )
 

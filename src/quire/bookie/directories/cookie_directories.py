@@ -149,7 +149,8 @@ async def check_directories(
             raise  # Some of them are OSErrors as well, such as time-outs.
         except OSError as cause:
             raise StorageError(
-                f"the data directory {disk.path} cannot be prepared: {shortage(cause) or cause}"
+                f"the data directory {disk.path} cannot be prepared: {shortage(cause) or cause}",
+                remedy="Check the permissions and the disk, or use another directory",
             ) from cause
         return CheckedDirectories(identity)
     instance_id = await metadata.instance_id()

@@ -474,8 +474,10 @@ async def make_known(
         await metadata.write_cookie(bookie_id, encode(cookie), None)
     except (KeyExistsError, NoSuchKeyError, VersionConflictError):
         raise CookieError(
-            f"two bookies were started as {bookie_id} at the same time",
-            remedy="Stop the other one and start this one again",
+            f"bookie {bookie_id} was not started: another process has created a bookie of this id "
+            "at the same time",
+            remedy="Give each bookie an id of its own (--bookie-id, --port). If the other one was "
+            "started by mistake, stop it and start this one again",
         ) from None
 
 

@@ -258,8 +258,8 @@ def check_listed(holder: KnownBookie, path: str) -> None:
     """Raise `UsageError` if the bookie has no data directory at `path`."""
     if path not in holder.directories:
         raise refusal(
-            f"bookie {holder.bookie_id} does not have the directory {path}; it has "
-            + ", ".join(holder.directories)
+            f"bookie {holder.bookie_id} does not have the directory {path}",
+            f"Name one of its directories: {', '.join(holder.directories)}",
         )
 
 

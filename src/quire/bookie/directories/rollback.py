@@ -350,7 +350,9 @@ class Rollbacks:
                 raise MetadataError(
                     f"the end of the log of bookie {self._bookie_id} was not reported: other "
                     f"processes changed the record of its directories {REPORT_ATTEMPTS} times in "
-                    "a row"
+                    "a row",
+                    remedy="The bookie tries again by itself. Make sure that only one process "
+                    "uses its id and its directories",
                 )
         except asyncio.CancelledError:
             self._take_back(before)

@@ -597,10 +597,10 @@ async def _update_all(
     if gone and not force:
         told = ", ".join(f"{one} at {path}" for path, one in gone.items())
         raise CookieError(
-            f"bookie {wanted} also has directory {told}, which you did not give; nothing was "
-            "changed",
-            remedy="Give all of them, even one whose disk is broken. With --force, the bookie "
-            "loses the data in the others",
+            f"bookie {wanted} also has data that you did not give with --dir: directory {told}; "
+            "nothing was changed",
+            remedy="Give every directory of the bookie, even one whose disk is broken. With "
+            "--force, the bookie loses the data in those that are left out",
         )
     if ids and not dry_run:
         kept = value_of(known)
@@ -690,8 +690,8 @@ async def _cookie_there(
         raise CookieError(
             f"the cookie in {disk.path} lists {counted(len(listed), 'directory')} of bookie "
             f"{one.bookie_id} ({some_of(listed)}), but you gave {directories}; nothing was changed",
-            remedy="Give all of them, even one whose disk is broken. With --force, the bookie "
-            "loses the data in the others",
+            remedy="Give every directory of the bookie with --dir, even one whose disk is broken. "
+            "With --force, the bookie loses the data in those that are left out",
         )
     return one
 

@@ -322,9 +322,15 @@ def _secret_in(path: str, context: click.Context) -> bytes:
         with open(path, "rb") as file:
             found = file.read(SECRET_BYTES_MAX + 1)
     except OSError as error:
-        raise click.UsageError(f"{path} cannot be read: {error.strerror}", context) from None
+        raise click.UsageError(
+            f"the password file {path} cannot be read: {error.strerror}", context
+        ) from None
     if len(found) > SECRET_BYTES_MAX:
-        raise click.UsageError(f"{path} has more than {SECRET_BYTES_MAX} bytes", context)
+        raise click.UsageError(
+            f"the password file {path} has more than {SECRET_BYTES_MAX} bytes. Name a file that "
+            "has nothing but the password",
+            context,
+        )
     return found.removesuffix(b"\n").removesuffix(b"\r")
 
 

@@ -131,7 +131,10 @@ async def cookie_get(shell: Shell, bookie: str) -> None:
         try:
             text = (await store.read_cookie(bookie)).value.decode(errors="replace")
         except NoSuchKeyError:
-            raise CookieError(f"Cookie not found for bookie '{bookie}'") from None
+            raise CookieError(
+                f"Cookie not found for bookie '{bookie}'",
+                remedy="`quire bookie cookie show` lists the existing cookies",
+            ) from None
     click.echo(f"Cookie for bookie '{bookie}' is:\n---\n{text}\n---")
 
 

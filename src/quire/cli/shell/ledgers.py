@@ -296,7 +296,7 @@ def _end_of_closed(name: str, first: int, last: int) -> int:
     """
     ends = f"ledger {name} is closed and {end_text(last)}"
     if first > last:
-        raise UsageError(f"entry {first} cannot be read: {ends}")
+        raise UsageError(f"{ends}, so it has no entry {first}")
     say(f"{ends}, so no later entry is read")
     return last
 

@@ -78,7 +78,7 @@ async def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
     from quire.replication.marks.marks import ReplicationMarks
 
     if asked == (seconds is not None):
-        raise click.UsageError("One and only one of -get and -set must be specified")
+        raise click.UsageError("give exactly one of -get and -set")
     async with shell.client() as client:
         marks = ReplicationMarks(client.metadata)
         if seconds is not None:

@@ -190,7 +190,10 @@ async def read(
     async with namespace(uri, path, password) as opened:
         if await is_topic(opened, name):
             if to_place is not None:
-                raise click.UsageError("--to cannot be used for a topic. Read one partition of it")
+                raise click.UsageError(
+                    f"--to cannot be used for topic {name}, because a place belongs to one "
+                    f"partition: read a partition, such as {name}/0"
+                )
             return await _read_topic(
                 await opened.topic(name), from_place, wanted, subscription, on_gap
             )

@@ -165,8 +165,8 @@ async def write(
         topic = await opened.topic(name) if await is_topic(opened, name) else None
         if topic is not None and token:
             raise click.UsageError(
-                "each partition of a topic has a fencing token of its own, so --token cannot be "
-                "used for a topic"
+                f"--token cannot be used for topic {name}, because each partition has a fencing "
+                f"token of its own: write to a partition, such as {name}/0"
             )
         stream = name if topic is None else topic.stream(0)
         if (await opened.stream_settings(stream)).txids == "given":

@@ -103,7 +103,8 @@ class DatasetHeads:
             # A chunk may be deleted once the head was replaced. Before that, it is lost.
             if (await self.read(name))[1] != version:
                 raise VersionConflictError(
-                    f"dataset {name!r} was changed while its list of ledgers was read"
+                    f"dataset {name!r} was changed while its list of ledgers was read",
+                    remedy="Read it again",
                 ) from error
             raise MetadataError(
                 f"dataset {name!r} is damaged: a part of its list of ledgers is missing "

@@ -17,6 +17,7 @@ from quire.errors import LaterMetadataError, MetadataError, written_later
 FORMAT_VERSION = 2
 MANAGER_VERSION = 1
 _BY = "Quire or BookKeeper"
+_RESTORE = "Restore the node from a backup of ZooKeeper (docs/guides/repair/disaster-recovery.md)"
 _PACKAGE = "org.apache.bookkeeper.meta."
 HIERARCHICAL = _PACKAGE + "HierarchicalLedgerManagerFactory"
 FLAT = _PACKAGE + "FlatLedgerManagerFactory"
@@ -87,7 +88,10 @@ def decode(data: bytes) -> Layout:
         lines = data.decode().split("\n")
         format_version = int(lines[0])
     except ValueError:
-        raise MetadataError(f"LAYOUT is damaged: {data[:80]!r}") from None
+        raise MetadataError(
+            f"the LAYOUT node of the cluster is damaged: it begins with {data[:80]!r}",
+            remedy=_RESTORE,
+        ) from None
     if format_version > FORMAT_VERSION:
         raise LaterMetadataError(
             written_later(
@@ -95,12 +99,14 @@ def decode(data: bytes) -> Layout:
             )
         )
     if format_version < 1:
-        raise MetadataError(f"LAYOUT is damaged: it has format {format_version}")
+        raise MetadataError(
+            f"the LAYOUT node of the cluster is damaged: it has format {format_version}",
+            remedy=_RESTORE,
+        )
     parts = lines[1].strip().split(":") if len(lines) > 1 else []
     if len(parts) != 2 or not parts[1].isdecimal():
         raise MetadataError(
             f"the LAYOUT node of the cluster names no ledger manager: {data[:80]!r}",
-            remedy="Restore the node from a backup of ZooKeeper "
-            "(docs/guides/repair/disaster-recovery.md)",
+            remedy=_RESTORE,
         )
     return Layout(parts[0], int(parts[1]), format_version)

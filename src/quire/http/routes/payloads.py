@@ -348,7 +348,10 @@ def _place_in_topic(given: Mapping[str, Any]) -> AtTime | AtTxid | str | None:
     Raises UsageError if it is another place, or if the request names two places.
     """
     if len(given.keys() & {"from", "before", "after"}) > 1:
-        raise UsageError("a request has one of the fields from, before and after")
+        raise UsageError(
+            "the request has more than one of the fields from, before and after",
+            remedy="Give only one of them",
+        )
     place = given.get("from", NEWEST)
     if place == NEWEST:
         return None

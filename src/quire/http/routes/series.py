@@ -48,7 +48,8 @@ class SeriesRoutes:
         self._recorder.touch()
         if bookie is not None and not self._recorder.knows(bookie):
             raise NotFoundError(
-                f"there are no series of a bookie {bookie!r}",
+                f"this server has no series of bookie {bookie!r}, because it does not know the "
+                "bookie",
                 remedy="GET /api/v1/quire/bookies lists the bookies",
             )
         if range_s <= SPAN_S:

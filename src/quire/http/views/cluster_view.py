@@ -362,14 +362,17 @@ def cluster_metrics(view: ClusterState | None) -> Iterable[Metric]:
         return
     counted = [(name, float(count)) for name, count in view.count().items()]
     yield labelled(
-        "quire_cluster_bookies", "gauge", "The number of bookies by state.",
+        "quire_cluster_bookies", "gauge",
+        "The number of bookies by state: `writable`, `read-only` or `gone`.",
         "state", counted,
     )  # fmt: skip
     by_severity = dict.fromkeys(SEVERITIES, 0.0)
     for one in view.problems:
         by_severity[one.severity] += 1
     yield labelled(
-        "quire_cluster_problems", "gauge", "The number of findings of `quire explain` by severity.",
+        "quire_cluster_problems", "gauge",
+        "The number of findings of `quire explain` by severity: `bad` (wrong), `warn` "
+        "(warning) or `note`.",
         "severity", by_severity.items(),
     )  # fmt: skip
     yield gauge("quire_cluster_locations_lost",

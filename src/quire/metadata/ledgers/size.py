@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire._runtime.units import counted
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.errors import MetadataTooLargeError, UsageError
@@ -62,8 +63,8 @@ def encode_new(metadata: LedgerMetadata) -> bytes:
     return data
 
 
-def encode_change(metadata: LedgerMetadata) -> bytes:
-    """Return the bytes to store for a ledger that exists.
+def encode_change(metadata: LedgerMetadata, ledger_id: int | None = None) -> bytes:
+    """Return the bytes to store for a ledger that exists. The error names it by `ledger_id`.
 
     Raises:
         MetadataTooLargeError: They exceed the limit of the ledger's state. Nothing was written.
@@ -72,10 +73,12 @@ def encode_change(metadata: LedgerMetadata) -> bytes:
     data = encode(metadata)
     limit = ledger_bytes_max(metadata.state)
     if len(data) > limit:
+        name = "the ledger" if ledger_id is None else f"ledger {ledger_id}"
         raise MetadataTooLargeError(
-            f"the metadata of the ledger would become too large: with {len(metadata.segments):,} "
-            f"segments it takes {len(data):,} bytes, but a ledger in state {metadata.state.name} "
-            f"may have only {limit:,} bytes. Nothing was changed"
+            f"the metadata of {name} would become too large: with "
+            f"{counted(len(metadata.segments), 'segment')} it takes {len(data):,} bytes, but a "
+            f"ledger in state {metadata.state.name} may have only {limit:,} bytes. Nothing was "
+            "changed"
         )
     return data
 

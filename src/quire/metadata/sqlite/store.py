@@ -227,7 +227,7 @@ class SqliteStore:
     ) -> Versioned[LedgerMetadata]:
         check_ledger_id(ledger_id)
         check_version(version)
-        data = encode_change(stamped(metadata, self._clock))
+        data = encode_change(stamped(metadata, self._clock), ledger_id)
 
         def work(connection: sqlite3.Connection) -> Versioned[LedgerMetadata]:
             row = connection.execute(

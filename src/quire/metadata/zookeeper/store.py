@@ -291,7 +291,7 @@ class ZooKeeperStore:
         self._check_open()
         check_ledger_id(ledger_id)
         check_version(version)
-        data = encode_change(stamped(metadata, self._clock))
+        data = encode_change(stamped(metadata, self._clock), ledger_id)
         return await self._ledgers.write(ledger_id, data, version, known)
 
     async def delete_ledger(self, ledger_id: int) -> None:

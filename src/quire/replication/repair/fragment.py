@@ -229,7 +229,8 @@ class CopyBatch:
         growth = sum(len(new.encode()) - len(old.encode()) for old, new in names if new != old)
         self._room_bytes -= max(growth, 0) + SEGMENT_MARGIN_BYTES
         if self._room_bytes < 0:
-            encode_change(with_segments(now, [*(one for one, _ in self._copied), segment]))
+            wanted = with_segments(now, [*(one for one, _ in self._copied), segment])
+            encode_change(wanted, self._ledger.ledger_id)
 
     async def _copy_to(self, fragment: Fragment, replacements: Mapping[int, str]) -> None:
         old = tuple(fragment.ensemble[index] for index in replacements)

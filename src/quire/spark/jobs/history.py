@@ -381,7 +381,8 @@ async def _manifest(client: Client, streams: Namespace, found: OffloadHistory) -
     if manifest is not None:
         life = await streams.metadata(found.stream).life()
         cluster = await client.metadata.instance_id()
-        manifest.check(cluster, streams.path, found.stream, life.path)
+        where = found.store.location()
+        manifest.check(cluster, streams.path, found.stream, life.path, where)
     return manifest
 
 

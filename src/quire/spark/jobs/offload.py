@@ -463,7 +463,8 @@ class _Run:
         return Manifest(self.cluster_id, namespace, self.name, self.life, start, start)
 
     def _check(self, manifest: Manifest) -> None:
-        manifest.check(self.cluster_id, self.metadata.paths.namespace, self.name, self.life)
+        namespace, where = self.metadata.paths.namespace, self.store.location()
+        manifest.check(self.cluster_id, namespace, self.name, self.life, where)
 
     def _told(
         self, claim: OffloadClaim, before: Manifest | None, plan: OffloadPlan
@@ -490,7 +491,7 @@ class _Run:
         segments = await self.metadata.segments()
         completed = list(takewhile(lambda segment: not segment.in_progress, segments))
         start = manifest.behind if manifest else oldest_position(segments)
-        check_same_stream(self.name, manifest, completed)
+        check_same_stream(self.name, manifest, completed, self.store.location())
         sequence = manifest.sequence if manifest else None
         laid, gaps = lay_out(completed, start, None, sequence)
         found = await each([one.segment for one in laid], self._size)

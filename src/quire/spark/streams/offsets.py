@@ -32,6 +32,10 @@ from quire.streams import DLSN
 
 VERSION = 1
 _WHAT = "the checkpoint"
+_RESTORE = (
+    "Restore the checkpoint from a backup. With another checkpoint location, the query begins at "
+    "its option `start`: it reads records again, or leaves some out"
+)
 _NAMES = ("cluster", "namespace", "streams", "checks", "lag", "begins")
 _CHECK_NAMES = ("ledger", "sequence", "life")
 
@@ -98,7 +102,11 @@ class Offsets:
         if message := later_json(_WHAT, value, _NAMES, VERSION, key="v"):
             raise LaterCheckpointError(message)
         if version != VERSION:
-            raise UsageError(f"the checkpoint holds offsets of the unknown version {version!r}")
+            raise UsageError(
+                f"the offsets in the query's checkpoint have version {version!r}, which no "
+                "version of Quire has written",
+                remedy=_RESTORE,
+            )
         try:
             checks = value.get("checks", {})
             for one in checks.values():
@@ -124,9 +132,7 @@ class Offsets:
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise UsageError(
                 f"the offsets in the query's checkpoint cannot be decoded: {why}",
-                remedy="Restore the checkpoint from a backup. With another checkpoint location, "
-                "the query begins at its option `start`: it reads records again, or leaves some "
-                "out",
+                remedy=_RESTORE,
             ) from None
 
     def check(self, cluster: str, namespace: str) -> None:

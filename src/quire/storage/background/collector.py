@@ -170,9 +170,10 @@ class Collector(BackgroundJob):
                     return read_groups(file, segment.trailer).records
         except FormatError as error:
             raise StorageError(
-                f"{segment.name} cannot be removed, because its state records cannot be read: "
-                f"{error}",
-                remedy="It is kept, and reading it is tried again later",
+                f"the segment {self._disk.path}/{segment.name} cannot be removed, because its "
+                f"state records cannot be read: {error}",
+                remedy="The bookie keeps the segment, and tries again later. The scrub reports the "
+                "damage: see `quire explain`",
             ) from None
         finally:
             file.close()

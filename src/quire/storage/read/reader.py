@@ -48,6 +48,10 @@ from quire.storage.segment.segment import (
     sealed_stop,
 )
 
+_DAMAGED_REMEDY = (
+    "Clients read the entries from other replicas. The scrub reports the damage, and autorecovery "
+    "repairs it: see `quire explain`"
+)
 MAX_READ_BYTES = 1024 * 1024
 """The most bytes of one read of a file. A larger entry is read alone."""
 DEFAULT_OVERHEAD_BYTES = 4
@@ -463,10 +467,9 @@ class Reader:
                 summary = decode_footer_summary(data, trailer)
             except FormatError as error:
                 raise DamagedError(
-                    f"{segment.name} cannot be read from: {error}",
+                    f"the index of {segment.name} is damaged: {error}",
                     file=segment.name,
-                    remedy="Read the entry from another replica. Autorecovery repairs the copy "
-                    "on this bookie",
+                    remedy=_DAMAGED_REMEDY,
                 ) from None
             self._cache.put(key, summary, len(data))
         return summary
@@ -503,8 +506,7 @@ class Reader:
         raise DamagedError(
             f"the index of ledger {summary.ledger_id} in {segment.name} is damaged",
             file=segment.name,
-            remedy="Clients read its entries from other replicas. The scrub reports the damage, "
-            "and autorecovery repairs it: see `quire explain`",
+            remedy=_DAMAGED_REMEDY,
         )
 
     # -- fetching ---------------------------------------------------------------------------------
@@ -546,7 +548,7 @@ class Reader:
             raise DamagedError(
                 f"reading {segment.name} failed: {error}",
                 file=segment.name,
-                remedy="Read the entry from another replica, and check this bookie's disk",
+                remedy="Clients read the entry from another replica. Check this bookie's disk",
             ) from error
         if data is None:
             raise WouldBlock(segment, offset, size)
@@ -575,10 +577,9 @@ class Reader:
                 checksums = decode_footer_checksums(data, trailer)
             except FormatError as error:
                 raise DamagedError(
-                    f"{segment.name} cannot be read from: {error}",
+                    f"the index of {segment.name} is damaged: {error}",
                     file=segment.name,
-                    remedy="Read the entry from another replica. Autorecovery repairs the copy "
-                    "on this bookie",
+                    remedy=_DAMAGED_REMEDY,
                 ) from None
             self._cache.put(key, checksums, len(data))
         return checksums

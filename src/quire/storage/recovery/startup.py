@@ -169,8 +169,10 @@ def _fresh_segment(
                 )
             return segment
     raise DiskFullError(
-        f"the data directory {disk.path} has no space for a new log segment of {least} bytes, so "
-        "the bookie cannot start with it"
+        f"the data directory {disk.path} has no space for a new log segment of {least:,} bytes, so "
+        "the bookie cannot start with it",
+        remedy="Free space on its file system, and start the bookie again "
+        "(docs/guides/repair/full-disk.md)",
     )
 
 

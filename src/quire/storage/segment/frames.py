@@ -169,6 +169,7 @@ def checked(
         raise DamagedError(
             f"entry {entry_id} of ledger {ledger_id} is damaged in {place.segment.name}",
             file=place.segment.name,
-            remedy="Read it from another replica. Autorecovery repairs the copy on this bookie",
+            remedy="Clients read the entry from another replica. The bookie reports the damage, "
+            "and autorecovery repairs its copy: see `quire explain`",
         )
     return FrameRun(view[at:end], found, size, () if size else sizes[:found], head_bytes)

@@ -549,7 +549,12 @@ class StreamMetadata:
     async def _claim(self, sink: str, expected: int | None) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
         if len(version) != len(LAYOUT_DATA):
-            raise MetadataError(f"{self.paths.version} is damaged: {version.hex()}")
+            raise MetadataError(
+                f"the node {self.paths.version} of stream {self.paths.name}, which has the "
+                f"version of its layout, is damaged: it holds {version.hex() or 'nothing'} "
+                f"instead of {LAYOUT_DATA.hex()}",
+                remedy="Restore the node from a backup of the metadata store",
+            )
         if version != LAYOUT_DATA:
             raise LaterMetadataError(
                 written_later(

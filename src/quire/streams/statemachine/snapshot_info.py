@@ -22,6 +22,10 @@ SNAPSHOT_KEYS = (POSITION_KEY, APPLIED_KEY, LIFE_KEY)
 """The keys in the metadata of a snapshot. A snapshot that has any other key is from a later
 version.
 """
+_REMEDY = (
+    "Restore the object from a copy. If the stream still has its first command, delete the object "
+    "instead: the state machine is then restored from the stream alone"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ def snapshot_info(snapshot: ObjectInfo) -> SnapshotInfo:
         LaterStreamError: A later version of Quire wrote the snapshot.
         StreamDamagedError: The metadata is not that of a snapshot.
     """
-    what = f"the snapshot of a state machine (object {BUCKET}/{snapshot.name})"
+    what = f"the snapshot of state machine {snapshot.name} (object {BUCKET}/{snapshot.name})"
     if message := later_json(what, dict(snapshot.metadata), SNAPSHOT_KEYS, key=""):
         raise LaterStreamError(message)
     try:
@@ -53,4 +57,8 @@ def snapshot_info(snapshot: ObjectInfo) -> SnapshotInfo:
             snapshot.metadata.get(LIFE_KEY),
         )
     except (KeyError, ValueError, UsageError) as error:
-        raise StreamDamagedError(f"{what} cannot be understood: {error}") from error
+        why = f"{error} is missing" if isinstance(error, KeyError) else error.args[0]
+        raise StreamDamagedError(
+            f"the metadata of {what} cannot be decoded: {why}",
+            remedy=_REMEDY,
+        ) from error

@@ -201,7 +201,7 @@ def test_a_snapshot_of_a_later_version_is_reported() -> None:
         ask = Routes(b.client)
         later, damaged = (await ask("state_machines"))["state_machines"]
         assert "later version" in later["error"]
-        assert "cannot be understood" in damaged["error"]
+        assert "cannot be decoded" in damaged["error"]
         assert (await ask("state_machine", name="acme/test/a"))["problem"] == later["error"]
 
     run(scene)

@@ -328,7 +328,7 @@ async def test_the_series_route_returns_the_recorded_values() -> None:
         "step_s": STEP_S,
     }
     assert (await ask(routes, {"bookie": "a"}))["series"]["adds_per_s"] == [None, 5]
-    with pytest.raises(NotFoundError, match="no series of a bookie 'b'"):
+    with pytest.raises(NotFoundError, match="no series of bookie 'b'"):
         await ask(routes, {"bookie": "b"})
     for range_s in (RANGE_MIN_S - 1, 10**9):
         with pytest.raises(UsageError):

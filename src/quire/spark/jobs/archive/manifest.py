@@ -219,8 +219,8 @@ class Manifest:
         """The size of all files in bytes."""
         return sum(file.size_bytes for file in self.files)
 
-    def check(self, cluster: str, namespace: str, stream: str, life: str) -> None:
-        """Raise UsageError if this is the history of something else."""
+    def check(self, cluster: str, namespace: str, stream: str, life: str, where: str) -> None:
+        """Raise UsageError if this history, in the directory `where`, is that of something else."""
         for what, mine, yours in (
             ("cluster", self.cluster, cluster),
             ("namespace", self.namespace, namespace),
@@ -228,13 +228,13 @@ class Manifest:
         ):
             if mine != yours:
                 raise UsageError(
-                    f"the target directory holds the offloaded history of {what} {mine}, not of "
+                    f"the directory {where} holds the offloaded history of {what} {mine}, not of "
                     f"{what} {yours}. Nothing was changed",
                     remedy="Use another directory for this stream",
                 )
         if self.life != life:
             raise UsageError(
-                f"the target directory holds the offloaded history of a former stream {stream}, "
+                f"the directory {where} holds the offloaded history of a former stream {stream}, "
                 "which was deleted or renamed; another stream has its name now. Nothing was "
                 "changed",
                 remedy="Use another directory for the present stream",

@@ -114,9 +114,11 @@ def together(parts: Sequence[SegmentPart], file_bytes: int) -> Iterator[list[Seg
 
 
 def check_same_stream(
-    stream: str, manifest: Manifest | None, completed: Sequence[StreamSegment]
+    stream: str, manifest: Manifest | None, completed: Sequence[StreamSegment], where: str
 ) -> None:
     """Raise UsageError if a ledger shows that this is another stream of the same name.
+
+    `where` is the directory of the manifest, for the error.
 
     The life does not always show it: Java leaves the node of the life when it deletes a stream.
     """
@@ -128,7 +130,7 @@ def check_same_stream(
             and segment.ledger_id != manifest.ledger_id
         ):
             raise UsageError(
-                "the target directory holds the offloaded history of a former stream that was "
+                f"the directory {where} holds the offloaded history of a former stream that was "
                 f"also named {stream}: its segment {segment.lssn} was in ledger "
                 f"{manifest.ledger_id}, and that of the present stream is in ledger "
                 f"{segment.ledger_id}. Nothing was changed",
