@@ -103,6 +103,8 @@ class SimNetwork:
         self.route_latency_s: dict[Route, tuple[float, float]] = {}
         """The shortest and longest delay of single routes."""
         self.cut_probability = CUT_PROBABILITY
+        self.quiet = False
+        """Whether no connection is made to break (`RECYCLED`)."""
         self.dead_peer_s = DEAD_PEER_S
         """Seconds until a kernel ends a connection that was silenced (TCP keepalive)."""
         self.addresses: dict[str, str | None] = {}
@@ -327,7 +329,7 @@ class SimNetwork:
         self._ends[ours] = self._ends[theirs] = None
         self.record((client.name, target), "accepted", port=port)
         self.accepted((client.name, target))
-        if RECYCLED and self._draw() < RECYCLED:
+        if RECYCLED and not self.quiet and self._draw() < RECYCLED:
             self.record((client.name, target), "recycled")
             self.loop.call_later(
                 RECYCLED_AFTER_S * self._draw(), self._recycle, ours, context=self._kernel.context

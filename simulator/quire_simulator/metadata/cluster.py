@@ -73,6 +73,8 @@ class MemoryCluster:
         self.tree = Nodes()
         self.tree_watches: dict[Change, list[ClusterWatch]] = {}
         self._sessions_begun = 0
+        self.lost_swaps = 0
+        """The number of compare-and-swaps that lost because of the knob `LOST_SWAPS`."""
 
     def new_session_id(self) -> int:
         self._sessions_begun += 1

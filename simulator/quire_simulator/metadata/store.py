@@ -267,6 +267,7 @@ class MemoryStore:
             if known is not None:
                 check_same_creation(ledger_id, known, cluster.shown(ledger_id))
             if LOST_SWAPS and cluster.rng.random() < LOST_SWAPS:
+                cluster.lost_swaps += 1
                 cluster.ledger_rewritten(ledger_id)
             if node.version != version:
                 raise conflict(f"ledger {ledger_id}", version, node.version)
@@ -537,6 +538,7 @@ class MemoryStore:
                 raise NoSuchKeyError(f"{what} does not exist")
             values = self.cluster.values
             if LOST_SWAPS and nodes is values and self.cluster.rng.random() < LOST_SWAPS:
+                self.cluster.lost_swaps += 1
                 node.version += 1
             if node.version != version:
                 raise conflict(what, version, node.version)

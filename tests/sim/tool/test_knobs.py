@@ -309,6 +309,23 @@ def test_a_knob_changes_a_run_and_is_restored(name: str) -> None:
     pytest.fail(f"no run is changed by {name}")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("workload", "seed"),
+    [
+        ("stream walks", 366),  # an audit, while an add to the last member was on its way
+        ("ledger walks", 400),  # the metrics of a bookie, whose clients left during reads
+        ("ledger walks", 1045),  # the costs of a close whose compare-and-swap was made to lose
+        ("ledger walks", 2056),  # the costs of appends whose connection was made to break
+    ],
+)
+def test_no_check_is_too_strict_with_knobs(workload: str, seed: int) -> None:
+    """Each of these seeds failed because of its check and not because of Quire."""
+    plan = RunPlan.make(seed, workload)
+    assert plan.knobs
+    assert run_plan(plan).failure is None
+
+
 def steps_of(plan: RunPlan) -> list[str]:
     result = run_plan(plan, trace=True)
     assert result.failure is None

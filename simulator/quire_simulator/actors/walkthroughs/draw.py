@@ -42,7 +42,7 @@ async def judge(stage: Stage) -> None:
     scripts = {"ledgers": LEDGERS, "streams": STREAMS}.get(mix.walks_mostly, LEDGERS + STREAMS)
     script = scripts[plan.seed % len(scripts)]
     usual = world.uneven, world.metadata_delay_s
-    world.uneven, world.metadata_delay_s = False, 0.0
+    world.uneven, world.metadata_delay_s, world.network.quiet = False, 0.0, True
     walk = Walk(stage, script.__name__, chance)
     stage.history.add(walk.name, "begins")
     try:
@@ -55,3 +55,4 @@ async def judge(stage: Stage) -> None:
     finally:
         await walk.close()
         world.uneven, world.metadata_delay_s = usual
+        world.network.quiet = False

@@ -6,6 +6,7 @@ run knows the entries that each bookie has, so it knows which copies a report mu
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from quire.client import Client
@@ -16,7 +17,7 @@ from quire.replication.audit import pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.explain import at_risk, entry, explain, status
 from quire_simulator.invariants.ledger import bookies_of, members_of
-from quire_simulator.invariants.reports.comparison import Comparison
+from quire_simulator.invariants.reports.comparison import REST_S, Comparison
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import bookie_id
@@ -40,6 +41,7 @@ async def compare(stage: Stage) -> None:
         return
     if world.flipped or world.lies or stage.plan.liars or spoiled:
         return
+    await asyncio.sleep(REST_S)  # Adds to the last members of a write set may be on their way.
     known = {
         ledger_id: metadata
         for ledger_id, metadata in sorted(_all(stage).items())

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from quire_simulator.invariants.checker import Checker
 
+REST_S = 2.0
+"""Seconds after which nothing is in flight between clients that rest and bookies."""
 TEXT_MAX = 400
 """The largest number of characters of a value in the description of a violation."""
 
