@@ -744,3 +744,40 @@ def test_a_paused_job_is_cancelled_after_a_question(
     row.get_by_role("button", name=f"Cancel job {job['id']}").click()
     tab.answer("Cancel the job")
     expect(row).to_contain_text("cancelled")
+
+
+def test_an_incomplete_job_says_how_many_ledgers_are_left_and_why(tab: Tab) -> None:
+    """It was "done, 100 %": whoever then stopped the bookie lost replicas."""
+    page = tab.page
+    ended: Values = {
+        "state": "incomplete", "paused": None, "step": "replicating", "ledgers": 0,
+        "ledgers_done": 0, "bytes": 10, "bytes_done": 10, "started_ms": 1780000000000,
+        "ended_ms": 1780000009000, "result": {}, "error": None, "advice": "",
+        "bytes_per_s": None, "ledgers_per_s": None, "left_s": None,
+    }  # fmt: skip
+    jobs = [
+        {**ended, "id": 2, "kind": "rebalance", "target": "cluster", "remaining": {
+            "counts": "replicas", "done": 3, "left": 1, "reasons": ["ledger 9: it is locked"],
+            "remedy": "Start the job again."}},
+        {**ended, "id": 1, "kind": "decommission", "target": "b:1", "remaining": {
+            "counts": "ledgers", "done": 1, "left": 3, "reasons": ["ledgers 7, 8: <i>no</i> room"],
+            "remedy": "Add a bookie. Then run `quire bookie decommission b:1`."}},
+    ]  # fmt: skip
+
+    def fulfill(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "jobs": jobs})
+
+    page.route("**/quire/work", fulfill)
+    tab.open("work")
+    rows = page.get_by_role("region", name="Newest first").get_by_role("row")
+    row = rows.filter(has_text="decommission b:1")
+    expect(row).to_contain_text("! incomplete")
+    expect(row.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "25")
+    for text in ("1 of 4 ledgers", "3 ledgers are left.", "ledgers 7, 8: <i>no</i> room",
+                 "took 9 s"):  # fmt: skip
+        expect(row).to_contain_text(text)
+    expect(row.locator("code")).to_have_text("quire bookie decommission b:1")
+    expect(rows.filter(has_text="rebalance cluster")).to_contain_text("1 replica is left.")
+    tab.check("work with incomplete jobs")
+    tab.picture("work-incomplete")

@@ -358,11 +358,18 @@ def test_a_bookie_is_decommissioned_by_an_http_job(http: Http, cluster: LocalClu
     run("cluster", "resume", "decommission", leaving).ok()
     done = wait_for(lambda: ended(http.get(f"{prefix}/{job['id']}")))
     # The ledger needs four bookies, so it is left and reported.
-    assert done["state"] == "done"
+    assert done["state"] == "incomplete"
     assert done["result"]["bookie"] == leaving
+    left = done["remaining"]
+    assert (left["counts"], left["done"], left["left"]) == ("ledgers", 0, 1), left
+    assert left["reasons"][0].startswith("ledger "), left
+    assert f"`quire bookie decommission {leaving} --cancel`" in left["remedy"]
+    event = wait_for(lambda: ended_job(log.read_text(), job["id"]))
+    assert (event["state"], event["left"]) == ("incomplete", 1)
+    assert event["error"].startswith("1 ledger is left: ledger ")
     assert http.get("/api/v1/quire/running") == {"running": []}
     assert [one["id"] for one in http.get(prefix)["jobs"]] == [job["id"], *earlier]
-    assert http("DELETE", f"{prefix}/{job['id']}")[1]["state"] == "done"
+    assert http("DELETE", f"{prefix}/{job['id']}")[1]["state"] == "incomplete"
     assert http("GET", f"{prefix}/99")[0] == 404
 
 

@@ -59,7 +59,7 @@ def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json:
     else:
         skipped = _leaves_open(options)
         click.echo(planned_text(result) if dry_run else done_text(result, open_skipped=skipped))
-        say_what_is_left(result, open_skipped=skipped)
+        say_what_is_left(result, open_skipped=skipped, repeat=True)
     return 0 if result.complete or dry_run else EXIT_ERROR
 
 

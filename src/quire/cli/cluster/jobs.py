@@ -15,7 +15,6 @@ from quire.cli.common.moves import (
     LINES_MAX,
     LISTED_MAX,
     dry_run_of_moves,
-    lines_of,
     no_check_option,
     parallel_option,
     rate_option,
@@ -111,6 +110,7 @@ def rebalance(
         uri, work, as_json=as_json, kind="rebalance", target="cluster", counted="replicas"
     )
     from quire.replication.moves.rebalance import what_blocks
+    from quire.replication.moves.remaining import lines_of
 
     if as_json:
         print_json(result.as_json(LISTED_MAX))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import counted, plural, some_of, verb
+from quire._runtime.units import counted, verb
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Duration,
@@ -154,23 +154,28 @@ def run_job(
     return run_async(job())
 
 
-def say_what_is_left(result: RecoverResult, *, open_skipped: bool) -> None:
+def say_what_is_left(result: RecoverResult, *, open_skipped: bool, repeat: bool = False) -> None:
     """Print which ledgers still name the bookie, and why, in at most `LINES_MAX` lines.
 
-    Ledgers that failed for the same reason share a line. More lines are only counted. The ledgers
-    whose metadata cannot be read come in addition. `open_skipped` says that the job left open
-    ledgers alone, so that it is not known whether they have writers.
+    Ledgers that were left for the same reason share a line. More lines are only counted. The
+    ledgers whose metadata cannot be read come in addition. `open_skipped` says that the job left
+    open ledgers alone, so that it is not known whether they have writers. With `repeat`, the last
+    line says that the command is to be run again.
     """
-    lines = lines_of(result.failed)
-    why = "the job leaves open ledgers alone" if open_skipped else "its writer is active"
-    lines += [f"ledger {one}: it is open, and {why}" for one in result.open]
-    lines += [f"ledger {one}: another process is copying its replicas" for one in result.locked]
-    say_first(lines)
+    from quire.replication.moves.remaining import all_left, lines_of
+
+    left = all_left(result, open_skipped=open_skipped)
+    say_first(lines_of(left))
     say_what_was_skipped(result.unreadable, result.unreadable_count)
     if result.unreadable_count:
         from quire.metadata.ledgers.unreadable import REMEDY
 
         say(f"the skipped ledgers may have replicas on {result.bookie}. {REMEDY}")
+    if repeat and (left or result.unreadable_count) and not result.dry_run:
+        say(
+            "the job is incomplete. The copies that were made stay. To make the others, run the "
+            "same command again"
+        )
 
 
 def say_first(lines: Sequence[str]) -> None:
@@ -182,17 +187,6 @@ def say_first(lines: Sequence[str]) -> None:
         say(line)
     if len(lines) > LINES_MAX:
         say(f"... and {counted(len(lines) - LINES_MAX, 'line')} more")
-
-
-def lines_of(left: Sequence[RemainingLedger]) -> list[str]:
-    """Return one line for each reason, with the ids of ledgers that were left for this reason."""
-    by_reason: dict[str, list[int]] = {}
-    for one in left:
-        by_reason.setdefault(one.why, []).append(one.ledger)
-    return [
-        f"{plural('ledger', len(ledgers))} {some_of(map(str, ledgers))}: {why}"
-        for why, ledgers in by_reason.items()
-    ]
 
 
 def say_what_was_skipped(named: Sequence[RemainingLedger], count: int) -> None:

@@ -175,5 +175,5 @@ def recover(job: PipelineJob, bookie: str, leave_open: bool, **options: Any) -> 
     text = planned_text(result) if dry_run else done_text(result, open_skipped=leave_open)
     job.show(result.as_json(), text)
     if not job.as_json:
-        say_what_is_left(result, open_skipped=leave_open)
+        say_what_is_left(result, open_skipped=leave_open, repeat=True)
     return 0 if result.complete or dry_run else EXIT_ERROR

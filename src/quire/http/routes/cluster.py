@@ -26,6 +26,11 @@ from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.moves.cookie_removal import identity_of, remove_lost_bookie
 from quire.replication.moves.decommission import decommission
 from quire.replication.moves.recover import MoveOptions, recover_bookie
+from quire.replication.moves.remaining import (
+    left_by_decommission,
+    left_by_recover,
+    still_runs,
+)
 from quire.streams.ownership.owners import refuse_owned
 
 Connect = Callable[[], Awaitable[Client]]
@@ -333,6 +338,7 @@ class ClusterRoutes:
             before = await identity_of(client.metadata, bookie) if removing else None
             async with attended(client, job, self._owner):
                 result = await recover_bookie(client, self._locks(client), bookie, progress=job)
+            job.remaining = left_by_recover(result)
             done = result.as_json(RESULT_LEDGERS_MAX)
             if before is not None and result.complete:
                 await remove_lost_bookie(client.metadata, bookie, before)
@@ -363,6 +369,8 @@ class ClusterRoutes:
                     options=MoveOptions(check=given["check"]),
                     progress=job,
                 )
+            job.remaining = left_by_decommission(result)
+            job.advice = still_runs(result)
             return result.as_json(RESULT_LEDGERS_MAX)
 
         return Reply(202, self._jobs.start("decommission", bookie, work, given).as_json())

@@ -20,6 +20,7 @@ from quire.errors import JobError, JobRefusedError, QuireError, nothing_done
 from quire.http.server.error_responses import NotFoundError, error_body
 from quire.replication.marks.job_announcements import JobStatus, announced
 from quire.replication.marks.pauses import Pause, PauseGate
+from quire.replication.moves.remaining import Remaining
 
 RUNNING_MAX = 4
 """The number of jobs that may run at once. Each of them copies entries."""
@@ -44,6 +45,10 @@ class HttpJob:
         self.started_ms = now_ms
         self.ended_ms: int | None = None
         self.result: dict[str, Any] | None = None
+        self.remaining: Remaining | None = None
+        """The part of the job that was not done, or None. Its work sets it before it ends."""
+        self.advice = ""
+        """What remains to be done by hand after a complete job, or ''."""
         self.error: dict[str, Any] | None = None
         self.options: Mapping[str, Any] = {}
         """The options of the request that began the job."""
@@ -89,6 +94,8 @@ class HttpJob:
             "started_ms": self.started_ms,
             "ended_ms": self.ended_ms,
             "result": self.result,
+            "remaining": None if self.remaining is None else self.remaining.as_json(),
+            "advice": self.advice,
             "error": self.error,
         }
 
@@ -108,7 +115,8 @@ Work = Callable[[HttpJob], Awaitable[dict[str, Any]]]
 class Jobs:
     """The jobs of this process.
 
-    A job is `running`, `done` (see its `result`), `failed` (see its `error`) or `cancelled`.
+    A job is `running`, `done` (see its `result`), `incomplete` (see its `result` and what is
+    `remaining`), `failed` (see its `error`) or `cancelled`.
     """
 
     def __init__(self, clock: Clock, log: EventLog | None = None) -> None:
@@ -204,7 +212,7 @@ class Jobs:
     async def _run(self, job: HttpJob, work: Work) -> None:
         try:
             job.result = await work(job)
-            job.state = "done"
+            job.state = "done" if job.remaining is None else "incomplete"
         except asyncio.CancelledError:
             job.state = "cancelled"
         except QuireError as error:
@@ -227,12 +235,20 @@ class Jobs:
         if self._log is not None:
             self._log("http_job_ended", id=job.id, kind=job.kind, target=job.target,
                       state=job.state, ledgers_done=job.ledgers_done, bytes_done=job.done_bytes,
-                      error="" if job.error is None else job.error["what"])  # fmt: skip
+                      left=0 if job.remaining is None else job.remaining.left,
+                      error=_why(job))  # fmt: skip
 
     def _forget(self) -> None:
         ended = [job.id for job in self._jobs.values() if job.state != "running"]
         for job_id in ended[: max(0, len(ended) - KEPT_MAX)]:
             del self._jobs[job_id]
+
+
+def _why(job: HttpJob) -> str:
+    """Return why a job is not done, or ''."""
+    if job.error is not None:
+        return str(job.error["what"])
+    return "" if job.remaining is None else job.remaining.sentence()
 
 
 def _told(options: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import check_known
+from quire.replication.moves.remaining import left_by_rebalance
 from quire.streams import Namespace
 from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.namespace import open_namespace
@@ -148,8 +149,13 @@ class QuireRoutes:
                                    {"partition": 0, "position": "1:0:0", "records": 10}]}]}),
             Route("GET", f"{PREFIX}/jobs", "List the jobs of this process, newest first", self.jobs,
                   example={"jobs": [job]}),
-            Route("GET", f"{PREFIX}/jobs/{{job_id}}", "Return one job", self.job, fields=(JOB_ID,),
-                  example=job),
+            Route("GET", f"{PREFIX}/jobs/{{job_id}}",
+                  "Return one job. Its state is running, done, incomplete, failed or cancelled; "
+                  "remaining says what an incomplete job did not do, why, and what to do",
+                  self.job, fields=(JOB_ID,),
+                  example={**job, "state": "incomplete", "remaining": {
+                      "counts": "ledgers", "done": 9, "left": 1,
+                      "reasons": ["ledger 7: its writer is active"], "remedy": "…"}}),
             Route("DELETE", f"{PREFIX}/jobs/{{job_id}}",
                   "Cancel a job; what it has done so far remains", self.cancel, fields=(JOB_ID,),
                   example={**job, "state": "cancelled"}),
@@ -374,6 +380,7 @@ class QuireRoutes:
                 result = await rebalance(
                     client, locks, random.Random(), options=options, progress=job
                 )
+            job.remaining = left_by_rebalance(result)
             return result.as_json(RESULT_LEDGERS_MAX)
 
         given = {"max_bytes": max_bytes}

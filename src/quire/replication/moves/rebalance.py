@@ -111,6 +111,7 @@ class Rebalanced:
             "entries": self.entries,
             "bytes": self.bytes,
             "left": len(self.left),
+            "complete": self.dry_run or not self.left,
             "failed": [asdict(one) for one in self.left[:limit]],
             "unreadable": self.unreadable_count,
             "skipped": [asdict(one) for one in self.unreadable[:limit]],

@@ -11,6 +11,7 @@ from quire._runtime.clock import SystemClock
 from quire.errors import JobRefusedError
 from quire.http.routes.jobs import RUNNING_MAX, HttpJob, Jobs
 from quire.http.server.error_responses import status_of
+from quire.replication.moves.remaining import Remaining
 
 
 async def endless(job: HttpJob) -> dict[str, Any]:
@@ -61,3 +62,26 @@ async def test_a_job_that_is_cancelled_at_once_has_ended() -> None:
         assert jobs.start("recover", "b:1", endless) is not first
     finally:
         await jobs.close()
+
+
+async def test_a_job_that_left_ledgers_is_incomplete_and_not_done() -> None:
+    """It was listed as done, with all of its ledgers, and the event said nothing of those left."""
+    events: list[dict[str, object]] = []
+    jobs = Jobs(SystemClock(), lambda event, **fields: events.append(fields))
+
+    async def work(job: HttpJob) -> dict[str, Any]:
+        job.remaining = Remaining("ledgers", 3, 2, ("ledgers 7, 8: no bookie",), "Add a bookie.")
+        return {"complete": False}
+
+    job = jobs.start("decommission", "b:1", work)
+    assert job.task is not None
+    await job.task
+    found = job.as_json()
+    assert (found["state"], found["result"]) == ("incomplete", {"complete": False})
+    assert found["remaining"] == {
+        "counts": "ledgers", "done": 3, "left": 2, "reasons": ["ledgers 7, 8: no bookie"],
+        "remedy": "Add a bookie.",
+    }  # fmt: skip
+    (event,) = events
+    assert (event["state"], event["left"]) == ("incomplete", 2)
+    assert event["error"] == "2 ledgers are left: ledgers 7, 8: no bookie"

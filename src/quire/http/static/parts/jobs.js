@@ -3,13 +3,14 @@
 
 import { button } from "/ui/parts/actions.js";
 import { ask } from "/ui/parts/api.js";
-import { h, mark, table } from "/ui/parts/dom.js";
+import { coded, h, mark, table } from "/ui/parts/dom.js";
 import { bytes, count, counted, percent, rate, seconds, time } from "/ui/parts/format.js";
 
-const STATES = { running: ["note", "running"], done: ["good", "✓ done"], failed: ["bad", "✗ failed"], cancelled: ["warn", "! cancelled"] };
+const STATES = { running: ["note", "running"], done: ["good", "✓ done"], incomplete: ["warn", "! incomplete"], failed: ["bad", "✗ failed"], cancelled: ["warn", "! cancelled"] };
 
 /** Return the share that is done, from 0 to 1, or null if it is not known. */
 function share(job) {
+  if (job.remaining) return job.remaining.done / (job.remaining.done + job.remaining.left);
   if (job.state === "done") return 1;
   if (job.bytes) return Math.min(1, job.bytes_done / job.bytes);
   return job.ledgers ? Math.min(1, job.ledgers_done / job.ledgers) : null;
@@ -26,6 +27,7 @@ export function progressBar(name, done, words) {
 }
 
 function amount(job) {
+  if (job.remaining) return `${count(job.remaining.done)} of ${counted(job.remaining.done + job.remaining.left, job.remaining.counts.slice(0, -1))}`;
   const parts = [job.ledgers || job.ledgers_done ? `${count(job.ledgers_done)}${job.ledgers ? ` of ${counted(job.ledgers, "ledger")}` : " ledgers"}` : "",
     job.bytes ? `${bytes(job.bytes_done)} of ${bytes(job.bytes)}` : ""];
   return parts.filter(Boolean).join(", ");
@@ -35,8 +37,15 @@ function progress(job) {
   const running = job.state === "running";
   const words = amount(job) || (running ? job.step || "starting" : "");
   return [running && amount(job) && job.step ? h("p", { class: "step" }, job.step) : "",
-    running || job.state === "done" || share(job) ? progressBar(`${job.kind} ${job.target}`, share(job), words) : "",
-    job.error ? [h("p", { class: "wrong" }, `${job.error.what}.`), job.error.remedy ? h("p", null, job.error.remedy) : ""] : ""];
+    running || job.state === "done" || job.remaining || share(job) ? progressBar(`${job.kind} ${job.target}`, share(job), words) : "",
+    job.error ? [h("p", { class: "wrong" }, `${job.error.what}.`), job.error.remedy ? h("p", null, job.error.remedy) : ""] : "",
+    job.remaining ? leftOver(job.remaining) : "", job.advice ? h("p", { class: "worst" }, job.advice) : ""];
+}
+
+/** Return what an incomplete job did not do, why, and what to do about it. */
+function leftOver({ counts, left, reasons, remedy }) {
+  return [h("p", { class: "worst" }, `${counted(left, counts.slice(0, -1))} ${left === 1 ? "is" : "are"} left.`),
+    h("ul", { class: "reasons" }, reasons.map((one) => h("li", null, one))), h("p", null, coded(remedy))];
 }
 
 /** Return the rate of a job in words. */
