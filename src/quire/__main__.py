@@ -14,7 +14,7 @@ def main() -> None:
     try:
         from quire.cli.main import main as run
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        sys.stderr.write("interrupted: nothing was begun; run the same command again\n")
         sys.exit(130)
     run()
 

@@ -10,7 +10,10 @@ import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LOG_FILE = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
@@ -57,6 +60,24 @@ def quiet_worker() -> None:
     daemon: Any = sys.modules.get("__main__")
     if hasattr(daemon, "manager") and getattr(daemon, "traceback", None) is traceback:
         daemon.traceback = _Traceback()
+
+
+def quiet_driver(session: SparkSession) -> None:
+    """Suppress the traceback that PySpark's server of accumulators prints when Java has ended.
+
+    Java connects to the server after its first Python task. After Ctrl-C, Java ends without a word
+    to the server, which reads the end of the connection as an error.
+    """
+    server: Any = getattr(getattr(session, "_sc", None), "_accumulatorServer", None)
+    if server is None or "handle_error" in vars(server):  # Spark Connect, or an existing session
+        return
+    printing = server.handle_error
+
+    def handle_error(request: object, client_address: object) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            printing(request, client_address)
+
+    server.handle_error = handle_error
 
 
 class _Traceback:

@@ -21,7 +21,7 @@ from quire.client import Client
 from quire.errors import UsageError
 from quire.spark.java import END_LIMIT_S, JavaProcesses
 from quire.spark.options import INSTEAD_OF_TABLES, TABLE, check_written_names
-from quire.spark.quiet import quiet_settings
+from quire.spark.quiet import quiet_driver, quiet_settings
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 
 if TYPE_CHECKING:
@@ -253,6 +253,7 @@ def local_session(
     with JavaProcesses().started():
         session = configure(builder).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
+        quiet_driver(session)
         return register(session)
 
 
@@ -381,6 +382,7 @@ def _new_session(
         builder = builder.config(key, value)
     session = configure(builder).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    quiet_driver(session)
     return register(session)
 
 

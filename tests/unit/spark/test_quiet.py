@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import io
 import re
+import socket
 import sys
+import threading
 import traceback
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from quire.spark.quiet import JAVA_OPTIONS, LOG_FILE, PROGRESS, quiet_settings, quiet_worker
+from quire.spark.quiet import (
+    JAVA_OPTIONS,
+    LOG_FILE,
+    PROGRESS,
+    quiet_driver,
+    quiet_settings,
+    quiet_worker,
+)
 
 
 def test_java_gets_a_log_configuration() -> None:
@@ -90,3 +100,30 @@ def test_a_worker_ends_without_a_traceback_of_a_broken_pipe(
 def test_other_programs_keep_their_tracebacks() -> None:
     quiet_worker()
     assert getattr(sys.modules["__main__"], "traceback", traceback) is traceback
+
+
+def test_the_driver_prints_no_traceback_when_java_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the first Python task printed PySpark's traceback of 24 lines."""
+    accumulators = pytest.importorskip("pyspark.accumulators")
+    shown, ended = io.StringIO(), threading.Event()
+    server: Any = accumulators._start_update_server("", True, str(tmp_path / "socket"))
+    try:
+        session: Any = SimpleNamespace(_sc=SimpleNamespace(_accumulatorServer=server))
+        quiet_driver(session)
+        quiet_driver(session)
+        server.shutdown_request = lambda request: (request.close(), ended.set())
+        monkeypatch.setattr(sys, "stderr", shown)
+        with socket.socket(socket.AF_UNIX) as java:
+            java.connect(str(tmp_path / "socket"))
+        assert ended.wait(60)
+        assert shown.getvalue() == ""
+        try:
+            raise ValueError("another error")
+        except ValueError:
+            server.handle_error(None, "")
+        assert shown.getvalue().count("ValueError: another error") == 1
+    finally:
+        server.shutdown()
+    quiet_driver(SimpleNamespace())  # type: ignore[arg-type]  # a session of Spark Connect

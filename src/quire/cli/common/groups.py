@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from click.core import ParameterSource
 from quire._runtime.shortages import reason_of, too_low
 from quire.cli.common import logs
 from quire.cli.common.logs import DEBUG_VARIABLE
-from quire.cli.common.signals import SignalReceived
+from quire.cli.common.signals import NOTHING_BEGUN, SignalReceived
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -172,7 +173,10 @@ class LazyGroup(click.Group):
         if cmd_name not in self._lazy:
             return None
         module, _, attribute = self._lazy[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        try:
+            command = getattr(import_module(module), attribute)
+        except KeyboardInterrupt:  # An import takes seconds on a busy machine.
+            raise SignalReceived(signal.SIGINT, NOTHING_BEGUN) from None
         assert isinstance(command, click.Command)
         if type(command) is click.Command:
             command.__class__ = QuireCommand  # so that no command has to name its class

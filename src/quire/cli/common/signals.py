@@ -11,6 +11,9 @@ from types import FrameType
 NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 """The words with which a command says that a signal ended it, by signal."""
 
+NOTHING_BEGUN = "nothing was begun; run the same command again"
+"""The advice after a signal that came before a command had begun its work."""
+
 
 class SignalReceived(KeyboardInterrupt):
     """A signal that ends the command.

@@ -22,10 +22,11 @@ import asyncio
 import functools
 import os
 import random
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import diverted, print_json
 from quire.cli.common.progress import StepBar
-from quire.cli.common.signals import raising_signals
+from quire.cli.common.signals import NOTHING_BEGUN, SignalReceived, raising_signals
 from quire.cli.common.tls import client_config, tls_options
 from quire.config import ClientConfig
 from quire.errors import QuireError
@@ -57,6 +58,8 @@ MASTER = "local[*]"
 LOG_NAME = "spark.log"
 RUN_AGAIN = "run the same command again"
 """The advice after a signal that ended a job."""
+COMPLETE = "the job was complete"
+"""What a command says after a signal that only prevented it from printing its result."""
 RETRY_BACKOFF = Backoff(10.0, 10.0)
 """The pauses between two attempts to reach an unreachable metadata store."""
 END_TIMEOUT_S = 5.0
@@ -64,7 +67,7 @@ END_TIMEOUT_S = 5.0
 announcement disappears with the session of the metadata store."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PipelineJob:
     """One run of a command: its options, and how it is run and its result is printed."""
 
@@ -74,6 +77,8 @@ class PipelineJob:
     settings: Mapping[str, str]
     log: Path | None
     as_json: bool
+    advice: str = field(default=NOTHING_BEGUN, init=False)
+    """What the command says after Ctrl-C that comes before or after the session."""
 
     @contextmanager
     def session(self, target: str, advice: str = RUN_AGAIN) -> Iterator[tuple[Any, StepBar]]:
@@ -115,6 +120,7 @@ class PipelineJob:
                 if single is error:
                     raise
                 raise single from error
+        self.advice = COMPLETE
 
     def _starting(self, log: Path) -> AbstractContextManager[None]:
         """Print that Spark starts, which takes a while, and send its output to the log."""
@@ -183,7 +189,12 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         context = click.get_current_context()
         cluster = cluster_options(uri, password)
         job = PipelineJob(context.info_name or "", cluster, master, settings, log, as_json)
-        return command(*arguments, job=job, **more)
+        try:
+            return command(*arguments, job=job, **more)
+        except SignalReceived:
+            raise
+        except KeyboardInterrupt:
+            raise SignalReceived(signal.SIGINT, job.advice) from None
 
     return composed(metadata_option, tls_options, *_OPTIONS)(called)
 

@@ -161,23 +161,29 @@ def test_clicks_usage_errors_keep_their_exit_status(capsys: pytest.CaptureFixtur
 
 
 class Interrupting:
-    """A finder of modules that is interrupted by Ctrl-C as it looks for the command line."""
+    """A finder of modules that is interrupted by Ctrl-C as it looks for one of them."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
 
     def find_spec(self, name: str, *rest: object) -> None:
-        if name == "quire.cli.main":
+        if name == self._module:
             raise KeyboardInterrupt
 
 
-def test_ctrl_c_during_the_imports_prints_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("module", ["quire.cli.main", "quire.cli.cluster.bookies"])
+def test_ctrl_c_during_the_imports_says_what_to_do(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Imports take a third of a second, and more on a busy machine."""
-    monkeypatch.delitem(sys.modules, "quire.cli.main", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(module), *sys.meta_path])
+    monkeypatch.setattr(sys, "argv", ["quire", "cluster", "bookies"])
     with pytest.raises(SystemExit) as ended:
         quire.__main__.main()
     assert ended.value.code == EXIT_INTERRUPTED
-    assert capsys.readouterr().err == "interrupted\n"
+    said = "interrupted: nothing was begun; run the same command again\n"
+    assert capsys.readouterr().err == said
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"quire": "quire.__main__:main"}
 
