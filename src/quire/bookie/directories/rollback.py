@@ -206,7 +206,8 @@ class Rollbacks:
     async def begin(self, random_bytes: Callable[[int], bytes], went_back: Sequence[str]) -> None:
         """Give each directory that was read a new incarnation, and log what has gone back in time.
 
-        `went_back` has a sentence for each directory that went back in time.
+        `went_back` has a sentence for each directory that went back in time. `random_bytes` returns
+        the given number of random bytes.
 
         Call this after the log was read and before anything is served. The incarnation is durable
         in the directory and in the metadata store on return. A full directory keeps its incarnation
