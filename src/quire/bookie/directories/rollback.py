@@ -124,7 +124,7 @@ def expected_in(disk: Disk, known: BookieDirectories) -> ExpectedLog:
 
     This works while a bookie runs on the directory. Nothing is expected of a directory that was
     never formatted or has no mark. Raises StorageError if the directory's identity is damaged,
-    LaterStorageError if a later version wrote it, and OSError.
+    LaterStorageError if a later version wrote it, and OSError if it cannot be read.
     """
     identity = read_identity(disk)
     mark = None if identity is None else known.marks.get(identity.name)
