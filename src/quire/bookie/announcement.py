@@ -61,7 +61,9 @@ class Announcement:
         This bookie is then no longer registered.
 
         Raises:
-            MetadataError: The metadata store did not register the bookie.
+            KeyExistsError: Another process has the bookie's id.
+            UsageError: The address cannot be registered.
+            MetadataError: The metadata store fails.
         """
         address = replace(address, properties=self._with_reasons(state))
         self._registration = await metadata.register_bookie(address, readonly=not state.writable)

@@ -100,7 +100,9 @@ class Tree(Protocol):
 
     Calls raise only errors of `quire.errors`. UsageError means that a path cannot be used in every
     store, or that a value or a commit is too large. MetadataUnavailableError means that the store
-    does not answer. It is safe to cancel a read; the outcome of a cancelled change is unknown.
+    does not answer, and MetadataDeniedError that it denies this client access to a node. Any other
+    failure of the store is a MetadataError. It is safe to cancel a read; the outcome of a cancelled
+    change is unknown.
     """
 
     @property
@@ -119,14 +121,14 @@ class Tree(Protocol):
 
         Raises:
             NoSuchKeyError: The node does not exist.
-            MetadataUnavailableError: The store does not answer.
+            MetadataError: The store fails. `Tree` names the kinds.
         """
         ...
 
     async def exists(self, path: str) -> bool:
         """Return whether the node exists.
 
-        Raises MetadataUnavailableError if the store does not answer.
+        Raises MetadataError if the store fails. `Tree` names the kinds.
         """
         ...
 
@@ -135,7 +137,7 @@ class Tree(Protocol):
 
         Raises:
             NoSuchKeyError: The node does not exist.
-            MetadataUnavailableError: The store does not answer.
+            MetadataError: The store fails. `Tree` names the kinds.
         """
         ...
 
@@ -151,6 +153,7 @@ class Tree(Protocol):
                 ended before the response came. A lost connection alone does not raise it. The
                 outcome is unknown unless the error says otherwise. Read the nodes before you try
                 again, and put something into a value that identifies its writer.
+            MetadataError: The store fails in another way. `Tree` names the kinds.
         """
         ...
 
@@ -163,6 +166,7 @@ class Tree(Protocol):
         Raises:
             UsageError: A parent is ephemeral, or the value is too large.
             MetadataUnavailableError: The store does not answer. The outcome is unknown.
+            MetadataError: The store fails in another way. `Tree` names the kinds.
         """
         ...
 
@@ -191,7 +195,7 @@ class Tree(Protocol):
     async def sync(self) -> None:
         """Make everything that was committed before this call visible to reads after it.
 
-        Raises MetadataUnavailableError if the store does not answer.
+        Raises MetadataError if the store fails. `Tree` names the kinds.
         """
         ...
 

@@ -98,7 +98,8 @@ class ControlChannel(Link):
     async def write_lac(self, ledger_id: int, lac: int, key: bytes, packet: bytes) -> None:
         """Store an explicit LAC packet of a ledger on the bookie. On return it is durable there.
 
-        `lac` is the LAC in the packet, and `key` is the master key of the ledger.
+        `lac` is the LAC in the packet, and `key` is the master key of the ledger. The class names
+        the errors.
         """
         answer = await self._call(
             lambda txn: v3.write_lac_request(txn, ledger_id, lac, key, packet)
@@ -111,7 +112,8 @@ class ControlChannel(Link):
         """Ask the bookie to answer once its LAC of a ledger is higher than `previous_lac`.
 
         It answers after `timeout_ms` milliseconds at the latest. The answer contains the entry
-        after `previous_lac`, or with `last_entry` the last entry that the bookie has.
+        after `previous_lac`, or with `last_entry` the last entry that the bookie has. The class
+        names the errors.
         """
         answer = await self._call(
             lambda txn: v3.long_poll_request(
@@ -126,13 +128,16 @@ class ControlChannel(Link):
         """Make the adds of a ledger durable on the bookie.
 
         On return every add that the bookie had answered on this connection before the call is
-        durable.
+        durable. The class names the errors.
         """
         answer = await self._call(lambda txn: v3.force_request(txn, ledger_id))
         self._check(v3.status_of(answer, answer.forceLedgerResponse.status), ledger_id)
 
     async def bookie_info(self) -> BookieInfo:
-        """Return the total and the free disk space that the bookie reports."""
+        """Return the total and the free disk space that the bookie reports.
+
+        The class names the errors.
+        """
         wanted = v3.RequestedInfo.TOTAL_CAPACITY | v3.RequestedInfo.FREE_SPACE
         answer = await self._call(lambda txn: v3.bookie_info_request(txn, wanted))
         own = answer.getBookieInfoResponse
@@ -140,7 +145,10 @@ class ControlChannel(Link):
         return BookieInfo(own.totalDiskCapacity, own.freeDiskSpace)
 
     async def probe(self) -> None:
-        """Send a harmless request that the bookie answers at once, and wait for the answer."""
+        """Send a harmless request that the bookie answers at once, and wait for the answer.
+
+        The class names the errors.
+        """
         await self._call(lambda txn: v3.bookie_info_request(txn, 0))
 
     async def list_entries(self, ledger_id: int) -> EntryRanges:

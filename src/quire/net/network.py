@@ -43,7 +43,7 @@ class Port(Protocol):
     """The number of the port, which the system chooses if 0 was given."""
 
     async def listen(self, factory: ProtocolFactory) -> None:
-        """Accept connections from now on.
+        """Accept connections from now on. `factory` makes the protocol object of each.
 
         Raises OSError (EADDRINUSE) if another process listens already.
         """

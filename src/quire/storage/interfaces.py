@@ -56,7 +56,7 @@ class File(Protocol):
         ...
 
     def prefetch(self, offset: int, size: int) -> None:
-        """Tell the operating system that this range will be read soon.
+        """Tell the operating system that `size` bytes from `offset` on will be read soon.
 
         The system may begin to read it into its cache. It may also do nothing, and the call may
         take a while.
@@ -64,9 +64,9 @@ class File(Protocol):
         ...
 
     def uncache(self, offset: int, size: int) -> None:
-        """Remove this range from the page cache, so that the next read comes from the device.
+        """Remove `size` bytes from `offset` on from the page cache.
 
-        This is a hint, which may do nothing.
+        The next read then comes from the device. This is a hint, which may do nothing.
         """
         ...
 

@@ -60,7 +60,8 @@ async def is_complete(
     - If it is here and has lost its key, it has the key of the metadata on return. That is durable
       with the next barrier.
 
-    The index is read from the disk. Safe to cancel.
+    The index is read from the disk. Raises StorageError if every directory of the bookie has
+    failed. Safe to cancel.
 
     `recoveries_over` says that no recovery is still running that began before this bookie started.
     """

@@ -85,7 +85,7 @@ def look_at(disks: Sequence[Disk], uri: str) -> list[FoundDirectory]:
     """Lock each directory and read its cookie and its id.
 
     Raises StartError if another bookie uses one of the directories, and LaterVersionError if a
-    later version of Quire wrote one of them.
+    later version of Quire wrote one of them. `uri` is the metadata URI in the error.
     """
     return [_look(disk, uri) for disk in disks]
 

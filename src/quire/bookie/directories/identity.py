@@ -304,7 +304,11 @@ def out_of_date(known: BookieDirectories, path: str, directory_id: str) -> str:
 def check_current(
     known: BookieDirectories, path: str, directory_id: str, bookie_id: str, uri: str
 ) -> None:
-    """Raise CookieError if the directory at `path` is one that the bookie no longer has."""
+    """Raise CookieError if the directory at `path` is one that the bookie no longer has.
+
+    `known` is the record of the bookie's directories. The commands in the error have the metadata
+    URI `uri`.
+    """
     wrong = out_of_date(known, path, directory_id)
     if not wrong:
         return
@@ -360,7 +364,11 @@ async def keep_ids(
 
 
 def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
-    """Raise CookieError if a directory's cookie differs from the configuration or the cluster."""
+    """Raise CookieError if a directory's cookie differs from the configuration or the cluster.
+
+    `wanted` is the cookie that follows from the configuration, and `stored` is that of the
+    directory at `path`. The error has the metadata URI `uri`.
+    """
     found = {one.field: one for one in differences(wanted, stored)}
     if not found:
         return

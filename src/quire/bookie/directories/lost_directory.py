@@ -245,7 +245,8 @@ async def remove_directory(
 
     The bookie is stopped, and the disks of `others` are locked. `ids` has the known ids of the
     directories that are at the bookie's paths now, by path. The change is durable on return. Raises
-    CookieError if another process changed the directories, MetadataError, and OSError.
+    CookieError if another process changed the directories, MetadataError if the metadata store
+    fails, and OSError if a disk fails.
     """
     cookie = holder.cookie([one for one in holder.directories if one != removed])
     left = value_of(holder.ids).without(removed, [ids.get(removed, "")], "", now_ms)

@@ -25,8 +25,8 @@ def open_store(
 ) -> Store:
     """Create the store of a bookie over its data directories. The store is not started.
 
-    Call this on the event loop. Raises UsageError if there are too many directories
-    (`MAX_DIRECTORIES`).
+    `times` receives the latencies of its log. Call this on the event loop. Raises UsageError if
+    there are too many directories (`MAX_DIRECTORIES`).
     """
     schedule = asyncio.get_running_loop().call_later
     count = len(directories)

@@ -77,7 +77,7 @@ class DirectoryReplacement:
     async def carry_out(
         self, metadata: MetadataStore, random_bytes: Callable[[int], bytes], now_ms: int
     ) -> None:
-        """Carry out the replacement as `replace_directory` does, which documents the errors.
+        """Carry out the replacement with `replace_directory`, which documents arguments and errors.
 
         The call may be interrupted anywhere. If the command is repeated, it completes the
         replacement. This does nothing if `disk` is None.
@@ -93,8 +93,8 @@ async def find_replacement(
 ) -> DirectoryReplacement:
     """Return the replacement of the directory at `lost` by the one at `new`, if it is allowed.
 
-    Both may be the same path. Nothing is changed, but the bookie's directories are locked
-    (`DirectoryAccess`). Raises `UsageError`, `StartError`, `StorageError` or `CookieError` if the
+    Both may be the same path. Nothing is changed, but the bookie's directories are locked with
+    `machine`. Raises `UsageError`, `StartError`, `StorageError` or `CookieError` if the
     replacement is not allowed, `LaterVersionError` if a later version of Quire wrote one of the
     directories, and MetadataError if the metadata store fails.
     """
@@ -216,7 +216,7 @@ async def find_removal(
     """Return the removal of the directory at `path`, whatever is in it.
 
     Call `check_not_needed` before `carry_out`. Nothing is changed, but the bookie's other
-    directories are locked (`DirectoryAccess`). Raises `UsageError`, `StartError` or `CookieError`
+    directories are locked with `machine`. Raises `UsageError`, `StartError` or `CookieError`
     if the directory may not be removed, `LaterVersionError` if a later version of Quire wrote one
     of the directories, and MetadataError if the metadata store fails.
     """

@@ -124,7 +124,7 @@ def expected_in(disk: Disk, known: BookieDirectories) -> ExpectedLog:
 
     This works while a bookie runs on the directory. Nothing is expected of a directory that was
     never formatted or has no mark. Raises StorageError if the directory's identity is damaged,
-    LaterStorageError if a later version wrote it, and OSError.
+    LaterStorageError if a later version wrote it, and OSError if it cannot be read.
     """
     identity = read_identity(disk)
     mark = None if identity is None else known.marks.get(identity.name)
@@ -206,7 +206,8 @@ class Rollbacks:
     async def begin(self, random_bytes: Callable[[int], bytes], went_back: Sequence[str]) -> None:
         """Give each directory that was read a new incarnation, and log what has gone back in time.
 
-        `went_back` has a sentence for each directory that went back in time.
+        `went_back` has a sentence for each directory that went back in time. `random_bytes` returns
+        the given number of random bytes.
 
         Call this after the log was read and before anything is served. The incarnation is durable
         in the directory and in the metadata store on return. A full directory keeps its incarnation

@@ -228,7 +228,7 @@ class AnswerBudget:
         return self.held_bytes < self.limit_bytes and account.held_bytes < self.share_bytes
 
     def built(self, account: Account, size: int) -> None:
-        """Count an answer of this size that was passed to the connection."""
+        """Count an answer of `size` bytes that was passed to the connection."""
         if account.gone:
             return
         account.unsent_bytes += size

@@ -304,8 +304,9 @@ class RequestsV2:
     def refuse(self, word: int, at: int, size: int) -> None:
         """Refuse one frame of a peer that is not served, as Apache's `AuthHandler` does.
 
-        AUTH is answered as for any peer, and all other requests are answered as unauthorised. A
-        request for which no such answer exists raises ProtocolError, which ends the connection.
+        The frame has `size` bytes from `at` on, and the header word `word`. AUTH is answered as for
+        any peer, and all other requests are answered as unauthorised. A request for which no such
+        answer exists raises ProtocolError, which ends the connection.
         """
         version, opcode, _ = split_word(word)
         out = self._connection.out

@@ -100,7 +100,10 @@ _FLAGS = _FENCED | _UNORDERED | _EXPLICIT | _DURABLE
 
 
 def encode_block(kind: bytes, items: int, pieces: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers of a block. Those of the body are not copied."""
+    """Return the buffers of a block with this kind and number of items.
+
+    `pieces` are the buffers of its body. They are not copied.
+    """
     head = _BLOCK.pack(kind, items, sum(map(len, pieces)))
     crc = crc32c(head)
     for piece in pieces:

@@ -143,7 +143,7 @@ class LockHolder:
         """Decode the value of a lock or vote.
 
         Raises:
-            ValueError: The value names no owner.
+            ValueError: The value is not that of a lock, or names no owner.
         """
         message = parse_text(data, LockDataFormat(), allow_unknown=True)
         if not message.HasField("bookieId"):

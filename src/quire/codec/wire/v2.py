@@ -175,8 +175,8 @@ def batch_read_request(
 ) -> bytes:
     """Return a BATCH_READ frame for consecutive entries of one bookie.
 
-    `max_size` is in bytes. A `max_count` of 0 or less means no limit. `flags` are those of `Flag`.
-    `key` is the master key, which is sent only with DO_FENCING.
+    The response repeats `request_id`. `max_size` is in bytes. A `max_count` of 0 or less means no
+    limit. `flags` are those of `Flag`. `key` is the master key, which is sent only with DO_FENCING.
     """
     tail = key if flags & Flag.DO_FENCING else b""
     size = BATCH_READ_REQUEST.size - LENGTH.size + len(tail)

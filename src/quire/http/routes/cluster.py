@@ -382,7 +382,7 @@ class ClusterRoutes:
 async def cluster_facts(client: Client) -> dict[str, Any]:
     """Return the numbers of bookies, the auditor, and whether any ledger is marked, as JSON.
 
-    The names are those of Apache's HTTP server.
+    The names are those of Apache's HTTP server. Raises MetadataError.
     """
     store = client.metadata
     marks, bookies = ReplicationMarks(store), await client.bookies()
@@ -406,7 +406,10 @@ async def cluster_facts(client: Client) -> dict[str, Any]:
 
 
 async def spaces_of(client: Client) -> dict[str, tuple[int, int] | None]:
-    """Return the free and total bytes of each registered bookie, or None if it did not answer."""
+    """Return the free and total bytes of each registered bookie, or None if it did not answer.
+
+    Raises MetadataError if the list of bookies cannot be read.
+    """
     found = await client.bookies()
     names = sorted({**found.writable, **found.readonly})
 

@@ -102,7 +102,10 @@ class HttpJob:
 
 @asynccontextmanager
 async def attended(client: Client, job: HttpJob, owner: str) -> AsyncIterator[None]:
-    """Make a job pausable, and announce it to other processes while it runs."""
+    """Make a job pausable, and announce it to other processes while it runs.
+
+    `owner` is the name of this process in the announcement. This never raises an error of its own.
+    """
     store = client.metadata
     job.gate = PauseGate(store, job.kind, job.target, job.on_pause)
     async with announced(store, job.kind, job.target, owner, client.clock.now_ms, job.far):

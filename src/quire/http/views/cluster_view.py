@@ -318,7 +318,7 @@ class ClusterView:
         """Return the owners of ledgers, as far as they are known.
 
         `OwnerIndex.of` then names the owner of a ledger without reading anything, so a page with
-        any number of ledgers costs no request. Safe to cancel.
+        any number of ledgers costs no request. Errors of the store are not raised. Safe to cancel.
         """
         return await self.lost.owners(client)
 

@@ -67,7 +67,10 @@ class PayloadBudget:
 
 
 def entry_json(entry_id: int, found: Entry | ReadError, budget: PayloadBudget) -> dict[str, Any]:
-    """Return an entry as JSON. If it could not be read, `error` says why."""
+    """Return an entry as JSON, and count its bytes in `budget`.
+
+    If the entry could not be read, `error` says why.
+    """
     if isinstance(found, ReadError):
         return {"entry_id": entry_id, "error": error_json(found)}
     return {"entry_id": entry_id, **budget.payload(bytes(found.payload))}
@@ -76,7 +79,8 @@ def entry_json(entry_id: int, found: Entry | ReadError, budget: PayloadBudget) -
 def item_json(item: Peeked, budget: PayloadBudget, *, times: bool) -> dict[str, Any]:
     """Return an item of a stream as JSON: a record, a gap, or an entry that cannot be read.
 
-    `kind` says which of them it is. Set `times` if the transaction ids of the stream are times.
+    `kind` says which of them it is. The bytes are counted in `budget`. Set `times` if the
+    transaction ids of the stream are times.
     """
     if isinstance(item, Record):
         return {
@@ -123,7 +127,7 @@ def copies_json(
     """Return an entry as JSON, with the state of each copy, and the bytes of one copy.
 
     The bytes are those of the bookie `chosen`, or of a good copy if it is None. They begin at the
-    byte `offset` of the payload.
+    byte `offset` of the payload, and are counted in `budget`.
     """
     copies = []
     for one in found.copies:

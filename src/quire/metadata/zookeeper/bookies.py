@@ -47,12 +47,18 @@ session ends."""
 
 
 async def read_bookies(root: ZooKeeperRoot, addresses: bool) -> Bookies:
-    """Return the registered bookies. With `addresses`, the address of each is read now."""
+    """Return the registered bookies. With `addresses`, the address of each is read now.
+
+    Raises the errors of `ZooKeeperRoot.check_layout`.
+    """
     return await BookieLists(root).read(None, addresses=addresses)
 
 
 async def read_ids(root: ZooKeeperRoot) -> frozenset[str]:
-    """Return the ids of the registered bookies, writable or read-only, without their addresses."""
+    """Return the ids of the registered bookies, writable or read-only, without their addresses.
+
+    Raises the errors of `ZooKeeperRoot.check_layout`.
+    """
     await root.check_layout()
     lists = await _both_lists(root, None)
     return frozenset(name for names, _ in lists.values() for name in names if name != READONLY)
@@ -148,7 +154,7 @@ class BookieLists:
         The addresses of bookies that stayed in their list are those that were read first. A bookie
         that changes its properties and nothing else keeps its node, so they may be older ones.
         Without `addresses`, they are read only where they cannot be assumed, and for the bookies
-        that `learn` was called with.
+        that `learn` was called with. Raises the errors of `ZooKeeperRoot.check_layout`.
         """
         await self._root.check_layout()
         async with self._reading:
@@ -163,6 +169,7 @@ class BookieLists:
         """Return the addresses of these bookies, by bookie id, and read those not read before.
 
         Bookies that are not registered, and those whose address cannot be decoded, are left out.
+        Raises the errors of `ZooKeeperRoot.check_layout`.
         """
         await self._root.check_layout()
         async with self._reading:

@@ -71,7 +71,7 @@ class Commits:
         self._session_id = 0
 
     async def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """Carry out all of the operations or none. See `Tree.commit`."""
+        """Carry out all of the operations or none, with the errors of `Tree.commit`."""
         what = f"commit {len(operations)} operations, the first on {operations[0].path}"
         async with self._at_once:
             commit = _Commit(self, self._root, operations, what)

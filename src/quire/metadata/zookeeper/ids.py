@@ -88,7 +88,7 @@ class LedgerIdCounter:
         """Begin long ids above `last`, so that no id up to `last` is generated from now on.
 
         A Java client that remembers that there are only short ids still generates short ones, until
-        it is restarted.
+        it is restarted. Raises MetadataError if the store fails.
         """
         await self._make_high_order((last >> 32) + 1)
 

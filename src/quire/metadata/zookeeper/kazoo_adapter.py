@@ -157,7 +157,12 @@ read has changed or may have changed."""
 
 
 class ZooKeeperConnection:
-    """A session with ZooKeeper. Use `connect`, and call all methods on the same event loop."""
+    """A session with ZooKeeper. Use `connect`, and call all methods on the same event loop.
+
+    Each request raises NotSentError without a connection, LostConnectionError if the connection
+    ended before the response, MetadataDeniedError if the server denies it, MetadataError if the
+    server refuses it for another reason, and ClientClosedError after `close`.
+    """
 
     def __init__(
         self, servers: Sequence[str], *, session_timeout_ms: int, options: ZooKeeperOptions
@@ -284,7 +289,10 @@ class ZooKeeperConnection:
         return forget
 
     def on_outage(self, ended: Callable[[float], None]) -> WatchHandle:
-        """Call `ended` with the seconds of each absence of ZooKeeper that was logged."""
+        """Call `ended` with the seconds of each absence of ZooKeeper that was logged.
+
+        Close the result to end that.
+        """
         return self._absence.watches.add(ended)
 
     def _new_client(self) -> tuple[Any, Handler]:

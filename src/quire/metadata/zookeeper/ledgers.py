@@ -89,7 +89,8 @@ class ZooKeeperLedgers:
         """Let all clients generate only ids above `last` from now on.
 
         If the ids are above `last` already, the call only uses up one id. `LedgerIdCounter.jump`
-        names an exception for Java clients.
+        names an exception for Java clients. Raises MetadataError if the store fails, or if all ids
+        are used up.
         """
         made = await self._root.do("generate a ledger id", self._ids.next)
         if self._ids.may_jump(made, last):
@@ -173,7 +174,8 @@ class ZooKeeperLedgers:
         """Replace a ledger's metadata if it has this version and is the same creation as `known`.
 
         ZooKeeper only compares versions, so the creation is read just before the write. A deletion
-        and a creation between the two are noticed afterwards, from the node that was written.
+        and a creation between the two are noticed afterwards, from the node that was written. The
+        errors are those of `MetadataStore.write_ledger`.
         """
 
         async def work(again: bool) -> Versioned[LedgerMetadata]:

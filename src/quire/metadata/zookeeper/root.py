@@ -75,7 +75,7 @@ class FirstSeen:
         self._created_zxid: int | None = None
 
     def is_same(self, stat: Stat) -> bool:
-        """Return whether this is the creation of the first call, or if it is the first call."""
+        """Return whether `stat` belongs to the same creation as that of the first call."""
         if self._created_zxid is None:
             self._created_zxid = stat.created_zxid
         return stat.created_zxid == self._created_zxid

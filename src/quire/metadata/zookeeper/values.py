@@ -396,7 +396,10 @@ class Values:
 
 
 async def read_instance_id(root: ZooKeeperRoot) -> str:
-    """Return the instance id of the cluster, or '' if it has none."""
+    """Return the instance id of the cluster, or '' if it has none.
+
+    Raises the errors of `ZooKeeperRoot.check_layout`.
+    """
     try:
         data, _ = await root.zk.get_or_sync(root.at("INSTANCEID"))
     except NoNodeError:

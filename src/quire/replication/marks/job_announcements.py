@@ -109,7 +109,8 @@ async def announced(
 ) -> AsyncIterator[None]:
     """Announce a job during the context, with the progress that `far` returns every few seconds.
 
-    This never raises an error of its own.
+    `kind` and `target` say which job it is, and `by` is the name of this process. `now_ms` returns
+    the Unix time in milliseconds. This never raises an error of its own.
     """
     one = _Announcement(store, kind, target, by, now_ms, far)
     tasks = TaskSet()

@@ -264,9 +264,9 @@ async def carry_out(
     """Carry out a plan: several ledgers at a time, and each of them in batches.
 
     A batch has at most one move of each segment, and one change of the metadata names its moves.
-    The moves that the result counts are durable on return. A move that fails is in `left` of the
-    result, and raises nothing. Raises MetadataError if the lock of a ledger cannot be taken because
-    the metadata store fails.
+    The moves that the result counts are durable on return. `progress` receives the progress. A move
+    that fails is in `left` of the result, and raises nothing. Raises MetadataError if the lock of a
+    ledger cannot be taken because the metadata store fails.
     """
     by_ledger: dict[int, list[PlannedMove]] = {}
     for move in plan.moves:

@@ -74,7 +74,7 @@ class JobProgress(Protocol):
         ...
 
     async def may_go_on(self) -> None:
-        """Wait while the job is paused. This is awaited before each ledger."""
+        """Wait while the job is paused. This is awaited before each ledger, and raises nothing."""
         ...
 
 

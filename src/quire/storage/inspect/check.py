@@ -94,6 +94,8 @@ def _survey(recovered: RecoveredLog) -> Survey:
 def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[CheckedSegment]:
     """Check each segment that `found` lists, oldest first, and yield the result.
 
+    `progress` is called with the number of bytes that were read since its last call.
+
     Raises:
         LaterStorageError: A later version wrote a segment.
         OSError: The disk fails.

@@ -242,7 +242,8 @@ class SegmentDump:
     def groups(self) -> Iterator[ScannedGroup]:
         """Yield the groups with valid tables, each with the number of its damaged blocks.
 
-        If two groups are not adjacent, what is between them is unknown. This may raise `OSError`.
+        If two groups are not adjacent, what is between them is unknown. Raises VersionError if a
+        later version wrote a group, and OSError if the file cannot be read.
         """
         description = self.description
         return each_group(
@@ -273,7 +274,8 @@ class SegmentDump:
     def has_remains(self, end: int) -> bool:
         """Return whether something like a damaged index begins at `end`, after the last group.
 
-        This is the case if the next block is neither zeros nor the start of a group.
+        This is the case if the next block is neither zeros nor the start of a group. Raises OSError
+        if the file cannot be read.
         """
         block = read(self._file, end, BLOCK_BYTES)
         return bool(block.strip(b"\0")) and not block.startswith(GROUP_START)

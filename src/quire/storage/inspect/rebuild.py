@@ -92,8 +92,9 @@ def rebuild(
     """Check the index of each segment in `todo`, and rebuild it where necessary.
 
     With `dry_run`, nothing is changed, and the result says what would be done. Otherwise the caller
-    must hold the disk's lock, and a rebuilt index is durable when its result is yielded. This may
-    raise `StorageError` or `OSError`.
+    must hold the disk's lock, and a rebuilt index is durable when its result is yielded. `progress`
+    is called with the number of bytes that were read since its last call. This may raise
+    `StorageError` or `OSError`.
     """
     own_id = identity_of(disk).directory_id
     for one in todo:

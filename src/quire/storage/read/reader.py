@@ -363,6 +363,7 @@ class Reader:
         Raises:
             DamagedError: The index is damaged.
             WouldBlock: The index is not cached, or not among the `fetched` extents.
+            StorageError: The file cannot be opened for lack of a file descriptor.
         """
         try:
             found = self._ledger_rows(segment, ledger_id, fetched)
@@ -375,7 +376,8 @@ class Reader:
         """Return the master key in the frame of the ledger's last entry.
 
         Return None if no copy of the entry has it. Bare frames have no key, and a damaged frame
-        does not count. Raises `WouldBlock` as `FetchedExtents` explains.
+        does not count. Raises `WouldBlock` as `FetchedExtents` explains, and StorageError if a file
+        cannot be opened for lack of a descriptor.
         """
         for place in self._places(info, info.last_entry_id, fetched):
             if isinstance(place, DamagedError) or place.segment.head_bytes != FRAME_HEADER_BYTES:
@@ -454,8 +456,8 @@ class Reader:
     def summary(self, segment: LogSegment, fetched: FetchedExtents) -> Summary:
         """Return the summary of ledgers in the footer of a segment.
 
-        Raises `DamagedError` if the summary fails its check, and `WouldBlock` as `FetchedExtents`
-        explains.
+        Raises `DamagedError` if the summary fails its check, `WouldBlock` as `FetchedExtents`
+        explains, and StorageError if the file cannot be opened for lack of a descriptor.
         """
         key = (segment.number, segment.generation, -2)
         summary: Summary | None = self._cache.get(key)
