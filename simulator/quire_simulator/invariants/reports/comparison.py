@@ -12,7 +12,7 @@ TEXT_MAX = 400
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Compares what one source reports, and fails the run under the name of one invariant."""
+    """A comparison of what one source reports, which fails the run under the name of one invariant."""
 
     checker: Checker
     invariant: str
