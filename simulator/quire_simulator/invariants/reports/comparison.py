@@ -12,7 +12,7 @@ TEXT_MAX = 400
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of what one source reports, which fails the run under the name of one invariant."""
+    """A comparison of what one source reports. It fails the run under the name of an invariant."""
 
     checker: Checker
     invariant: str
