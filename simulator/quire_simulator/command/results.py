@@ -66,7 +66,7 @@ def _commit() -> str | None:
 
 @dataclass
 class Smaller:
-    """Makes plans small until the time budget is used up."""
+    """A maker of small plans, until the time budget is used up."""
 
     left_s: float
 

@@ -28,7 +28,7 @@ SKIPPED_MAX = 6
 
 
 class FullMoment:
-    """Waits for its moment and then fills a disk. `end` gives it up."""
+    """A fault that waits for its moment and then fills a disk. `end` gives it up."""
 
     def __init__(self, kind: str, disk: SimDisk, chance: random.Random) -> None:
         self.come = False

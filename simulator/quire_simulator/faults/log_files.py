@@ -24,7 +24,7 @@ Change = Callable[[SimDisk], bool]
 
 
 class LogFiles(DiskOperator):
-    """Strikes single files of the log."""
+    """The faults that strike single files of the log."""
 
     async def strike(
         self, kind: str, name: str, disk: SimDisk, chance: random.Random, duration_s: float

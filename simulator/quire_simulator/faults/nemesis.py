@@ -97,7 +97,7 @@ UNHINDERED = frozenset(
 
 
 class Nemesis:
-    """Carries out a schedule, and restarts bookies that stopped by themselves."""
+    """The task that carries out a schedule, and restarts bookies that stopped by themselves."""
 
     def __init__(
         self, world: World, config: BookieConfig, fail: Fail = lambda invariant, what: None

@@ -53,7 +53,7 @@ class StoreCopy:
 
 
 class OlderMetadata:
-    """Restores the store of a world from copies, and checks what bookies do meanwhile."""
+    """The fault that restores the store from copies, and checks what bookies do meanwhile."""
 
     def __init__(self, world: World, fail: Fail) -> None:
         self.world = world

@@ -60,7 +60,7 @@ class InvariantError(Exception):
 
 
 class Checker:
-    """Checks the invariants during a run. `broken` is the first one that did not hold."""
+    """A checker of the invariants during a run. `broken` is the first that did not hold."""
 
     def __init__(self, world: World, history: RunHistory, on_broken: Callable[[], None]) -> None:
         self.world = world

@@ -15,7 +15,7 @@ meanwhile may cost one more attempt.
 
 
 class CostOfRecovery:
-    """Counts what a recovery costs, from its creation until `check`."""
+    """The costs of a recovery, counted from its creation until `check`."""
 
     def __init__(self, stage: Stage, name: str, client: Client, ledger_id: int) -> None:
         self._stage = stage

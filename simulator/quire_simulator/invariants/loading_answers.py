@@ -39,7 +39,7 @@ Asked = tuple[int, int]
 
 
 class LoadingAnswers:
-    """Observes all requests to bookies and their answers."""
+    """An observer of all requests to bookies and their answers."""
 
     def __init__(self, world: World, checker: Checker) -> None:
         self._world = world

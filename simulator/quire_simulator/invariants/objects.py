@@ -58,7 +58,7 @@ class ObjectCall:
 
 
 class ObjectInvariants:
-    """Checks the invariants of the objects of one bucket."""
+    """A checker of the invariants of the objects of one bucket."""
 
     def __init__(self, world: World, checker: Checker) -> None:
         self.checker = checker

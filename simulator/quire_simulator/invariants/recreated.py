@@ -33,7 +33,7 @@ def creation_of(stored: Versioned[LedgerMetadata]) -> Creation:
 
 
 class RecreatedLedgers:
-    """Recreates ledgers, and checks who changes the new ones."""
+    """A fault that recreates ledgers, and checks who changes the new ones."""
 
     def __init__(self, world: World, checker: Checker) -> None:
         self.count = 0

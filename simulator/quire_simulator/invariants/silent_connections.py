@@ -17,7 +17,7 @@ LEFT_WITHIN_S = 3.0
 
 
 class SilentConnections:
-    """Measures for how long a client could have replaced each connection that died silently."""
+    """A measure of how long a client could have replaced each connection that died silently."""
 
     def __init__(self, world: World, checker: Checker) -> None:
         self._world = world

@@ -15,7 +15,7 @@ Event = tuple[float, str, str, dict[str, Field]]
 
 
 class Trace:
-    """Keeps the last `keep` events. The digest covers all that were ever recorded."""
+    """The last `keep` events of a run. The digest covers all that were ever recorded."""
 
     def __init__(self, time: Callable[[], float], *, keep: int = KEPT_EVENTS) -> None:
         self._time = time

@@ -32,7 +32,7 @@ class Said(NamedTuple):
 
 
 class Wiretap:
-    """Assembles messages from the bytes of each direction of each connection."""
+    """An assembler of messages from the bytes of each direction of each connection."""
 
     def __init__(self, bookie_port: int) -> None:
         self._bookie_port = bookie_port

@@ -78,7 +78,7 @@ class QueryCheckpoint:
 
 
 class SourceInvariants:
-    """Checks what the sources give to a query."""
+    """A checker of what the sources give to a query."""
 
     def __init__(self, stage: StreamStage, checkpoint: QueryCheckpoint, *, lenient: bool) -> None:
         self.stage = stage

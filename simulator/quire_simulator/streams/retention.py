@@ -75,7 +75,7 @@ def expired_of(
 
 
 class Retention:
-    """Checks what is truncated in the streams of a run."""
+    """A checker of what is truncated in the streams of a run."""
 
     def __init__(self, stage: StreamStage) -> None:
         self.stage = stage

@@ -355,14 +355,20 @@ class GivenOptions:
             )
 
     def take(self, name: str, parse: Callable[[str], T], default: D) -> T | D:
-        """Return the parsed value of an option, or the default. Raises UsageError."""
+        """Return the parsed value of an option, or the default if it was not given.
+
+        Raises UsageError, which names the option, if `parse` raises an error.
+        """
         text = self._values.get(name.lower())
         if text is None:
             return default
         return _parsed(name, text.strip(), parse)
 
     def metadata(self, environ: Mapping[str, str]) -> str:
-        """Return the metadata URI from the options or the environment. Raises UsageError."""
+        """Return the metadata URI from the options or the environment.
+
+        It is not checked here. Raises UsageError if there is none.
+        """
         uri = self.take("metadata", str, None) or environ.get(ENV_METADATA)
         if not uri:
             raise UsageError(
@@ -381,7 +387,10 @@ class GivenOptions:
         return self.take("namespace", namespace_path, None) or namespace_path(default)
 
     def placement(self, environ: Mapping[str, str]) -> str:
-        """Return the placement from the options or the environment, or "". Raises UsageError."""
+        """Return the placement from the options or the environment, or "".
+
+        Raises UsageError if it is not valid.
+        """
         text = self.take("placement", parse_name, None) or environ.get(ENV_PLACEMENT, "")
         if text:
             parse_placement(text)
@@ -496,7 +505,10 @@ def parse_name(text: str) -> str:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Return the names in a list that is separated by commas. Raises ValueError."""
+    """Return the names in a list that is separated by commas.
+
+    Raises ValueError if a name is empty, or occurs twice in any case of letters.
+    """
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise ValueError("a name in the list is empty")

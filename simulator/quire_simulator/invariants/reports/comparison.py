@@ -14,7 +14,7 @@ TEXT_MAX = 400
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Compares what one source reports, and fails the run under the name of one invariant."""
+    """A comparison of what one source reports. It fails the run under the name of an invariant."""
 
     checker: Checker
     invariant: str

@@ -75,7 +75,7 @@ class TopicLife:
 
 
 class TopicReading:
-    """Follows what one reader of a topic receives, and checks it."""
+    """A checker of what one reader of a topic receives."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class TopicReading:
 
 
 class TopicInvariants:
-    """Follows the topics of a namespace, and checks what clients are told of them."""
+    """A checker of the topics of a namespace, and of what clients are told of them."""
 
     def __init__(self, world: World, checker: Checker) -> None:
         self.world = world

@@ -249,7 +249,8 @@ class RootGroup(Program, LazyGroup):
 def exit_status(error: BaseException) -> int:
     """Print on standard error, in one line, what happened, and return the exit status for it.
 
-    Nothing is printed for an exit that was asked for, or for a broken pipe.
+    Nothing is printed for an exit that was asked for, or for a broken pipe. If QUIRE_DEBUG is set,
+    the traceback is printed first.
     """
     from quire.errors import QuireError, UsageError
 

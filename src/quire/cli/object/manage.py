@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 @json_option("Print one JSON object per object, as `quire object show --json` does.")
 @asynchronous
 async def list_objects(uri: str, bucket: str, prefix: str, after: str, as_json: bool) -> None:
-    """List the names of objects that begin with PREFIX, sorted, one per line."""
+    """List the names of objects that begin with PREFIX, sorted, one per line.
+
+    Objects that cannot be read are reported on standard error at the end, and the exit status is 1.
+    """
 
     import quire
     from quire.streams.objects.objects import Objects

@@ -70,7 +70,10 @@ class ClusterOptions:
     names."""
 
     def options(self, *, writing: bool = False) -> dict[str, str]:
-        """Return the options of the data source for reading or writing this cluster."""
+        """Return the options of the data source for reading or writing this cluster.
+
+        Raises UnicodeDecodeError if the password is not UTF-8, because an option is text.
+        """
         given = {"metadata": self.metadata}
         if self.password:
             given["password"] = self.password.decode()

@@ -81,7 +81,10 @@ class Bounds:
         )
 
     def within(self, column: str, first: int, last: int) -> Bounds:
-        """Return the bounds with a column restricted to a range."""
+        """Return the bounds with the ledger ids or the entry ids restricted to first..last.
+
+        Both ends are included. `column` is "ledger_id" or "entry_id".
+        """
         if column == "ledger_id":
             first, last = max(first, self.ledger_first), min(last, self.ledger_last)
             return replace(self, ledger_first=first, ledger_last=last)

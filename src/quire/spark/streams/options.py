@@ -47,7 +47,8 @@ class StreamPlaces:
     """The places at which to begin, or to end, in each stream."""
 
     default: Start | None
-    """The place for streams without one of their own. None means no limit."""
+    """The place for streams without one of their own. None means that there is no end: everything
+    that is acknowledged is read."""
     by_stream: tuple[tuple[str, Start], ...] = ()
     """The places for streams that have one of their own, with the names of the streams."""
 

@@ -193,7 +193,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Publish the micro-batch, each stream in one step.
 
         A stream that has the micro-batch already is not changed. Raises UsageError, before anything
-        is published, if tasks wrote for another micro-batch.
+        is published, if tasks wrote for another micro-batch, and the errors of `Committer.commit`.
         """
         for message in written_by(messages):
             for batch in message.batches.values():

@@ -46,7 +46,7 @@ class Leftovers:
         deletions. Returns the ids of the deleted ledgers.
 
         Raises StreamFencedError if another writer has the stream and may be at work. Nothing was
-        deleted then.
+        deleted then. Raises also MetadataError.
         """
         if not await may_collect(self._client.metadata):
             return []

@@ -325,7 +325,7 @@ class Mirror:
         """Check that the source is still the same stream, and truncate the copy like the source.
 
         Nothing is truncated if the replication was created without `truncation`. May be called
-        while `run` is at work. Raises StreamDivergedError.
+        while `run` is at work. Raises StreamDivergedError, NoSuchStreamError, and MetadataError.
         """
         if self._claim is None:
             return  # the copy may not exist yet

@@ -161,6 +161,9 @@ class Namespace:
 
         Returns:
             The open namespace.
+
+        Raises:
+            QuireError: See `Client.namespace`. It is raised when the result is awaited or entered.
         """
         deprecated("Namespace.create(client, path)", "client.namespace(path, create=True)")
         return open_namespace(client, path, create=True, settings=settings, password=password)
@@ -176,6 +179,9 @@ class Namespace:
 
         Returns:
             The open namespace.
+
+        Raises:
+            QuireError: See `Client.namespace`. It is raised when the result is awaited or entered.
         """
         deprecated("Namespace.open(client, path)", "client.namespace(path)")
         return open_namespace(client, path, password=password)

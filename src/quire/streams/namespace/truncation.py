@@ -133,7 +133,7 @@ async def would_free(
 ) -> list[StreamSegment]:
     """Return the segments that `free` would free now, or would after a truncation to `before`.
 
-    Nothing is changed.
+    Nothing is changed. Raises NoSuchStreamError, and the errors of `Client.ledger_metadata`.
     """
     segments = [s for s in await metadata.segments() if not s.in_progress]
     return await _would_free(client, segments, before)

@@ -143,7 +143,7 @@ async def close_plan(metadata: StreamMetadata, plan: BatchPlan, life: str) -> No
 
 
 async def is_open(metadata: StreamMetadata, plan: BatchPlan) -> bool:
-    """Return whether the plan still permits a publication."""
+    """Return whether the plan still permits a publication. Raises MetadataError."""
     try:
         return (await metadata.tree.read(plan.path)).version == plan.version
     except NoSuchKeyError:

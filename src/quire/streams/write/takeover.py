@@ -239,6 +239,7 @@ async def delete_insisting(client: Client, ledger_id: int) -> None:
     """Delete a ledger that nothing names any more, and try again while the store does not answer.
 
     If all attempts fail, the call returns, and the search for orphans finds the ledger later.
+    Raises the other errors of `Client.delete_ledger`.
     """
     retry = Retry(DELETE_BACKOFF, client.rng, attempts=DELETE_ATTEMPTS)
     while True:

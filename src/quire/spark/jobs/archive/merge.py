@@ -89,7 +89,8 @@ def merge_piece(piece: Piece) -> Piece:
     """Write the records of neighbouring files into one file, verify it, and return it as `file`.
 
     This runs in a task. The next job removes what a failed attempt leaves. Raises
-    HistoryDamagedError if a file is not as it was written.
+    HistoryDamagedError if a file is not as it was written, and HistoryError if the directory cannot
+    be used.
     """
     history = OffloadHistory(piece["directory"], piece["stream"])
     files = [HistoryFile.from_json(file) for file in piece["files"]]
