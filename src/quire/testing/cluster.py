@@ -330,7 +330,8 @@ class LocalCluster:
             if not why:
                 raise
             raise StartError(
-                f"the directory {self._directory} of the local cluster cannot be used: {why}"
+                f"the directory {self._directory} of the local cluster cannot be used: {why}",
+                remedy="Use another directory, or correct this one",
             ) from error
         if self._state.metadata == "zookeeper":
             self._start_zookeeper(deadline)

@@ -499,7 +499,7 @@ def test_a_start_on_a_full_disk_uses_a_preallocated_segment() -> None:
 def test_a_start_without_any_space_is_refused_with_the_reason() -> None:
     disk = sim_disk(capacity_bytes=1000)
     box = StoreOnDisk(disk)
-    with pytest.raises(DiskFullError, match="no space for a new log segment of 20480 bytes"):
+    with pytest.raises(DiskFullError, match="no space for a new log segment of 20,480 bytes"):
         box.open()
     disk.capacity_bytes = 40_000
     box.open()

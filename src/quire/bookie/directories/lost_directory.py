@@ -180,7 +180,7 @@ def check_successor(holder: KnownBookie, path: str, found: DirectoryContent) -> 
             f"({found.unreadable})"
         )  # fmt: skip
         raise StorageError(
-            f"{path} is not empty, it holds {what}: nothing was changed",
+            f"the directory {path} is not empty: it holds {what}; nothing was changed",
             remedy=f"Use an empty directory. {give_up(path)}",
         )
     if not _is_of(holder, found.cookie) or (

@@ -346,7 +346,8 @@ async def _check_cluster(store: MetadataStore, cookie: Cookie) -> None:
 def _agreed(work: list[_Erasing], cookie: Cookie | None) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "this command deletes data, and standard input is not a terminal: give --yes"
+            "nothing was deleted: this command deletes everything that the bookie has stored, and "
+            "there is no terminal to ask for confirmation. Confirm with --yes"
         )
     for one in work:
         say(one.text(dry_run=True))

@@ -199,8 +199,8 @@ def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json
 def _agreed(wanted: list[str], refusing: dict[str, CollectionRefusal]) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "nothing was changed: bookies would delete the ledgers that this store does not have, "
-            "and there is no terminal to ask for confirmation. Confirm with --yes"
+            "nothing was changed: bookies would delete the ledgers that the present metadata store "
+            "does not have, and there is no terminal to ask for confirmation. Confirm with --yes"
         )
     for name in wanted:
         say(_line(name, refusing[name]))

@@ -109,8 +109,10 @@ async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> 
         say(await destroyed(store))
         if not dry_run and not yes:
             if not sys.stdin.isatty():
-                raise click.UsageError("this command destroys a cluster, and standard input is "
-                                       "not a terminal: give --yes")  # fmt: skip
+                raise click.UsageError(
+                    f"nothing was changed: this command destroys the cluster at {uri}, and there "
+                    "is no terminal to ask for confirmation. Confirm with --yes"
+                )
             if not asked(f"Destroy the cluster {found} at {uri}?"):
                 say("nothing was destroyed")
                 return EXIT_ERROR

@@ -324,7 +324,8 @@ async def _read_replica(
     members = dict.fromkeys(one for segment in metadata.segments for one in segment.ensemble)
     if bookie not in members:
         raise UsageError(
-            f"bookie {bookie} stores no entry of ledger {ledger_id}: it is not in its ensembles",
+            f"bookie {bookie} stores no entry of ledger {ledger_id}: it is in no ensemble of the "
+            "ledger",
             remedy=did_you_mean(bookie, members, f"Give one of {', '.join(members)}"),
         )
     codec = EntryCodec(ledger_id, metadata.digest or DigestType.CRC32, password)

@@ -82,11 +82,17 @@ async def _rename(
     issued = updated = 0
     async with shell.client() as client:
         bookies = await client.bookies()
-        if source == target or bookies.find(source) is not None:
+        if source == target:
             raise UsageError(
-                f"the source bookie {source} is still registered, or it is also the destination; "
-                "nothing was changed",
-                remedy="Stop the source bookie first, or name another destination",
+                f"bookie {source} was named as the source and as the destination; nothing was "
+                "changed",
+                remedy="Name another destination",
+            )
+        if bookies.find(source) is not None:
+            raise UsageError(
+                f"the source bookie {source} is still registered; nothing was changed",
+                remedy="Stop it first. A bookie that was killed stays registered until its session "
+                "with the metadata store times out",
             )
         runs = bookies.find(target) is not None
         async for ledger_id, metadata in each_metadata(client, unread):

@@ -261,7 +261,7 @@ def values_of(text: str, first_s: int, step_s: int) -> list[float | None]:
                     values[place] = rounded(number) if math.isfinite(number) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise HistoryError(
-            f"the answer of Prometheus is not the result of a query: {type(error).__name__}",
+            f"the answer of Prometheus to a query cannot be decoded: {error!r}",
             remedy="Check that --prometheus names a Prometheus server, or one with its HTTP API",
         ) from None
     return values

@@ -166,7 +166,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         filled = (batch for batch in batches if batch.num_rows)
         if self.schema is None:
             for batch in filled:
-                entries = payloads(batch.column(self._column))
+                entries = payloads(batch, self._column)
                 yield EncodedRows((), entries, len(entries))
             return
         buffer = RowBuffer(
@@ -455,11 +455,13 @@ def check_none_is_lost(
         )
 
 
-def payloads(column: pa.Array) -> list[bytes]:
-    """Return the values of a column as bytes. Raises UsageError for a null."""
+def payloads(rows: pa.RecordBatch, at: int) -> list[bytes]:
+    """Return the values of the column at `at` as bytes. Raises UsageError for a null."""
+    column = rows.column(at)
     if column.null_count:
         raise UsageError(
-            "the column that is to be written has a null, but an entry must have a value",
+            f"column {rows.schema.field(at).name!r}, which is to be written, has a null, but an "
+            "entry must have a value. Nothing was published",
             remedy="Filter such rows, or replace the nulls",
         )
     if not pa.types.is_binary(column.type):

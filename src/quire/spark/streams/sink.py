@@ -317,7 +317,7 @@ def write_partition(
             for name, part in _by_stream(batch, columns, options, plan):
                 if name not in plan.done:
                     txids = None if columns.txid is None else part.column(columns.txid)
-                    values: Sequence[bytes] = payloads(part.column(columns.value))
+                    values: Sequence[bytes] = payloads(part, columns.value)
                     envelopes = b""
                     if columns.keyed:
                         values, envelopes = sealed_rows(

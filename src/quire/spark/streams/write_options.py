@@ -167,7 +167,9 @@ def parse_streams(text: str) -> tuple[str, ...]:
     """Return the names and patterns of a list with commas. Raises UsageError."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
-        raise UsageError(f"a name in the list of streams is empty: {text!r}")
+        raise UsageError(
+            f"a name in the list of streams {text!r} is empty", remedy="Leave out the comma"
+        )
     for name in names:
         if not set(name) & WILDCARDS:
             parse_stream(name)

@@ -550,7 +550,7 @@ class Reader:
             raise DamagedError(
                 f"reading {segment.name} failed: {error}",
                 file=segment.name,
-                remedy="Clients read the entry from another replica. Check this bookie's disk",
+                remedy="Clients read its entries from other replicas. Check this bookie's disk",
             ) from error
         if data is None:
             raise WouldBlock(segment, offset, size)

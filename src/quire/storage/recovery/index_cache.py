@@ -32,7 +32,7 @@ from quire.storage.interfaces import Disk, File
 from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.footer import read
 from quire.storage.segment.ledger_ids import LedgerIdSet
-from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment
+from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, segment_name
 
 CACHE_NAME = f"{LOG_DIRECTORY}/INDEX"
 TEMPORARY_NAME = f"{CACHE_NAME}.new"
@@ -78,7 +78,7 @@ class CachedIndex:
         data = read(file, max(0, size - TRAILER_BYTES), TRAILER_BYTES)
         if known is None or data != known.trailer:
             raise StaleCacheError(
-                f"segment {number:x} has changed since the index cache was written"
+                f"{segment_name(number)} has changed since the index cache was written"
             )
         return decode_trailer(data, self.head.directory_id, number, size)
 
@@ -86,7 +86,9 @@ class CachedIndex:
         """Raise `StaleCacheError` if a segment that the cache covers is not in `live`."""
         gone = self.segments.keys() - live
         if gone:
-            raise StaleCacheError(f"segment {min(gone):x}, which the index cache covers, is gone")
+            raise StaleCacheError(
+                f"{segment_name(min(gone))}, which the index cache covers, is gone"
+            )
 
     def search(self, disk: Disk, go_on: Callable[[], None]) -> LedgerSearch:
         """Return a search for ledgers in this cache. Call this before `restore`.

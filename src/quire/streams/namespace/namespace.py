@@ -569,7 +569,7 @@ class Namespace:
         remedy = "Create another topic, and copy the records"
         await self._refuse_partition(name, "renamed", remedy)
         if not await metadata.exists() and await self._topics.find(metadata.paths.name) is not None:
-            raise UsageError(f"{name} was not renamed: it is a topic", remedy=remedy)
+            raise UsageError(f"topic {name} was not renamed: a topic keeps its name", remedy=remedy)
         for _ in range(RENAME_ATTEMPTS):
             if (topic := await self._topics.find_in_any(target.paths.name)) is not None:
                 raise topic_exists(topic)

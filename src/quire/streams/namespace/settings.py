@@ -180,7 +180,7 @@ def check_value(name: str, value: Any) -> None:
 
 def _check_long(name: str, value: float, most: float, unit: str) -> None:
     if value > most:
-        raise UsageError(f"setting {name} is too large: it must be at most {most:g} {unit}")
+        raise UsageError(f"setting {name} must be at most {most:g} {unit}, not {value:g}")
 
 
 def check_values(values: Mapping[str, Any]) -> None:

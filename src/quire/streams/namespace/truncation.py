@@ -89,7 +89,8 @@ async def _truncate(
         if life is not None and known.path != life:
             raise NoSuchStreamError(
                 f"stream {metadata.paths.name} was deleted or renamed, and another stream has "
-                "its name now. The other stream was not truncated"
+                "its name now. The other stream was not truncated",
+                remedy="Look at the present stream, and truncate it if you mean that one",
             )
         segments = await metadata.segments(until=until)
         completed = [segment for segment in segments if not segment.in_progress]

@@ -150,9 +150,10 @@ class Dictionary:
         items = _decoded(state)
         if not isinstance(items, dict):
             raise UsageError(
-                "the snapshot is not that of a dictionary, but of another state machine with this "
-                "name. No record was changed, but the former writer of the stream was fenced",
-                remedy="Open the dictionary on a stream of its own",
+                "the snapshot of this state machine is not that of a dictionary, but of a machine "
+                "of another kind. No record was changed, but the former writer of the stream was "
+                "fenced",
+                remedy="Open the dictionary under another name, on a stream of its own",
             )
         self.items = items
 

@@ -115,7 +115,12 @@ def test_an_unreadable_directory_is_replaced_by_another_and_not_overwritten(plac
 
 def test_mistaken_arguments_of_replace_are_refused(place: Place, tmp_path: Path) -> None:
     lose(place, "two")
-    place.refused("replace", "b", "three", says=f"the directory {place.path('three')}; it has")
+    place.refused(
+        "replace",
+        "b",
+        "three",
+        says=f"does not have the directory {place.path('three')}; nothing was changed",
+    )
     place.refused(
         "replace", "b", "two", says="does not exist; nothing was changed. Mount the new disk"
     )

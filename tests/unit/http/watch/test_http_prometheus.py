@@ -196,9 +196,9 @@ async def test_an_answer_is_cached_while_it_is_current(monkeypatch: pytest.Monke
     [
         (lambda: web.json_response({"status": "error", "error": "no"}, status=422), "refused a"),
         (lambda: web.json_response({"status": "success", "data": {"resultType": "vector"}}),
-         "not the result"),
-        (lambda: web.json_response([1]), "not the result"),
-        (lambda: web.Response(text="{", content_type="application/json"), "not the result"),
+         "cannot be decoded"),
+        (lambda: web.json_response([1]), "cannot be decoded"),
+        (lambda: web.Response(text="{", content_type="application/json"), "cannot be decoded"),
         (lambda: web.Response(text="<html>", content_type="text/html"), "no JSON"),
         (lambda: web.Response(status=302, headers={"Location": "/other"}), "status 302"),
         (lambda: web.Response(body=b" " * (module.ANSWER_BYTES_MAX + 1),
