@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from quire.errors import QuireError
-from quire_simulator.actors.walkthroughs import data, ledgers, mirrors, placements, streams
+from quire_simulator.actors.walkthroughs import (
+    bad_copies,
+    data,
+    ledgers,
+    mirrors,
+    placements,
+    streams,
+)
 from quire_simulator.actors.walkthroughs.walk import Walk
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.world.stage import Stage
@@ -19,6 +26,7 @@ LEDGERS: tuple[Script, ...] = (
     ledgers.walk_lost_bookie,
     data.walk_dataset,
     placements.walk_placement,
+    bad_copies.walk_bad_copies,
 )
 STREAMS: tuple[Script, ...] = (
     streams.walk_stream,
