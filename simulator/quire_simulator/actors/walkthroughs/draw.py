@@ -10,6 +10,7 @@ from quire_simulator.actors.walkthroughs import (
     bad_copies,
     data,
     ledgers,
+    limits,
     mirrors,
     placements,
     streams,
@@ -27,6 +28,7 @@ LEDGERS: tuple[Script, ...] = (
     data.walk_dataset,
     placements.walk_placement,
     bad_copies.walk_bad_copies,
+    limits.walk_limits_of_ledgers,
 )
 STREAMS: tuple[Script, ...] = (
     streams.walk_stream,
@@ -34,6 +36,7 @@ STREAMS: tuple[Script, ...] = (
     mirrors.walk_following,
     mirrors.walk_topic_copies,
     data.walk_dictionary,
+    limits.walk_limits_of_streams,
 )
 TIME_S = 300.0
 """Simulated seconds within which a walkthrough ends."""
