@@ -228,7 +228,9 @@ class Checker:
         flight allow.
         """
         scale = max((facts.scale for facts in self.ledgers.values()), default=1)
-        at_once = MAX_READ_BYTES + scale * PAYLOAD_MAX_BYTES
+        # Entries of streams and the like are not bounded by the scale of a ledger.
+        largest = max(scale * PAYLOAD_MAX_BYTES, self.world.claims.frame_bytes_max)
+        at_once = MAX_READ_BYTES + largest
         for name, bookie in self.world.bookies.items():
             if not bookie.recovered:
                 continue  # It accepts nothing yet.

@@ -46,6 +46,8 @@ class Claims:
         self.reports, self.known = {}, {}
         self.served_while_loading = 0
         """The number of entries that bookies served before they had loaded their logs."""
+        self.frame_bytes_max = 0
+        """The size of the largest entry that a bookie was given, with its frame."""
         self.served = lambda me, ledger_id, first, entries: None
         self.dropped = lambda me, ledger_id: None
         self._entries: dict[int, dict[str, set[int]]] = {}
@@ -174,6 +176,9 @@ class Claims:
         create = store.create_ledger
 
         def noted_append(batch: LogBatch, done: Done, *, reserve: bool = False) -> None:
+            sizes = [run.frame_size or max(run.sizes or (0,)) for run in batch._runs]
+            sizes += [] if batch.columns is None else [batch.columns[2]]
+            self.frame_bytes_max = max(self.frame_bytes_max, 0, *sizes)
             append(batch, lambda b, error: synced(b, error, done), reserve=reserve)
 
         def synced(batch: LogBatch, error: StorageError | None, done: Done) -> None:

@@ -197,6 +197,8 @@ class World:
     """Bookies that count as lossy, and whose disk has some of what counts as lost."""
     tampered: set[str] = field(default_factory=set)
     """Bookies of which a file of the log was lost, exchanged or restored."""
+    pretending: set[str] = field(default_factory=set)
+    """Bookies whose answers a walkthrough has changed."""
     hostile_connections: int = 0
     """The number of connections that hostile clients have made."""
     moments_come: Counter[str] = field(default_factory=Counter)

@@ -14,6 +14,8 @@ from tests.sim.mutants.bookies import (
 )
 from tests.sim.mutants.clients import (
     answers,
+    arguments,
+    bad_copies,
     calls,
     connections,
     quorum,
@@ -48,6 +50,7 @@ ROOMS = (
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
     damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs,
+    bad_copies, arguments,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

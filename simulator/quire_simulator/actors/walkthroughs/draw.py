@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from quire.errors import QuireError
-from quire_simulator.actors.walkthroughs import data, ledgers, mirrors, placements, streams
+from quire_simulator.actors.walkthroughs import (
+    bad_copies,
+    data,
+    ledgers,
+    limits,
+    mirrors,
+    placements,
+    streams,
+)
 from quire_simulator.actors.walkthroughs.walk import Walk
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.world.stage import Stage
@@ -19,6 +27,8 @@ LEDGERS: tuple[Script, ...] = (
     ledgers.walk_lost_bookie,
     data.walk_dataset,
     placements.walk_placement,
+    bad_copies.walk_bad_copies,
+    limits.walk_limits_of_ledgers,
 )
 STREAMS: tuple[Script, ...] = (
     streams.walk_stream,
@@ -26,6 +36,7 @@ STREAMS: tuple[Script, ...] = (
     mirrors.walk_following,
     mirrors.walk_topic_copies,
     data.walk_dictionary,
+    limits.walk_limits_of_streams,
 )
 TIME_S = 300.0
 """Simulated seconds within which a walkthrough ends."""

@@ -67,8 +67,13 @@ class Written:
         return sum(map(len, self.payloads))
 
 
-async def create(walk: Walk, *, caller_ids: bool = False, spare: int = 0) -> Written:
-    """Create a ledger of any shape that leaves `spare` bookies out, and check the reports."""
+async def create(
+    walk: Walk, *, caller_ids: bool = False, spare: int = 0, copies: int = 1
+) -> Written:
+    """Create a ledger of any shape, and check the reports.
+
+    It leaves `spare` bookies out, and its write quorum is at least `copies`.
+    """
     chance, client, world = walk.chance, walk.client, walk.stage.world
     bookies = await client.bookies()
     registered = world.cluster.presences
@@ -76,8 +81,8 @@ async def create(walk: Walk, *, caller_ids: bool = False, spare: int = 0) -> Wri
               sorted(one for one, it in registered.items() if not it.readonly))  # fmt: skip
     walk.same("the list of read-only bookies", sorted(bookies.readonly),
               sorted(one for one, it in registered.items() if it.readonly))  # fmt: skip
-    ensemble = chance.randint(1, max(1, min(5, len(bookies.writable) - spare)))
-    write_quorum = chance.randint(1, ensemble)
+    ensemble = chance.randint(copies, max(copies, min(5, len(bookies.writable) - spare)))
+    write_quorum = chance.randint(copies, ensemble)
     shape = ensemble, write_quorum, chance.randint(1, write_quorum)
     digest, password = chance.choice(DIGESTS), chance.choice([b"", b"secret"])
     custom = chance.choice([{}, {"of": walk.name.encode(), "empty": b""}])
@@ -370,7 +375,7 @@ def check_counters(walk: Walk, counted: dict[str, int], *, changes: int) -> None
     if not changes:
         walk.same("the counter of failures", counters.bookie_failures, 0)
         walk.same("the suspects", walk.client.suspects(), [])
-    told = _metrics(walk.client.metrics())
+    told = metrics_of(walk.client.metrics())
     for name in COUNTERS:
         metric = f"quire_client_{name}_total"
         walk.same(f"the metric {metric}", told.get(metric), getattr(counters, name))
@@ -380,7 +385,7 @@ def check_counters(walk: Walk, counted: dict[str, int], *, changes: int) -> None
         walk.same(f"the metric of {name}", told.get(f"quire_client_{name}"), 0)
 
 
-def _metrics(text: str) -> dict[str, float]:
+def metrics_of(text: str) -> dict[str, float]:
     """Return the metrics without labels by name."""
     lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines if "{" not in name}

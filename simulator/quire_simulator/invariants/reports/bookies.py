@@ -77,7 +77,8 @@ class BookieReports:
                 continue
             told = Comparison(self._checker, "metrics_are_true", f"the metrics of {name}")
             values = _values(bookie_metrics(bookie, world.loop.time()))
-            self._service(told, bookie, values, self._seen[bookie.store])
+            if name not in world.pretending:
+                self._service(told, bookie, values, self._seen[bookie.store])
             if len(stores_of(bookie)) == 1 and not world.misses_a_directory(name):
                 self._storage(told, name, bookie, values)
 
