@@ -48,6 +48,7 @@ from quire.http.watch.observations import (
 from quire.http.watch.rates import Fetch, Rates, together
 from quire.http.watch.stream_figures import StreamWatch
 from quire.http.watch.stream_limits import StreamLimits
+from quire.http.watch.suspects import Suspects
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.interface import MetadataStore
@@ -205,6 +206,7 @@ class ClusterView:
         self.reports = BookieReports(monotonic, fetch)
         self.paces = JobPaces()
         self._first_seen = FirstSeen()
+        self._suspects = Suspects(monotonic)
         self.streams = StreamWatch(monotonic, wait_s)
         self._monotonic = monotonic
         self._shared: ClusterState | None = None
@@ -288,6 +290,7 @@ class ClusterView:
             full=full,
             copies=copies,
             own_id=own_id,
+            suspects=self._suspects.recent(client.suspects()),
         )
         unsteady = of_noticed_outages(client.metadata.uri, outages, now_ms)
         disk = await asyncio.to_thread(metadata_disk, client.metadata.uri)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quire.client.cluster.health import UnhealthyBookie
 from quire.http.server.security import is_loopback
 from quire.http.views.creatable import Creatable
 from quire.http.views.problems.autorecovery import of_autorecovery
@@ -15,6 +16,7 @@ from quire.http.views.problems.damage import (
     DamageNotes,
     of_damage,
     of_damage_notes,
+    of_suspects,
     without_lost,
 )
 from quire.http.views.problems.disks import of_compaction, of_disks
@@ -46,6 +48,7 @@ def problems(
     full: Sequence[FullNamespace] = (),
     copies: Sequence[CopyNote] = (),
     own_id: str = "",
+    suspects: Sequence[UnhealthyBookie] = (),
 ) -> list[Problem]:
     """Return the problems of a cluster, the worst first.
 
@@ -62,6 +65,7 @@ def problems(
         full: The namespaces that may have no more streams.
         copies: The continuous copies of streams that have a note in the cluster.
         own_id: The instance id of the cluster.
+        suspects: The bookies that gave wrong answers to this process.
     """
     own = certificates or OwnCertificates()
     notes = without_lost(damage or {}, bookies)
@@ -81,6 +85,7 @@ def problems(
         *of_compaction(bookies),
         *of_clocks(bookies),
         *of_refusals(bookies),
+        *of_suspects(suspects),
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable, lost_ones, loading, readonly),
