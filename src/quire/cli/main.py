@@ -33,7 +33,8 @@ _COMMANDS = commands(
     pipeline      main:pipeline                Ingest, offload, compact, replicate and audit data \
                                                with Spark.
     config        main:config                  Show and check the configuration.
-    explain       main:explain                 Explain what is wrong with a cluster or a ledger.
+    explain       main:explain                 Explain what is wrong with a cluster, a ledger or \
+                                               a stream.
     bench         main:bench                   Measure the performance of a cluster.
     shell         shell.shell:shell            Run the commands of Apache's BookieShell.
     completion    main:completion              Print a script that completes commands and options \
@@ -81,6 +82,7 @@ _CLUSTER = commands(
     rebalance  jobs:rebalance     Move entries from the fullest bookies to the emptiest.
     pause      jobs:pause         Pause a job, or list the paused jobs.
     resume     jobs:resume        Resume a paused job.
+    copies     copies:copies      List the continuous copies of streams, and forget one.
     skip-ids   metadata:skip_ids  Reserve all ledger ids up to this one, after a restore.
     gc         gc:gc              Show garbage collection in the cluster, and switch it off and on.
     """,
@@ -98,6 +100,8 @@ _EXPLAIN = commands(
                                          about it.
     ledger   explain:explain_one_ledger  Explain where the replicas of a ledger are, and which are \
                                          missing.
+    stream   stream.explain:explain_stream  Explain what is wrong with a stream or a topic, and \
+                                         what to do about it.
     """
 )
 _LEDGER = commands(
@@ -260,7 +264,7 @@ def config() -> None:
 
 @click.group(cls=DefaultGroup, lazy=_EXPLAIN, default="cluster", alone=True)
 def explain() -> None:
-    """Explain what is wrong with a cluster or a ledger, why it is not repaired, and what to do.
+    """Explain what is wrong with a cluster, a ledger or a stream, and what to do about it.
 
     `quire explain` alone is short for `quire explain cluster`. To find out what takes space on a
     bookie's disk, use `quire bookie explain space`.

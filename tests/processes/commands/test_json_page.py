@@ -30,6 +30,7 @@ COMMANDS = (
     "cluster bookies", "cluster locations list", "cluster gc status",
     "cluster rebalance --dry-run --no-check", "bookie decommission BOOKIE --dry-run --no-check",
     "autorecovery status", "autorecovery delay", "explain cluster", "explain ledger 0",
+    "explain stream clicks",
     "config show", "bench add --rounds 1 --entries 100",
     "bookie cookie show BOOKIE", "cluster pause", "cluster init --metadata sqlite:///new.db",
     "config check quire.toml", "bookie conf bk_server.conf",

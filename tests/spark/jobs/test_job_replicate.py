@@ -41,6 +41,7 @@ from quire.errors import (
     StreamGapError,
     UsageError,
 )
+from quire.replication.marks.copy_notes import CopyNote, copy_notes
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, preview_replicate
 from quire.spark.jobs.replicate import ReplicateResult, replicate
@@ -345,6 +346,7 @@ def test_another_writer_of_the_target_ends_a_following_replication(
         writer.append(b"one")
         with following(run) as followed:
             wait_for(lambda: copy.exists("s") and bool(copy.segments("s")), "no segment")
+            assert [one.error for one in [*notes(here, path), *notes(there, path)]] == ["", ""]
 
             def ended() -> bool:
                 # It may open the stream after our first writer, without ever noticing it.
@@ -355,6 +357,21 @@ def test_another_writer_of_the_target_ends_a_following_replication(
 
             wait_for(ended, "it goes on behind another writer")
             assert isinstance(followed.error, StreamFencedError), followed.error
+            for side in (here, there):
+                (note,) = notes(side, path)
+                assert "taken over by another writer" in note.error
+        # A run that ends as it was told to removes the note.
+        copy.delete_stream("s")
+        with following(run) as followed:
+            wait_for(lambda: copy.exists("s") and bool(copy.segments("s")), "no segment")
+        assert followed.error is None
+        assert notes(here, path) == notes(there, path) == []
+
+
+def notes(side: Side, path: str) -> list[CopyNote]:
+    """Return the notes of continuous copies from or to a namespace."""
+    found = call(copy_notes(side.client.aio.metadata))
+    return [one for one in found if path in (one.source_namespace, one.target_namespace)]
 
 
 def test_a_replication_onto_itself_is_refused(here: Side, path: str, spark: SparkSession) -> None:
@@ -710,6 +727,7 @@ def test_a_following_replication_survives_crashes(
             reader.close()
     entries_copied = check_same(here, there, path)
     check_nothing_left(there, path)
+    assert notes(here, path) == notes(there, path) == [], "those of killed drivers were replaced"
     print(
         f"\n{total} records in {entries_copied} entries, {injected} drivers and {killed} bookies "
         "killed"

@@ -68,7 +68,7 @@ class DashboardRoutes:
             Route("GET", f"{PREFIX}/work",
                   "Return the work of autorecovery and the jobs of this process",
                   self.work, example={"autorecovery": {"enabled": True}, "jobs": [],
-                                       "elsewhere": [], "paused": [], "marked": [],
+                                       "elsewhere": [], "paused": [], "copies": [], "marked": [],
                                        "bookies_away": [{"id": "10.0.0.1:3181",
                                                          "state": "gone",
                                                          "severity": "bad"}]}),
@@ -105,6 +105,7 @@ class DashboardRoutes:
             "jobs": jobs_with_pace(self._jobs.all(), paces, now_ms),
             "elsewhere": running_with_pace(state.running, self._owner, paces),
             "paused": [asdict(one) for one in paused],
+            "copies": state.copies,
             "marked": [{**asdict(one), "why": one.sentence()} for one in found if one],
             "bookies_away": [
                 {name: one[name] for name in ("id", "state", "severity")}

@@ -23,7 +23,12 @@ from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.ledger_json import ledger_as_json
 from quire.http.views.ledger_list import OWNERS, REPLICATION, LedgerQuery, ledger_page
-from quire.http.views.stream_statistics import segment_as_json, stream_statistics, subscription_lags
+from quire.http.views.stream_statistics import (
+    copies_of_stream,
+    segment_as_json,
+    stream_statistics,
+    subscription_lags,
+)
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import why_not
 from quire.replication.marks.job_announcements import running_jobs
@@ -324,6 +329,7 @@ class QuireRoutes:
             name = call.query["name"]
             topic = await TopicMetadata(opened.client, opened.path).topic_of(name)
             facts = await stream_statistics(opened, name, b"")
+            copies = await copies_of_stream(opened, name)
             figures = await self._view.streams.of(opened.client, opened.path, [name])
             return {
                 **facts.as_json(),
@@ -333,6 +339,7 @@ class QuireRoutes:
                 "subscriptions": await opened.subscriptions(call.query["name"]),
                 "lag": await subscription_lags(opened, facts, b""),
                 "figures": figures[name],
+                "copies": copies,
                 "topic": None if topic is None else _topic_as_json(topic),
             }
 

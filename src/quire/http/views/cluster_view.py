@@ -48,6 +48,7 @@ from quire.http.watch.observations import (
 from quire.http.watch.rates import Fetch, Rates, together
 from quire.http.watch.stream_figures import StreamWatch
 from quire.http.watch.stream_limits import StreamLimits
+from quire.http.watch.suspects import Suspects
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
 from quire.metadata.interface import MetadataStore
@@ -56,6 +57,7 @@ from quire.metadata.sqlite.disk_space import metadata_disk
 from quire.net.certificates import CertificateExpiry
 from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.status import overview
+from quire.replication.marks.copy_notes import copy_notes
 from quire.replication.marks.job_announcements import RunningJob, running_jobs
 from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.owner_index import OwnerIndex
@@ -99,6 +101,8 @@ class ClusterState:
 
     lost_age_s: float | None = None
     """Seconds since the last complete search for lost ledgers, or None if there was none."""
+    copies: list[dict[str, Any]] = field(default_factory=list)
+    """The continuous copies of streams from and to the cluster, as `CopyNote.as_json` has them."""
 
     def count(self) -> dict[str, int]:
         """Return the number of bookies in each state."""
@@ -143,6 +147,7 @@ class ClusterState:
             "at_risk": asdict(self.risk) if self.risk is not None else None,
             "problems": [asdict(one) for one in self.problems],
             "running": [one.as_json() for one in self.running],
+            "copies": self.copies,
             "lost_ledgers": None
             if self.lost is None
             else {**self.lost.as_json(), "age_s": self.lost_age_s},
@@ -201,6 +206,7 @@ class ClusterView:
         self.reports = BookieReports(monotonic, fetch)
         self.paces = JobPaces()
         self._first_seen = FirstSeen()
+        self._suspects = Suspects(monotonic)
         self.streams = StreamWatch(monotonic, wait_s)
         self._monotonic = monotonic
         self._shared: ClusterState | None = None
@@ -253,7 +259,7 @@ class ClusterView:
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
         writable = [one["id"] for one in bookies if one["state"] == "writable"]
         silent = [one["id"] for one in bookies if one["answers"] is False]
-        now_ms = client.clock.now_ms()
+        now_ms, own_id = client.clock.now_ms(), await client.metadata.instance_id()
         observed = asyncio.gather(
             self.risks.of(client, registered, lost_groups(bookies), writable),
             self.lost.of(client),
@@ -264,8 +270,9 @@ class ClusterView:
             creatable(client, silent),
             damage_notes(client.metadata, now_ms),
             noticed_outages(client.metadata, now_ms),
+            copy_notes(client.metadata),
         )
-        (risk, lost, full), (collection, shape, damage, outages) = await asyncio.gather(
+        (risk, lost, full), (collection, shape, damage, outages, copies) = await asyncio.gather(
             observed, stored
         )
         found = problems(
@@ -281,6 +288,9 @@ class ClusterView:
             ),
             damage=damage,
             full=full,
+            copies=copies,
+            own_id=own_id,
+            suspects=self._suspects.recent(client.suspects()),
         )
         unsteady = of_noticed_outages(client.metadata.uri, outages, now_ms)
         disk = await asyncio.to_thread(metadata_disk, client.metadata.uri)
@@ -292,7 +302,7 @@ class ClusterView:
             one["severity"] = worst.get(one["id"], "")
         return ClusterState(
             client.metadata.uri,
-            await client.metadata.instance_id(),
+            own_id,
             bookies,
             recovery,
             risk,
@@ -304,6 +314,7 @@ class ClusterView:
             damage,
             outages,
             self.lost.age_s,
+            [one.as_json(now_ms, own_id) for one in copies],
         )
 
     async def autorecovery(self, client: Client) -> dict[str, Any]:

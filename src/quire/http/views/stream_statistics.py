@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.limits import MAX_TXID
 from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
 from quire.http.views.ledger_json import time_text
+from quire.replication.explain.copies import of_copies
+from quire.replication.marks.copy_notes import copy_notes
 from quire.streams.ownership.named_ledgers import segment_words
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.statistics import SegmentStatistics, records_from, segment_statistics
@@ -160,6 +162,31 @@ async def subscription_lags(
         return found
 
     return await each((await opened.subscriptions(facts.name))[:most], lag)
+
+
+async def copies_of_stream(opened: Namespace, name: str) -> list[dict[str, Any]]:
+    """Return the continuous copies from or to a stream, as `CopyNote.as_json` has them.
+
+    Each has the `lag` of this stream, or None if it is unknown, and the `problem` of the copy that
+    concerns this stream, or None. Raises MetadataError.
+    """
+    store, now_ms = opened.client.metadata, opened.client.clock.now_ms()
+    own_id = await store.instance_id()
+    found = []
+    for one in await copy_notes(store):
+        if not one.concerns(own_id, opened.path, name):
+            continue
+        lag = one.of_stream(name)
+        problem = next(of_copies([one.only(name)], own_id, now_ms), None)
+        found.append(
+            {
+                **one.as_json(now_ms, own_id),
+                "lags": [],
+                "lag": None if lag is None else asdict(lag),
+                "problem": None if problem is None else asdict(problem),
+            }
+        )
+    return found
 
 
 def segment_as_json(fact: SegmentStatistics) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,9 @@ from quire.errors import (
     QuireError,
     UsageError,
 )
+from quire.replication.marks.copy_notes import TEXT_MAX, CopyNote, StreamLag, shown_uri
 from quire.spark.jobs.replicate_copy import SegmentCopier, copy_piece
+from quire.spark.jobs.replicate_note import noted, process_name
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import Namespace
 from quire.streams.mirror.lag import Lag
@@ -307,6 +310,36 @@ class _Job:
     ) -> ReplicateResult:
         source = await self.source.open()
         target = await self._open_target(source)
+        async with await self._noted() if continuous else nullcontext():
+            return await self._run(run, source, target, continuous=continuous)
+
+    async def _noted(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the cluster has a note of this continuous run."""
+        ends = self.source.client, self.target.client
+        ids = [await one.metadata.instance_id() for one in ends]
+        note = CopyNote(
+            shown_uri(ends[0].metadata.uri), ids[0], self.source.path,
+            shown_uri(ends[1].metadata.uri), ids[1], self.target.path,
+            self.pattern, process_name(), ends[1].clock.now_ms(),
+            truncation=self.truncation, skip_gaps=self.on_gap == "skip", settings=self.settings,
+        )  # fmt: skip
+
+        async def measure() -> Sequence[StreamLag]:
+            return [
+                StreamLag(one.stream, one.lag_records, one.lag_seconds, one.error[:TEXT_MAX])
+                for one in (await self._result()).streams
+            ]
+
+        return noted(*ends, note, measure)
+
+    async def _run(
+        self,
+        run: Callable[[Sequence[Piece]], list[Piece]],
+        source: Namespace,
+        target: Namespace,
+        *,
+        continuous: bool,
+    ) -> ReplicateResult:
         self.topics = TopicCopies(source, target)
         copier, ending = SegmentCopier(run), asyncio.Event()
         if not continuous:

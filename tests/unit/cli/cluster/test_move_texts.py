@@ -96,6 +96,8 @@ def test_recover_with_spark_names_the_unrecovered_ledgers(
         [
             "ledger 7: it is open, and the job leaves open ledgers alone",
             "ledger 8: another process is copying its replicas",
+            "the job is incomplete. The copies that were made stay. To make the others, run the "
+            "same command again",
         ],
     )
 

@@ -1,7 +1,8 @@
 import { get } from "/ui/parts/api.js";
-import { command, commandWith, empty, quoted, tiles } from "/ui/parts/controls.js";
+import { advice, command, commandWith, empty, quoted, tiles } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
-import { bytes, clock, count, counted, date, percent, rate, time } from "/ui/parts/format.js";
+import { bytes, clock, count, counted, date, localTimes, percent, rate, time } from "/ui/parts/format.js";
+import { copyTable } from "/ui/parts/jobs.js";
 import { pager } from "/ui/parts/lists.js";
 import { records, streamCrumbs, streamTabs } from "/ui/pages/records.js";
 
@@ -163,6 +164,10 @@ function nearlyFull(data, namespace, limit) {
     kept && data.records ? [h("p", null, "Or give up the oldest records, for example all but the newest segment:"), command(commandWith("quire stream truncate", data.name, `${within} --before ${kept}`))] : "");
 }
 
+/** Say what is wrong with the continuous copies of a stream. */
+const copyAlerts = (copies) => copies.filter((one) => one.problem).map(({ problem }) => h("div", { class: "alert warn" },
+  h("p", null, `! ${localTimes(problem.what)}.`), advice(problem.next)));
+
 export const stream = {
   at: (parts) => (parts[2] === "records" ? records : stream),
   title: ({ parts }) => `Stream ${parts[1]}`,
@@ -174,12 +179,13 @@ export const stream = {
     const behind = data.lag.map((one) => one.records).filter((value) => value !== null);
     const slowest = behind.length ? Math.max(...behind) : null;
     const limit = data.settings.bytes_max;
+    const copies = data.copies ?? [];
     const whose = data.lag.find((one) => one.records !== null && one.records === slowest)?.name;
     return h("div", null, streamTabs(parts[0], parts[1], "segments"),
       data.topic ? h("p", null, `Partition ${parts[1].slice(data.topic.name.length + 1)} of `, link(`topic ${data.topic.name}`, "topic", [parts[0], data.topic.name]), `, which has ${count(data.topic.partitions)}.`) : "",
       data.lost.length ? h("div", { class: "alert bad" }, h("p", null, `✗ ${counted(data.lost.length, "segment")} of this stream lost ${data.lost.length === 1 ? "its" : "their"} ledger.`),
         data.lost.map((one) => h("p", null, `${one.what} (ledger ${one.ledger_id})`))) : "",
-      limit && data.bytes >= NEARLY_FULL * limit ? nearlyFull(data, parts[0], limit) : "",
+      limit && data.bytes >= NEARLY_FULL * limit ? nearlyFull(data, parts[0], limit) : "", copyAlerts(copies),
       tiles([
         { name: "Records", value: count(data.records), below: `that can be read, in ${counted(data.segments.length, "segment")}` },
         { name: "Size", value: bytes(data.bytes), below: limit ? `${percent(data.bytes / limit)} of the limit of ${bytes(limit)}` : "payloads, without replicas" },
@@ -191,6 +197,7 @@ export const stream = {
         `Progress of each subscription${data.lag.length < data.subscriptions.length ? `: the first ${data.lag.length} of ${data.subscriptions.length}` : ""}`,
         [["Subscription", ""], ["Next position", ""], ["Records behind", "number"], ["Progress", ""]], data.lag.map((one) => lagRow(one, data)))
         : empty("There are no subscriptions", "A reader that commits its position appears here.")),
+      copies.length ? section("Continuous copies", copyTable("As their processes report them", copies, true)) : "",
       section("Segments", timeline(data, Date.now()),
         sortable(`segments ${parts[0]} ${parts[1]}`, sorts(`${counted(data.segments.length, "segment")}.`, "them"), SEGMENTS, data.segments.slice(-SEGMENTS_LISTED_MAX),
           (one) => segmentRow(one, parts), { text: "Segment", down: true })));

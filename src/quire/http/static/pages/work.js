@@ -6,7 +6,7 @@ import { command, empty, SIGNS, tiles } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
 import { coded, h, link, section, table } from "/ui/parts/dom.js";
 import { count, counted, rate, seconds } from "/ui/parts/format.js";
-import { elsewhereTable, jobTable, pausedTable, progressBar } from "/ui/parts/jobs.js";
+import { copyTable, elsewhereTable, jobTable, pausedTable, progressBar } from "/ui/parts/jobs.js";
 
 function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole: whole, locked, failing, delay_s: delay }) {
   return tiles([
@@ -70,6 +70,8 @@ export const work = {
         : empty("There are no jobs", "The page of a bookie has buttons that start one: recover and decommission.")),
       data.elsewhere.length ? section("Jobs of other processes", elsewhereTable("As these processes report them", data.elsewhere, act)) : "",
       data.paused.length ? section("Paused jobs of all processes", pausedTable("Paused until somebody resumes them", data.paused, act)) : "",
+      (data.copies ?? []).length ? section("Continuous copies of streams", copyTable("From and to other clusters, as their processes report them", data.copies),
+        h("p", { class: "quiet" }, "A copy whose process was killed stays here. The overview says what to type.")) : "",
       h("p", { class: "quiet below-note" }, "A paused job finishes the ledgers that it works on, and then waits. The work of a cancelled job is not undone: start the same job again, and it continues from there."));
   },
 };

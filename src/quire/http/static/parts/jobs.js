@@ -87,6 +87,28 @@ export function elsewhereTable(caption, jobs, act) {
   }), "rows jobs");
 }
 
+const COPIES = { running: ["good", "✓ running"], behind: ["warn", "! far behind"], failed: ["warn", "! failed in part"], stopped: ["warn", "! stopped"] };
+
+/** Return how far a copy, or the copy of one stream, is behind. `records` is null if that is unknown. */
+function behind({ records, behind_s: oldest, state }) {
+  if (records === null || records === undefined) return "not known";
+  if (!records) return state === "stopped" ? "none then" : "none";
+  return [counted(records, "record"), oldest ? h("small", { class: "quiet second" }, ` the oldest for ${seconds(oldest)}`) : ""];
+}
+
+/** Return a table of the continuous copies of streams from and to this cluster. With `here`, each has the `lag` of one stream. */
+export function copyTable(caption, copies, here = false) {
+  const columns = [["Streams", ""], ["State", ""], ["Not copied", "number"], ["Last report", ""], ["Other cluster", ""], ["Process", ""]];
+  return table(caption, columns, copies.map((one) => {
+    const from = one.role === "source";
+    const lag = here ? { records: one.lag?.records, behind_s: one.lag?.seconds, state: one.state } : one;
+    const where = one.source_id === one.target_id ? "this cluster" : from ? one.target : one.source;
+    return [`${one.streams === "*" ? "all" : one.streams} of ${from ? one.source_namespace : one.target_namespace}`, mark(...(COPIES[one.state] ?? ["note", one.state])),
+      behind(lag), time(one.said_ms), [from ? "to " : "from ", h("span", { class: "mono" }, from ? one.target_namespace : one.source_namespace), " in ", h("span", { class: "mono" }, where)],
+      [one.by, h("small", { class: "quiet second" }, ` since ${time(one.since_ms)}`)]];
+  }), "rows copies");
+}
+
 /** Return a table of the jobs that no process continues until somebody resumes them. */
 export const pausedTable = (caption, paused, act) => table(caption, [["Job", ""], ["Paused by", ""], ["Since", ""], ["", ""]],
   paused.map((one) => [`${one.kind} ${one.target}`, one.by || "–", time(one.at_ms || null), buttons(resume(one, act))]));

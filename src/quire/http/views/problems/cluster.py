@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quire.client.cluster.health import UnhealthyBookie
 from quire.http.server.security import is_loopback
 from quire.http.views.creatable import Creatable
 from quire.http.views.problems.autorecovery import of_autorecovery
@@ -15,6 +16,7 @@ from quire.http.views.problems.damage import (
     DamageNotes,
     of_damage,
     of_damage_notes,
+    of_suspects,
     without_lost,
 )
 from quire.http.views.problems.disks import of_compaction, of_disks
@@ -27,6 +29,8 @@ from quire.http.views.problems.reports import of_clocks, of_refusals
 from quire.http.views.problems.silent_bookies import of_silent_bookies
 from quire.http.watch.stream_limits import FullNamespace
 from quire.replication.explain.at_risk import AtRisk
+from quire.replication.explain.copies import CopyProblem, of_copies
+from quire.replication.marks.copy_notes import CopyNote
 from quire.streams.ownership.lost_ledgers import LostLedgers
 
 
@@ -42,6 +46,9 @@ def problems(
     certificates: OwnCertificates | None = None,
     damage: DamageNotes | None = None,
     full: Sequence[FullNamespace] = (),
+    copies: Sequence[CopyNote] = (),
+    own_id: str = "",
+    suspects: Sequence[UnhealthyBookie] = (),
 ) -> list[Problem]:
     """Return the problems of a cluster, the worst first.
 
@@ -56,6 +63,9 @@ def problems(
         certificates: The TLS files of this process.
         damage: The notes of bookies about damage, by the bookie's id.
         full: The namespaces that may have no more streams.
+        copies: The continuous copies of streams that have a note in the cluster.
+        own_id: The instance id of the cluster.
+        suspects: The bookies that gave wrong answers to this process.
     """
     own = certificates or OwnCertificates()
     notes = without_lost(damage or {}, bookies)
@@ -75,10 +85,12 @@ def problems(
         *of_compaction(bookies),
         *of_clocks(bookies),
         *of_refusals(bookies),
+        *of_suspects(suspects),
         *of_damage_notes(notes, autorecovery, now_ms),
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable, lost_ones, loading, readonly),
         *of_stream_limits(full),
+        *(_of_copy(one) for one in of_copies(copies, own_id, now_ms)),
         *of_places(bookies, autorecovery, now_ms),
         *of_autorecovery(
             autorecovery,
@@ -91,6 +103,10 @@ def problems(
         ),
     ]
     return worst_first(found)
+
+
+def _of_copy(one: CopyProblem) -> Problem:
+    return Problem("warn", one.what, one.next, one.risk, one.doing, items=one.items)
 
 
 def _lacking(bookies: Sequence[Bookie], risk: AtRisk | None) -> int | None:

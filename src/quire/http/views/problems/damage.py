@@ -1,7 +1,8 @@
-"""The problems of damaged data that bookies found on their disks.
+"""The problems of damaged data that bookies found on their disks, and of wrong answers.
 
 Each bookie leaves a note in the metadata store, which stays for a while after the damage was
-repaired. A bookie of an earlier version has no notes, so its metrics are examined as well.
+repaired. A bookie of an earlier version has no notes, so its metrics are examined as well. The
+client of this process notices wrong answers when it reads, for example for the page of a ledger.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, duration_text, some_of, verb
+from quire.client.cluster.health import PROVEN, Misbehaviour, UnhealthyBookie
 from quire.http.views.bookie_list import damaged
 from quire.http.views.problems.problem import Bookie, Problem, ago, listed
 from quire.metadata.bookies.damage_notes import FoundDamage
@@ -167,3 +170,44 @@ def _doing(found: Mapping[str, Any], ledgers: int) -> str:
     return (
         "Autorecovery copies these entries from other bookies. The bookie then rewrites the segment"
     )
+
+
+# -- wrong answers ----------------------------------------------------------------------------
+
+_ANSWERS = {
+    Misbehaviour.BAD_DIGEST: "an entry whose bytes do not match its digest",
+    Misbehaviour.WRONG_ENTRY: "another entry than the one that was asked for",
+    Misbehaviour.MISSING: "no such entry, although another bookie has it",
+    Misbehaviour.DROPPED: "no such entry, although it acknowledged it",
+    Misbehaviour.STALE_LAC: "an older end of an open ledger than before",
+}
+"""The kinds of wrong answers in words."""
+
+
+def of_suspects(suspects: Sequence[UnhealthyBookie]) -> Iterator[Problem]:
+    """Yield a problem for each bookie that gave wrong answers to this process.
+
+    `suspects` are those of the client of this process. A bookie that may merely lack a late entry
+    is a note.
+    """
+    by_bookie: dict[str, list[UnhealthyBookie]] = {}
+    for one in suspects:
+        by_bookie.setdefault(one.bookie, []).append(one)
+    for bookie, found in by_bookie.items():
+        proven = [one for one in found if one.kind in PROVEN]
+        worst = (proven or found)[0]
+        entry = f"entry {worst.last_entry} of " if worst.last_entry >= 0 else ""
+        yield Problem(
+            "bad" if proven else "note",
+            f"{bookie} gave wrong answers to reads of this server: the last one was about "
+            f"{entry}ledger {worst.last_ledger}",
+            f"See what each copy of the ledger has: quire explain ledger {worst.last_ledger} "
+            "--deep. If it shows more such answers of this bookie, its disk or its memory is "
+            "damaged, or it has the data of another bookie: stop it and recover its ledgers: "
+            f"{command_with('quire bookie recover', bookie)}",
+            "No reader takes such an answer for data. But an entry whose other copies are lost "
+            "cannot be read",
+            "Readers use the copies on other bookies, and this server asks this bookie last",
+            (bookie,),
+            tuple(f"{counted(one.count, 'time')}: {_ANSWERS[one.kind]}" for one in found),
+        )

@@ -1,0 +1,132 @@
+"""The command `quire explain stream`."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import Any
+
+import click
+
+from quire._runtime.names.in_commands import command_with
+from quire._runtime.tasks import each
+from quire._runtime.units import counted
+from quire.cli.common.logs import printable
+from quire.cli.common.options import asynchronous, json_option, metadata_option
+from quire.cli.common.output import print_json
+from quire.cli.common.pasting import pasteable
+from quire.cli.common.tls import tls_options
+from quire.cli.stream.options import (
+    Values,
+    is_topic,
+    name_argument,
+    namespace,
+    namespace_option,
+    password_option,
+)
+
+NEARLY_FULL = 0.8
+"""The share of its limit from which a stream is reported as nearly full."""
+
+
+@click.command("stream")
+@metadata_option
+@tls_options
+@namespace_option
+@name_argument()
+@password_option
+@json_option("Print one JSON object, or one per partition of a topic.")
+@asynchronous
+async def explain_stream(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None:
+    """Explain what is wrong with a stream or a topic, and what to do about it.
+
+    The command reports lost segments, subscriptions that can no longer read some records, a limit
+    that is nearly reached, and continuous copies that have stopped or are far behind. Nothing is
+    changed.
+    """
+    async with namespace(uri, path, password) as opened:
+        names = [name]
+        if await is_topic(opened, name):
+            topic = await opened.topic(name)
+            names = [topic.stream(partition) for partition in range(topic.partitions)]
+        found = await each(names, lambda one: _explained(opened, one, password))
+    for one in found:
+        if as_json:
+            print_json(one)
+        else:
+            click.echo("\n".join(map(printable, _lines(one))))
+
+
+async def _explained(opened: Any, name: str, password: bytes) -> Values:
+    from quire.http.views.stream_statistics import (
+        copies_of_stream,
+        stream_statistics,
+        subscription_lags,
+    )
+
+    facts = await stream_statistics(opened, name, password)
+    lags = await subscription_lags(opened, facts, password)
+    copies = await copies_of_stream(opened, name)
+    described = facts.as_json()
+    where = f"-n {quote(opened.path)}"
+    problems: list[dict[str, str]] = []
+
+    def problem(severity: str, what: str, do: str, risk: str = "") -> None:
+        problems.append({"severity": severity, "what": what, "next": do, "risk": risk})
+
+    for one in facts.lost_as_json():
+        problem("bad", f"{one['what']}: ledger {one['ledger_id']} no longer exists",
+                "Follow docs/guides/repair/disaster-recovery.md")  # fmt: skip
+    for one in lags:
+        if one.get("error"):
+            problem("bad", f"Subscription {one['name']} cannot be read: {one['error']}",
+                    command_with("quire stream show", name, where))  # fmt: skip
+        elif one["missed"]:
+            problem("warn", f"Subscription {one['name']} can no longer read its next records, "
+                    "because they were truncated", "Find out why its reader was late. It continues "
+                    "with the oldest record that is left")  # fmt: skip
+    limit = facts.settings.bytes_max
+    if limit and described["bytes"] >= NEARLY_FULL * limit:
+        problem("warn", f"The stream holds {described['bytes']:,} bytes of the {limit:,} that its "
+                "setting bytes_max allows",
+                f"Raise the limit: {command_with('quire stream set', name, where)} "
+                f"bytes_max={2 * limit}",
+                "Appends that do not fit are refused with StreamQuotaError")  # fmt: skip
+    for copy in copies:
+        if (found := copy["problem"]) is not None:
+            problem("warn", found["what"], found["next"], found["risk"])
+    return {
+        "name": name, "namespace": opened.path, "records": described["records"],
+        "segments": described["segments"], "bytes": described["bytes"],
+        "subscriptions": len(lags), "copies": copies, "problems": problems,
+    }  # fmt: skip
+
+
+def _lines(found: Values) -> list[str]:
+    from quire.cli.explain import SIGNS
+
+    lines = [
+        f"stream {found['name']} of {found['namespace']}: {counted(found['records'], 'record')} in "
+        f"{counted(found['segments'], 'segment')}, {counted(found['bytes'], 'byte')}; "
+        f"{counted(found['subscriptions'], 'subscription')}"
+    ]
+    for one in found["problems"]:
+        lines.append(f"{SIGNS[one['severity']]}: {one['what']}")
+        for word, text in (("at risk", one["risk"]), ("do", one["next"])):
+            if text:
+                lines.append(f"    {word}: {pasteable(text)}")
+    if not found["problems"]:
+        lines.append("✓ No problems were found")
+    lines += [f"copy: {_copy(one)}" for one in found["copies"] if one["problem"] is None]
+    return lines
+
+
+def _copy(one: Values) -> str:
+    here = one["role"] == "source"
+    other = f"{one['target_namespace']} in {one['target']}"
+    if not here:
+        other = f"{one['source_namespace']} in {one['source']}"
+    lag = one["lag"]
+    behind = "an unknown number of records"
+    if lag is not None and lag["records"] is not None:
+        behind = counted(lag["records"], "record")
+    return f"{'to' if here else 'from'} {other}, by {one['by']}, {behind} behind"
