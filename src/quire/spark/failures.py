@@ -110,6 +110,30 @@ def messages_in(log: Path) -> Iterator[None]:
         file.close()
 
 
+@contextmanager
+def py4j_messages_in(log: Path) -> Iterator[None]:
+    """Append what Py4J logs about lost connections to Java to the file `log`.
+
+    Py4J uses the root logger. After Ctrl-C, Java ends, and every call that waits for it fails. The
+    command itself says what happened, and what to do.
+    """
+    file = logging.FileHandler(log, delay=True)
+    root = logging.getLogger()
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        if Path(record.pathname).parent.name != "py4j":
+            return True
+        file.handle(record)
+        return False
+
+    root.addFilter(is_shown)  # It sees only what is logged with the root logger itself.
+    try:
+        yield
+    finally:
+        root.removeFilter(is_shown)
+        file.close()
+
+
 def one_error(
     error: Exception, doing: str, kept_log: Callable[[], Path | None] = lambda: None
 ) -> Exception:

@@ -69,6 +69,11 @@ STREAM_WRITING = (
     "txidColumn", "keyColumn", "headersColumn", "timeColumn", "orderBy", "token", "fenceWriters",
     "placement",
 )  # fmt: skip
+SELECTING = (
+    "stream", "streams", "streamPattern", "streamColumn", "topic", "dataset", "ledger", "ledgers",
+    "table",
+)  # fmt: skip
+"""The options that select what is read or written, and thereby which other options there are."""
 BATCH_ONLY = ("txnId",)
 QUERY_ONLY = ("writerId", "takeover")
 
@@ -131,7 +136,9 @@ class ReadOptions:
         `pushdown` is the default of the option with this name. `typed` says that the dataset has
         typed rows, so that the columns are its own.
         """
-        given = GivenOptions(options, READING, "reading", (*WRITING, *STREAM_READING))
+        given = GivenOptions(
+            options, READING, "reading", (*WRITING, *STREAM_READING, *TABLE_READING)
+        )
         ledgers: tuple[int, ...] | None = given.take("ledgers", _ledger_ids, None)
         if (ledger := given.take("ledger", _ledger_id, None)) is not None:
             if ledgers is not None:
@@ -323,6 +330,9 @@ class GivenOptions:
             raise UsageError(TABLE, remedy=INSTEAD_OF_TABLES)
         names = {name.lower(): name for name in known}
         others = {name.lower(): name for name in other}
+        # Those of another kind are suggested only if nothing was selected: the misspelt option may
+        # be the one that selects.
+        selecting = {name.lower() for name in SELECTING} & {*names, *others}
         strange = [name for name in self._values if name not in names and name not in others]
         if of_kafka := [name for name in strange if kafka_option(name)]:
             # All at once: a program that comes from Kafka has several.
@@ -346,7 +356,9 @@ class GivenOptions:
                         ".option('dataset', NAME)"
                     ),
                 )
-            near = nearest(name, names) or nearest(name, others)
+            near = nearest(name, names)
+            if near is None and not selecting & self._values.keys():
+                near = nearest(name, selecting)
             raise UsageError(
                 f"unknown option '{name}' for {doing}",
                 remedy=f"Did you mean '{(others | names)[near]}'?"

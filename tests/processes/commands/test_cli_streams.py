@@ -331,8 +331,11 @@ def test_a_position_beyond_the_end_is_reported(quire: Quire) -> None:
     for place in ("latest", "seq:99", "3:0:19", "earliest"):
         assert quire("stream", "read", "short", "--from", place).err == ""
     assert quire("stream", "read", "short", "--from", "seq:200", "--limit", "0").err == ""
-    done = quire("stream", "read", "short", "--from", "seq:50", "--to", "seq:20")
+    done = quire("stream", "read", "short", "--from", "seq:50", "--to", "1:0:20")
     assert done.err.startswith("nothing was printed: the place of --to, position 1:0:20, is not")
+    done = quire("stream", "read", "short", "--from", "seq:50", "--to", "seq:20")
+    assert (done.status, done.out) == (2, b"")
+    assert done.err.startswith("error: the end seq:20 is before the start seq:50, so that nothing")
     # Nobody asked for this place: the subscription has read everything.
     quire("stream", "read", "short", "--subscription", "mine").ok()
     assert quire("stream", "read", "short", "--subscription", "mine", "--from", "seq:7").err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from quire import blocking
 from quire.blocking import Namespace
-from quire.errors import HistoryError, JobError, StreamGapError, UsageError
+from quire.errors import HistoryError, JobError, StreamGapError, StreamLockedError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
 from quire.spark.jobs.archive.versions import Versions
@@ -25,6 +26,7 @@ from quire.spark.jobs.compact import (
     compacted,
     source_of,
 )
+from quire.spark.jobs.locking import locked
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import append, make_copy, replace_ledger, values
@@ -322,6 +324,32 @@ def test_a_target_stream_gets_each_change_once(
     assert run() == 0
     with pytest.raises(UsageError, match="into itself"):
         compact(spark, options, "log", ID, to_stream="log", namespace=NAMESPACE)
+
+
+def test_two_runs_to_one_stream_do_not_overlap(
+    options: ClusterOptions, streams: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both appended what had changed, and the one that ended last could have read less."""
+    module = importlib.import_module("quire.spark.jobs.compact")
+    append(streams, "busy", changes(("a", 1)))
+    streams.create_stream("busy-latest")
+    ran: list[str] = []
+    monkeypatch.setattr(module, "WAIT_S", 0.1)
+    monkeypatch.setattr(module, "_to_stream", lambda *given: ran.append(given[2]))
+    session: Any = None
+
+    def run() -> None:
+        compact(session, options, "busy", ID, to_stream="busy-latest", namespace=NAMESPACE)
+
+    with options.client() as client:
+        held = f"{NAMESPACE}/{module.LOCKS}", "busy-latest", 0.1, "busy", "Nothing was done"
+        with locked(client.aio, *held), pytest.raises(StreamLockedError) as caught:
+            run()
+    assert "another job is compacting to stream busy-latest" in str(caught.value)
+    assert "Nothing was appended by this job" in str(caught.value)
+    assert ran == []
+    run()
+    assert ran == ["busy-latest"]
 
 
 # -- the command ------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from quire.spark.failures import (
     before_publishing,
     one_error,
     publishing_one_stream,
+    py4j_messages_in,
     text_kept,
 )
 
@@ -155,3 +158,24 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason() -> None:
     )
     told = str(failures._of_spark(Exception(), text, "ingest", lambda: None))
     assert "2.csv: CSV header does not conform. Expected: a but found: b" in told
+
+
+def test_what_py4j_logs_about_a_lost_connection_goes_to_the_log_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ctrl-C showed `error: Exception while sending command.: Py4JNetworkError(...)`."""
+    py4j = compile(
+        "logging.exception('while sending')", "/site-packages/py4j/clientserver.py", "exec"
+    )
+    log = tmp_path / "spark.log"
+    with py4j_messages_in(log):
+        assert not log.exists()
+        try:
+            raise ConnectionError("Java has ended")
+        except ConnectionError:
+            exec(py4j, {"logging": logging})
+        logging.warning("another message")
+    assert caplog.messages == ["another message"]
+    assert "while sending\nTraceback" in log.read_text(encoding="utf-8")
+    exec(py4j, {"logging": logging})
+    assert len(caplog.messages) == 2

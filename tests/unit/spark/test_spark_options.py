@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import os
 import pickle
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,11 +50,23 @@ from quire.spark.ledgers.reader import (
     spark_schema,
 )
 from quire.spark.ledgers.writer import value_column
-from quire.spark.options import ReadOptions, WriteOptions
+from quire.spark.options import (
+    BATCH_ONLY,
+    QUERY_ONLY,
+    READING,
+    STREAM_READING,
+    STREAM_WRITING,
+    TABLE_READING,
+    WRITING,
+    ReadOptions,
+    WriteOptions,
+)
 from quire.spark.source import QuireDataSource
 from quire.spark.streams.options import TABLES, StreamReadOptions, TableOptions
 from quire.spark.streams.sink import SinkColumns, check_streams
+from quire.spark.streams.view import warn_if_reversed
 from quire.spark.streams.write_options import StreamWriteOptions
+from quire.streams import DLSN
 
 URI = "sqlite:////nowhere/metadata.db"
 
@@ -232,6 +248,84 @@ def test_tables_without_a_namespace_refuse_the_option() -> None:
                 TableOptions.parse({**given, "namespace": "/a"}, environ={})
         else:
             assert TableOptions.parse({**given, "namespace": "/a"}, environ={}).namespace == "/a"
+
+
+KINDS: dict[str, tuple[Callable[..., Any], tuple[str, ...], dict[str, str]]] = {
+    "dataset": (ReadOptions.parse, READING, {"dataset": "d"}),
+    "ledger": (ReadOptions.parse, READING, {"ledger": "1"}),
+    "streams": (StreamReadOptions.parse, STREAM_READING, {"stream": "s"}),
+    "table": (TableOptions.parse, TABLE_READING, {"table": "segments"}),
+    "writing": (WriteOptions.parse, WRITING, {"dataset": "d"}),
+    "batch": (
+        functools.partial(StreamWriteOptions.parse, streaming=False),
+        (*STREAM_WRITING, *BATCH_ONLY),
+        {"stream": "s"},
+    ),
+    "query": (
+        functools.partial(StreamWriteOptions.parse, streaming=True),
+        (*STREAM_WRITING, *QUERY_ONLY),
+        {"topic": "t"},
+    ),
+}
+ALL = {one for _, options, _ in KINDS.values() for one in options}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_suggested_option_is_one_that_can_be_used(kind: str) -> None:
+    """`strat` in a read of a dataset suggested `start`, which such a read refuses."""
+    parse, options, selected = KINDS[kind]
+    for misspelt in {f"{one}x" for one in ALL} | {f"{one[0]}{one[2:]}" for one in ALL}:
+        if misspelt.lower() in {one.lower() for one in ALL}:
+            continue
+        with pytest.raises(UsageError, match=f"unknown option '{misspelt.lower()}'") as caught:
+            parse({"metadata": URI, **selected, misspelt: "1"}, environ={})
+        if suggested := re.search("Did you mean '(.*)'", str(caught.value)):
+            assert suggested[1] in options
+
+
+def test_a_misspelt_option_that_selects_is_suggested_if_nothing_is_selected() -> None:
+    for misspelt, meant in (("straem", "stream"), ("topc", "topic"), ("tabel", "table")):
+        with pytest.raises(UsageError, match=f"Did you mean '{meant}'"):
+            ReadOptions.parse({"metadata": URI, misspelt: "x"}, environ={})
+
+
+ORDERED = ("3:0:0", "7:1:2"), ("seq:3", "seq:10"), ("txid:3", "txid:10")
+TIMES = "time:2026-01-31", "time:2026-01-31T00:00:01"
+
+
+@pytest.mark.parametrize(("low", "high"), [*ORDERED, TIMES])
+def test_an_end_before_the_start_is_refused(low: str, high: str) -> None:
+    """Nothing was read, and nothing was said."""
+    given = {"metadata": URI, "topic": "t"}
+    for start, end in ((low, high), (low, low), (high, "latest"), ("latest", low)):
+        StreamReadOptions.parse({**given, "start": start, "end": end}, environ={})
+    refused = ((high, low), (low, "earliest"), ("latest", "earliest"))
+    for start, end in refused:
+        with pytest.raises(UsageError, match=r"the end .* is before the start .* Exchange them"):
+            StreamReadOptions.parse({**given, "start": start, "end": end}, environ={})
+    own = {"start": json.dumps({"t/1": high}), "end": low}
+    with pytest.raises(UsageError, match=r"stream t/1: the end .* is before the start"):
+        StreamReadOptions.parse({**given, **own}, environ={})
+
+
+def test_an_end_that_only_the_records_show_to_be_before_the_start_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for end in (None, DLSN(2, 0, 0), DLSN(2, 0, 1)):
+        warn_if_reversed("s", DLSN(2, 0, 0), end)
+    assert not caplog.messages
+    warn_if_reversed("s", DLSN(2, 0, 0), DLSN(1, 5, 0))
+    assert caplog.messages == [
+        "nothing of stream s is read: the end is position 1:5:0, before the start 2:0:0"
+    ]
+
+
+@pytest.mark.parametrize("text", ["-1:-1:-1", "1:-1:0", "1:0:-1", "seq:-1", "txid:-1"])
+def test_negative_places_are_refused(text: str) -> None:
+    """The position was reported as truncated, and the others meant the beginning."""
+    for name in ("start", "end"):
+        with pytest.raises(UsageError, match=f"'{name}': '{text}' is not a place in a stream. Use"):
+            StreamReadOptions.parse({"metadata": URI, "stream": "s", name: text}, environ={})
 
 
 @pytest.mark.parametrize(

@@ -193,14 +193,9 @@ def _install(handler: logging.Handler, chosen: LogChoice) -> None:
 
 
 class _CommandHandler(logging.Handler):
-    """A handler that writes each record as one line of a command, without a traceback.
-
-    It leaves out what libraries log about Ctrl-C: the command says what to do then.
-    """
+    """A handler that writes each record as one line of a command, without a traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt):
-            return
         level = _level_name(record)
         if choice().format == "json":
             EventWriter("debug", "json").write(level, _event_name(record), _fields(record))

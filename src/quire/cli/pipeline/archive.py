@@ -220,6 +220,10 @@ def history(
     reads = count or output is not None
     if (from_place is not None or to_place is not None) and not reads:
         raise click.UsageError("--from and --to require --count or --output")
+    if reads:
+        from quire.streams.read.positions import check_order
+
+        check_order(bounds["start"], to_place)  # before Spark starts
     if envelope:
         from quire.streams.read.arrow import ALL_COLUMNS
 

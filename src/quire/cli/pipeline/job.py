@@ -91,14 +91,18 @@ class PipelineJob:
         Any failure becomes a QuireError with one sentence and the name of the log file. Ctrl-C,
         SIGTERM and SIGHUP end the job and its Java process. `advice` says what to do then.
         """
-        from quire.spark.failures import messages_in, one_error, text_kept
+        from quire.spark.failures import messages_in, one_error, py4j_messages_in, text_kept
         from quire.spark.java import JavaProcesses
         from quire.spark.session import job_session
 
         bar, java = StepBar(shown=not self.as_json), JavaProcesses()
         where = self.cluster.metadata, ClientConfig(tls=self.cluster.tls)
         # Java ends first, so that no call that the end of the job makes can wait for the job.
-        with raising_signals(java.terminate, advice), _scratch(self.log) as (directory, log):
+        with (
+            raising_signals(java.terminate, advice),
+            _scratch(self.log) as (directory, log),
+            py4j_messages_in(log),
+        ):
             try:
                 with (
                     told(*where, f"pipeline {self.name}", target, bar.far),

@@ -32,7 +32,6 @@ from quire.cli.stream.options import (
     namespace_option,
     password_option,
     place_option,
-    place_text,
     set_option,
 )
 from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
@@ -241,6 +240,7 @@ async def truncate(
     Ledgers with only dropped records are deleted. The segment that is being written is not changed;
     run the command again later to drop the records in it.
     """
+    from quire.streams.read.positions import place_text
 
     async with namespace(uri, path, password) as opened:
         life = await _life(opened, name)  # read first: a position belongs to one life only

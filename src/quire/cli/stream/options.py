@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -249,26 +248,6 @@ def end_place(text: str) -> Start:
     from quire.streams.read.positions import parse_start
 
     return parse_start(text, end=True)
-
-
-def place_text(place: Start) -> str:
-    """Return a place in the form in which a user types it."""
-    from quire.streams import AtSequence, AtTime, AtTxid
-
-    match place:
-        case AtSequence():
-            return f"seq:{place.sequence}"
-        case AtTxid():
-            return f"txid:{place.txid}"
-        case AtTime():
-            try:
-                # A float of so many milliseconds would not be exact.
-                moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=place.time_ms)
-                return f"time:{moment.isoformat()}"
-            except OverflowError:  # in UTC, it is not in the years 1 to 9999
-                return f"the time {place.time_ms:,} ms after 1970"
-        case _:
-            return str(place)
 
 
 def place_option(

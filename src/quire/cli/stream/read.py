@@ -41,7 +41,6 @@ from quire.cli.stream.options import (
     namespace_option,
     password_option,
     place_option,
-    place_text,
 )
 from quire.errors import StreamGapError
 
@@ -183,8 +182,10 @@ async def read(
     that is acknowledged now; with --follow, it continues as the stream grows.
     """
     from quire.streams import EARLIEST
-    from quire.streams.read.positions import find_end
+    from quire.streams.read.positions import check_order, find_end
 
+    if subscription is None:
+        check_order(from_place or EARLIEST, to_place)
     wanted = _print_options(limit, follow, form, as_json, delimiter, separator)
     said = from_place
     async with namespace(uri, path, password) as opened:
@@ -332,7 +333,9 @@ async def _say_why_nothing(
     `said` is the place of --from as the user gave it, `start` where reading began, and `end` the
     position of --to.
     """
-    if end is not None and start is not None and end <= await opened.find(name, start):
+    from quire.streams import EARLIEST
+
+    if end is not None and end <= await opened.find(name, start or EARLIEST):
         say(f"nothing was printed: the place of --to, position {end}, is not after that of --from")
     elif said is not None:
         await _say_if_beyond_end(opened, name, said, "To wait for one, use --follow")
@@ -340,6 +343,8 @@ async def _say_why_nothing(
 
 async def _say_if_beyond_end(opened: Namespace, name: str, place: Start, what: str) -> None:
     """Print that the stream has no record at or after a place, if that is so, and then `what`."""
+    from quire.streams.read.positions import place_text
+
     end = await end_if_beyond(opened, name, place)
     if end is not None:
         say(

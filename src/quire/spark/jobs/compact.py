@@ -27,6 +27,7 @@ from quire.errors import MetadataError, QuireError, StreamGapError, UsageError
 from quire.spark.failures import before_publishing, publishing_one_stream
 from quire.spark.jobs.archive.store import VERIFYING
 from quire.spark.jobs.archive.versions import Version, Versions
+from quire.spark.jobs.locking import WAIT_S, locked
 from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
 from quire.spark.options import PARTITION_BYTES
 from quire.spark.streams.offsets import StreamOffset
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 
 NAMESPACE = "/streams"
+LOCKS = ".quire/compactions"
+"""The path of the locks of target streams below a namespace."""
 COLUMNS = ("segment", "entry", "slot", "sequence", "txid", "time", "value")
 ENVELOPE = {"key": "own_key", "headers": "headers", "event_time": "event_time"}
 """The columns with keys, headers and event times, and their names in the result of `latest`.
@@ -304,13 +307,21 @@ def compact(
         HistoryError: The directory cannot be used, or another run has begun to write to it.
         HistoryDamagedError: The record of the table's newest version was changed.
         MetadataUnavailableError: The metadata store does not answer.
+        StreamLockedError: Another run that appends to the stream did not end within 30 s.
         Exception: An error of Spark, which contains the error of the source or the sink.
     """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
     if to is not None:
         return _to_table(spark, made, to, full, skip_keyless, progress)
     assert to_stream is not None
-    return _to_stream(spark, made, to_stream, full, skip_keyless, progress)
+    # Of two runs at once, the later one could append older records after newer ones.
+    with cluster.client() as client, locked(
+        client.aio, f"{namespace_path(namespace)}/{LOCKS}", to_stream, WAIT_S,
+        f"compacting to stream {to_stream}", "Nothing was appended by this job",
+    ):  # fmt: skip
+        # The other run may have read further than the stream reached when this one began.
+        made = source_of(cluster, stream, key, to, to_stream, namespace)
+        return _to_stream(spark, made, to_stream, full, skip_keyless, progress)
 
 
 def source_of(

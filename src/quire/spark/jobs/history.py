@@ -26,7 +26,7 @@ from quire.streams import DLSN, EARLIEST, LATEST, Gap, Namespace
 from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.arrow import ALL_COLUMNS, COLUMNS, RecordColumns
-from quire.streams.read.positions import Start, parse_start
+from quire.streams.read.positions import Start, check_order, parse_start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,11 +145,13 @@ def history(
     names = [stream] if isinstance(stream, str) else list(dict.fromkeys(stream))
     if not 1 <= len(names) <= STREAMS_MAX:
         raise UsageError(f"history reads 1 to {STREAMS_MAX} streams at once, not {len(names)}")
+    first, last = _place(start) or EARLIEST, _place(end, end=True)
+    check_order(first, last)
     frames = []
     for name in names:
         found = OffloadHistory(directory, name)
         frame = _of_stream(
-            spark, cluster, namespace, found, _place(start) or EARLIEST, _place(end, end=True),
+            spark, cluster, namespace, found, first, last,
             tuple(columns), fail_on_data_loss, partition_bytes,
         )  # fmt: skip
         frames.append(frame if len(names) == 1 else _named(frame, name))

@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from quire._runtime.batches import batches
 from quire._runtime.tasks import TaskSet, each
@@ -29,7 +28,6 @@ from quire.errors import (
     NoSuchStreamError,
     QuireError,
     StreamGapError,
-    StreamLockedError,
     UsageError,
 )
 from quire.spark.failures import one_error
@@ -65,6 +63,7 @@ from quire.spark.jobs.archive.offload_results import (
 )
 from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, SegmentPart, write_piece
 from quire.spark.jobs.archive.store import ArchiveDirectory
+from quire.spark.jobs.locking import WAIT_S, take_lock
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.spark.streams.plan import lay_out
 from quire.streams import DLSN, Gap, StreamSegment
@@ -72,7 +71,6 @@ from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import free, truncate, would_free
 from quire.streams.read.positions import oldest_position
-from quire.streams.write.lock import StreamLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,11 +81,6 @@ TURN_BYTES = 4 * 1024 * 1024 * 1024
 """The approximate number of bytes to copy before the next manifest is written.
 
 A job that is killed repeats at most this much.
-"""
-WAIT_S = 30.0
-"""Seconds to wait for another job on the same stream.
-
-The session of a job that was killed ends within this time.
 """
 FAILED_IN_A_ROW_MAX = 3
 """The number of consecutive streams that must fail for the job to give up the other streams.
@@ -351,7 +344,11 @@ def _run_of(
         )
         stack.push_async_callback(tasks.close)
         if locked:
-            lock = await _lock(client, streams.path, name, tasks, options.wait_s)
+            # Correctness does not depend on the lock.
+            lock = await take_lock(
+                client, f"{streams.path}/{LOCKS}", name, tasks, options.wait_s,
+                f"offloading stream {name}", "Nothing was offloaded by this job",
+            )  # fmt: skip
             stack.push_async_callback(lock.release)
         settings = await streams.stream_settings(name)
         return _Run(
@@ -369,33 +366,6 @@ def _run_of(
         yield call(opened())
     finally:
         call(stack.aclose())
-
-
-async def _lock(
-    client: Client, namespace: str, name: str, tasks: TaskSet, wait_s: float
-) -> StreamLock:
-    """Take the lock that keeps offload jobs of the same stream from interrupting each other.
-
-    Correctness does not depend on the lock.
-
-    Raises:
-        StreamLockedError: Another job still held the lock after `wait_s` seconds.
-    """
-    path = f"{namespace}/{LOCKS}/{quote(name, safe='')}"
-    await client.metadata.tree.make_path(path)
-    lock = StreamLock(client.metadata.tree, path, tasks)
-    try:
-        await lock.acquire(wait_s)
-    except StreamLockedError:
-        raise StreamLockedError(
-            f"another job is offloading stream {name}, and did not end within {wait_s:g} s. "
-            "Nothing was offloaded by this job",
-            remedy=(
-                "Wait for that job. If it was killed, its lock is released when its session "
-                "in the metadata store expires"
-            ),
-        ) from None
-    return lock
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from quire.streams import EARLIEST
 from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.names import check_subscription_name
 from quire.streams.read.arrow import COLUMNS, KEYED_COLUMNS, PARTITION_COLUMN
-from quire.streams.read.positions import PLACES, Start, parse_start
+from quire.streams.read.positions import PLACES, Start, check_order, parse_start
 from quire.streams.topics.topic_metadata import PARTITIONS_MAX
 
 STREAMS_MAX = 10_000
@@ -138,12 +138,14 @@ class StreamReadOptions:
             raise UsageError("option 'partitions' requires the option 'topic'")
         streams = several or ((one,) if one else ())
         columns = COLUMNS if topic is None else (COLUMNS[0], PARTITION_COLUMN, *COLUMNS[1:])
+        start = given.take("start", _places(streams, EARLIEST), StreamPlaces(EARLIEST))
         end = given.take("end", _places(streams, None, end=True), StreamPlaces(None))
         if streaming and end != StreamPlaces(None):
             raise UsageError(
                 "option 'end' cannot be used for a streaming query",
                 remedy="Read the stream as a batch, or use the trigger availableNow",
             )
+        _check_order(start, end)
         return cls(
             metadata=given.metadata(environ),
             namespace=given.namespace(environ),
@@ -152,7 +154,7 @@ class StreamReadOptions:
             topic=None if topic is None else topic.removeprefix("/"),
             partitions=partitions,
             password=given.password(environ),
-            start=given.take("start", _places(streams, EARLIEST), StreamPlaces(EARLIEST)),
+            start=start,
             end=end,
             columns=given.columns(
                 columns, KEYED_COLUMNS, given.take("envelope", parse_boolean, False)
@@ -269,6 +271,17 @@ def _places(
         )
 
     return parsed
+
+
+def _check_order(start: StreamPlaces, end: StreamPlaces) -> None:
+    """Check that no stream has an end before its start. Raises UsageError."""
+    own = dict.fromkeys(name for places in (start, end) for name, _ in places.by_stream)
+    for name in own:
+        try:
+            check_order(start.of(name) or EARLIEST, end.of(name))
+        except UsageError as error:
+            raise UsageError(f"stream {name}: {error.args[0]}", remedy=error.remedy) from None
+    check_order(start.default or EARLIEST, end.default)
 
 
 def _place(text: str, end: bool) -> Start:

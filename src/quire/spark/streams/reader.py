@@ -53,7 +53,7 @@ from quire.spark.schema import our_column
 from quire.spark.streams.options import StreamReadOptions
 from quire.spark.streams.plan import StreamPartition, StreamSplit, partitions
 from quire.spark.streams.query import stream_names
-from quire.spark.streams.view import StreamView, lost
+from quire.spark.streams.view import StreamView, lost, warn_if_reversed
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace, StreamPaths
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
@@ -472,6 +472,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
             start = await view.find(options.start.of(name) or EARLIEST)
             wanted = options.end.of(name)
             end = None if wanted is None else await view.find_end(wanted)
+            warn_if_reversed(name, start, end)
             start, end = await self._narrowed(view, start, end)
             if end is not None and end <= start:
                 return []

@@ -8,6 +8,7 @@ where the limit of a trigger is.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ LOOKS_MAX = 5
 The ledger may be missing only because its segment was truncated a moment ago.
 """
 LOOK_DELAY_S = 0.1
+
+logger = logging.getLogger("quire.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,6 +560,18 @@ def another_stream(name: str, position: DLSN) -> StreamError:
         remedy="Start the query with another checkpoint location, or set the option "
         "failOnDataLoss to false. Both read the present stream from its beginning",
     )
+
+
+def warn_if_reversed(name: str, start: DLSN, end: DLSN | None) -> None:
+    """Log a warning if the end that a user named is before the start, so that nothing is read.
+
+    It is not an error: only the records show that a time is before a position, for example.
+    """
+    if end is not None and end < start:
+        logger.warning(
+            "nothing of stream %s is read: the end is position %s, before the start %s",
+            name, end, start,
+        )  # fmt: skip
 
 
 def lost(name: str, gaps: list[Gap]) -> StreamError:

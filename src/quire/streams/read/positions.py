@@ -94,21 +94,30 @@ def parse_start(text: str, *, end: bool = False) -> Start:
         The place.
 
     Raises:
-        UsageError: The text has another form.
+        UsageError: The text has another form, or a number in it is negative.
     """
     if text in (EARLIEST, LATEST):
         return text
     kind, colon, rest = text.partition(":")
     try:
         if colon and kind == "txid":
-            return AtTxid(int(rest))
+            return AtTxid(_not_negative(int(rest)))
         if colon and kind == "seq":
-            return AtSequence(int(rest))
+            return AtSequence(_not_negative(int(rest)))
         if colon and kind == "time":
             return AtTime(_parsed_ms(rest, end))
-        return DLSN.parse(text)
+        position = DLSN.parse(text)
+        if colon:  # Other programs store such positions as Base64.
+            _not_negative(min(position.lssn, position.entry_id, position.slot_id))
+        return position
     except (ValueError, StreamFormatError):
         raise UsageError(f"{text!r} is not a place in a stream. Use {PLACES}") from None
+
+
+def _not_negative(number: int) -> int:
+    if number < 0:
+        raise ValueError("a position, a txid and a sequence id are never negative")
+    return number
 
 
 def _parsed_ms(text: str, end: bool) -> int:
@@ -118,6 +127,57 @@ def _parsed_ms(text: str, end: bool) -> int:
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     millisecond = timedelta(milliseconds=1)
     return -(-since // millisecond) if end else since // millisecond
+
+
+def place_text(place: Start) -> str:
+    """Return a place in the form in which a user types it."""
+    match place:
+        case AtSequence():
+            return f"seq:{place.sequence}"
+        case AtTxid():
+            return f"txid:{place.txid}"
+        case AtTime():
+            try:
+                # A float of so many milliseconds would not be exact.
+                moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=place.time_ms)
+                return f"time:{moment.isoformat()}"
+            except OverflowError:  # in UTC, it is not in the years 1 to 9999
+                return f"the time {place.time_ms:,} ms after 1970"
+        case _:
+            return str(place)
+
+
+def check_order(start: Start, end: Start | None) -> None:
+    """Check that an end is not before the start, if that can be known without the stream.
+
+    It is known for two places of the same kind, and for `EARLIEST`. Equal places are valid, because
+    programs that continue where they stopped produce them.
+
+    Args:
+        start: The place at which reading would begin.
+        end: The place before which it would end, or None for no end.
+
+    Raises:
+        UsageError: Nothing could be read, whatever the stream contains.
+    """
+    match start, end:
+        case DLSN(), DLSN():
+            wrong = end < start
+        case AtTxid(), AtTxid():
+            wrong = end.txid < start.txid
+        case AtSequence(), AtSequence():
+            wrong = end.sequence < start.sequence
+        case AtTime(), AtTime():
+            wrong = end.time_ms < start.time_ms
+        case _:
+            wrong = end == EARLIEST != start
+    if wrong:
+        assert end is not None
+        raise UsageError(
+            f"the end {place_text(end)} is before the start {place_text(start)}, so that nothing "
+            "can be read",
+            remedy="Exchange them, or choose another end",
+        )
 
 
 async def find(

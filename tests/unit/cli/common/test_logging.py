@@ -53,16 +53,6 @@ def fall() -> None:
 
 
 @click.command()
-def interrupt() -> None:
-    """Do what Py4J does when Ctrl-C comes while it waits for Java."""
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        logging.exception("KeyboardInterrupt while sending command.")
-        raise
-
-
-@click.command()
 def serve() -> None:
     """Log as a server does."""
     log = logs.server_log()
@@ -91,7 +81,7 @@ def logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def run(*words: str, **environment: str) -> list[str]:
     """Run a command of a program like `quire`, and return its lines on standard error."""
     place = f"{__name__}:"
-    lazy = {name: (place + name, f"{name}.") for name in ("talk", "fall", "interrupt", "serve")}
+    lazy = {name: (place + name, f"{name}.") for name in ("talk", "fall", "serve")}
     program = RootGroup("quire", lazy=lazy, params=list(cli.params), callback=cli.callback)
     root = logging.getLogger()
     others = [one for one in root.handlers if type(one).__module__ != logs.__name__]
@@ -111,11 +101,6 @@ def test_a_command_shows_warnings_as_short_lines() -> None:
         "warning: ours 30", "warning: theirs 30", "error: ours 40", "error: theirs 40",
         "it is done", "warning: look out",
     ]  # fmt: skip
-
-
-def test_what_libraries_log_about_ctrl_c_is_not_shown() -> None:
-    """The output was `error: KeyboardInterrupt while sending command.: SignalReceived(...)`."""
-    assert run("interrupt") == ["interrupted"]
 
 
 @pytest.mark.parametrize("words", [["--log-level", "info", "talk"], ["talk", "--log-level=info"]])

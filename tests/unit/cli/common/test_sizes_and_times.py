@@ -7,12 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.common.options import Duration, Size
-from quire.cli.stream.options import end_place, place, place_text
+from quire.cli.stream.options import end_place, place
 from quire.errors import UsageError
 from quire.http.server.api import Field
 from quire.spark.streams.options import StreamReadOptions
 from quire.streams import AtTime
 from quire.streams.namespace.settings import parse_setting
+from quire.streams.read.positions import place_text
 
 
 @click.command()
