@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from urllib.parse import quote_plus, unquote_plus
 
 _PREFIX = "member"
-_SESSION = re.compile(r"s *(-?\d+)", re.ASCII)
-_NUMBER = re.compile(r"-?\d+", re.ASCII)
+_SESSION = re.compile(r"s *(-?\d{1,19})", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _PARTS = 4
 NO_NUMBER = 2**63
 """The number that a member gets if its name does not end with one. It is higher than all others."""

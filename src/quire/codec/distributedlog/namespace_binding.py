@@ -37,6 +37,8 @@ from quire.codec.distributedlog.thrift_json import BOOL, I64, TEXT, Value, read_
 from quire.errors import LaterMetadataError, MetadataError, MetadataURIError, written_later
 
 _VERSION = "1"
+_VERSION_DIGITS_MAX = 9
+"""The largest number of digits that is read. Python refuses to read numbers of more than 4,300."""
 _TYPE = "BKDL"
 _KINDS = {
     1: TEXT, 2: TEXT, 3: BOOL, 4: BOOL, 5: TEXT, 6: TEXT, 7: TEXT, 8: TEXT, 9: I64, 10: BOOL,
@@ -116,7 +118,9 @@ class NamespaceBinding:
             raise MetadataError(
                 f"the node of the namespace is damaged: it begins with {data[:80]!r}"
             ) from None
-        if version.isdecimal() and int(version) > int(_VERSION):
+        if version.isdecimal() and (
+            len(version) > _VERSION_DIGITS_MAX or int(version) > int(_VERSION)
+        ):
             raise LaterMetadataError(
                 written_later(
                     "the binding of a namespace", f"version {version[:20]}", f"version {_VERSION}",

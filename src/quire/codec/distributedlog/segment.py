@@ -484,7 +484,7 @@ _NAME = re.compile(
     r"inprogress_(?P<new>\d{18,19})"
     r"|inprogress_(?P<hex>[0-9a-f]{1,16})"
     r"|logrecs_(?P<done>\d{18,19})"
-    r"|logrecs_(?P<first>-?\d{17,19})_(?P<last>-?\d{17,19})(?P<more>(_-?\d+){3})?",
+    r"|logrecs_(?P<first>-?\d{17,19})_(?P<last>-?\d{17,19})(?P<more>(_-?\d{1,19}){3})?",
     re.ASCII,
 )
 

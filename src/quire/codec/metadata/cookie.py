@@ -25,6 +25,8 @@ LAYOUT_VERSION = 5
 _BY = "Quire or BookKeeper"
 _LAYOUT_VERSION_TEXT = 4
 _LAYOUT_VERSION_MIN = 3
+_LAYOUT_DIGITS_MAX = 9
+"""The largest number of digits that is read. Python refuses to read numbers of more than 4,300."""
 _REQUIRED = ("bookieHost", "journalDir", "ledgerDirs")
 
 
@@ -136,8 +138,10 @@ def decode(data: bytes) -> Cookie:
     """
     first, _, body = data.partition(b"\n")
     digits = first.strip()
-    if not digits.isdigit():
-        raise CookieError(f"the cookie is damaged: its first line is {first[:20]!r}, not a number")
+    if not digits.isdigit() or len(digits) > _LAYOUT_DIGITS_MAX:
+        raise CookieError(
+            f"the cookie is damaged: its first line is {first[:20]!r}, not the number of a layout"
+        )
     layout_version = int(digits)
     if layout_version < _LAYOUT_VERSION_MIN:
         raise CookieError(

@@ -15,6 +15,8 @@ from quire.codec.metadata.ledger_path import LedgerManager
 from quire.errors import LaterMetadataError, MetadataError, written_later
 
 FORMAT_VERSION = 2
+_VERSION_DIGITS_MAX = 9
+"""The largest number of digits that is read. Python refuses to read numbers of more than 4,300."""
 MANAGER_VERSION = 1
 _BY = "Quire or BookKeeper"
 _RESTORE = "Restore the node from a backup of ZooKeeper (docs/guides/repair/disaster-recovery.md)"
@@ -104,7 +106,7 @@ def decode(data: bytes) -> Layout:
             remedy=_RESTORE,
         )
     parts = lines[1].strip().split(":") if len(lines) > 1 else []
-    if len(parts) != 2 or not parts[1].isdecimal():
+    if len(parts) != 2 or not parts[1].isdecimal() or len(parts[1]) > _VERSION_DIGITS_MAX:
         raise MetadataError(
             f"the LAYOUT node of the cluster names no ledger manager: {data[:80]!r}",
             remedy=_RESTORE,

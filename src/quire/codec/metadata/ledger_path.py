@@ -36,6 +36,8 @@ _PART_DIGITS = 4
 _LEAF_PREFIX = "L"
 _LEAF = re.compile(r"L(\d{4})", re.ASCII)
 _FLAT_DIGITS_MIN = 10
+_ID_DIGITS_MAX = 19
+"""The largest number of digits that is read. Python refuses to read numbers of more than 4,300."""
 _FLAT = re.compile(r"L(\d{10,19})", re.ASCII)
 
 
@@ -119,7 +121,8 @@ class LedgerManager:
             digits = "".join(parents) + leaf.removeprefix(_LEAF_PREFIX)
         else:
             digits = path.removeprefix(_LEAF_PREFIX)
-        found = int(digits) if digits.isascii() and digits.isdigit() else -1
+        short = len(digits) <= _ID_DIGITS_MAX and digits.isascii() and digits.isdigit()
+        found = int(digits) if short else -1
         if not 0 <= found <= self.id_max or self.path_of(found) != path:
             raise MetadataError(
                 f"the node {path!r} below the ledgers root is not a ledger of the {self.name} "
@@ -199,6 +202,8 @@ def high_order_of(name: str) -> int | None:
     """Return the high 32 bits of the ids below a node `HOB-<digits>`, or None for other names."""
     digits = name.removeprefix(HIGH_ORDER_PREFIX)
     if not name.startswith(HIGH_ORDER_PREFIX) or not digits.isdecimal():
+        return None
+    if len(digits) > _ID_DIGITS_MAX:
         return None
     return int(digits)
 

@@ -22,6 +22,7 @@ RPC_ENDPOINT = "bookie"
 TLS_EXTENSION = "tls"
 
 _PORT_MAX = 65535
+_PORT_DIGITS_MAX = 5
 
 # ':' to '_' is a range in Java's expression, so that ; < = > ? @ [ \ ] ^ are allowed as well.
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
@@ -114,7 +115,13 @@ def _endpoint(one: BookieServiceInfoFormat.Endpoint) -> Endpoint:
 def _legacy(bookie_id: str) -> BookieServiceInfo:
     host, colon, rest = bookie_id.partition(":")
     port = rest.partition(":")[0]
-    if not host or not colon or not port.isdecimal() or not int(port) <= _PORT_MAX:
+    if (
+        not host
+        or not colon
+        or not port.isdecimal()
+        or len(port) > _PORT_DIGITS_MAX
+        or not int(port) <= _PORT_MAX
+    ):
         raise MetadataError(
             f"bookie {bookie_id} cannot be reached: its registration has no address, and its id is "
             "not of the form host:port",
