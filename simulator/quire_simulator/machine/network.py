@@ -30,6 +30,7 @@ from quire_simulator.machine.transport import (
     Route,
     SimTransport,
     Tap,
+    Traffic,
 )
 
 LATENCY_S = (0.000_05, 0.010)
@@ -103,6 +104,8 @@ class SimNetwork:
         self.route_latency_s: dict[Route, tuple[float, float]] = {}
         """The shortest and longest delay of single routes."""
         self.cut_probability = CUT_PROBABILITY
+        self.traffic: dict[str, Traffic] = {}
+        """The traffic of the nodes that are measured."""
         self.quiet = False
         """Whether no connection is made to break (`RECYCLED`)."""
         self.dead_peer_s = DEAD_PEER_S

@@ -8,6 +8,7 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
@@ -46,6 +47,20 @@ class Reordering(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What one node has sent and received."""
+
+    sent_bytes: int = 0
+    writes: int = 0
+    """The number of times that data was written to a connection."""
+    received_bytes: int = 0
+
+    def add(self, data: bytes) -> None:
+        self.sent_bytes += len(data)
+        self.writes += 1
+
+
 class TransportNetwork(Protocol):
     """The network as the ends of a connection see it."""
 
@@ -55,6 +70,7 @@ class TransportNetwork(Protocol):
     written: Tap | None
     mangle: Callable[[Route, bytes], bytes] | None
     disorder: Reordering | None
+    traffic: dict[str, Traffic]
     measures_backlog: bool
     blocked: set[Route]
 
@@ -256,6 +272,12 @@ class SimTransport(asyncio.Transport):
             return
         if self.host.network.mangle is not None:
             data = self.host.network.mangle(self.out.route, data)
+        traffic = self.host.network.traffic
+        node = self.local[0]
+        if node in traffic:
+            traffic[node].add(data)
+        elif self.remote[0] in traffic:
+            traffic[self.remote[0]].received_bytes += len(data)
         if self.host.network.written is not None:
             self.host.network.written(self.local, self.remote, data)
         if not self._backlog and len(data) <= self.out.room():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -21,7 +22,7 @@ from quire.errors import (
     UnauthorizedError,
     UsageError,
 )
-from quire_simulator.actors.walkthroughs.walk import Walk
+from quire_simulator.actors.walkthroughs.walk import Bounds, Walk
 from quire_simulator.world.world import bookie_id
 
 DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
@@ -36,6 +37,10 @@ ARRIVED_S = 1.0
 """Seconds after which every member of a write set has an entry, not only an ack quorum."""
 CALLS_OF_A_CHANGE = 10
 """The largest number of calls of the metadata store while a lost bookie is replaced."""
+ENTRY_BYTES_MOST = 100
+"""The most bytes of an entry and its frame besides the payload."""
+ANSWER_BYTES_MOST = 60
+"""The most bytes of the answer to an add."""
 COUNTERS = ("adds", "add_bytes", "add_batches", "ensemble_changes", "bookie_failures")
 
 
@@ -138,7 +143,20 @@ async def append(walk: Walk, written: Written, counted: dict[str, int], *, calls
     batches = 1
     # Each of them may wait for the slowest disk and the slowest way.
     seconds = 5.0 + 0.3 * count
-    with walk.costs(f"{count} appends", client, calls=calls, seconds=seconds):
+
+    def bounds() -> Bounds:
+        # Each entry is sent to its write set and answered by it. Acknowledgements of the appends
+        # before may still be on their way.
+        quorum, size = written.shape[1], sum(map(len, payloads))
+        arriving = 2 * STEP_ENTRIES_MAX
+        return Bounds(quorum * (size + count * ENTRY_BYTES_MOST), quorum * count,
+                      quorum * (count + arriving) * ANSWER_BYTES_MOST)  # fmt: skip
+
+    with (
+        walk.costs(f"{count} appends", client, calls=calls, seconds=seconds),
+        # A bookie that replaces another one is sent everything again.
+        nullcontext() if calls else walk.traffic(f"{count} appends", client, bounds),
+    ):
         if isinstance(handle, CallerIdWriter):
             await _append_at(walk, handle, first, payloads)
             batches = count
@@ -340,6 +358,13 @@ async def _after_the_close(
         fresh = await another.open_ledger(ledger_id, password=written.password)
     with walk.costs("the reading of a closed ledger", another, calls=0):
         await read_all_ways(walk, fresh, written)
+    most = Bounds(
+        (last + 1) * ENTRY_BYTES_MOST, last + 1,
+        written.size_bytes + (last + 1) * ENTRY_BYTES_MOST,
+    )  # fmt: skip
+    with walk.traffic("one read of everything", another, lambda: most):
+        walk.same("one read of everything", [one.entry_id async for one in fresh.read()],
+                  list(range(last + 1)))  # fmt: skip
     await read_unconfirmed(walk, fresh, written)
     walk.same("a recovery of a closed ledger",
               (await another.open_ledger(ledger_id, password=written.password, recover=True))

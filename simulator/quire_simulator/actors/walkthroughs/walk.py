@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,9 +12,15 @@ from typing import Any, TypeVar
 from quire.client import Client
 from quire.errors import QuireError
 from quire_simulator.invariants.reports.comparison import Comparison, shortened
+from quire_simulator.machine.transport import Traffic
 from quire_simulator.world.stage import Stage
 
 T = TypeVar("T")
+Bounds = Traffic
+EXTRA_EVERY_S = 0.02
+"""Seconds for which a client may send and receive a little more: explicit LACs and probes."""
+EXTRA_BYTES = 300
+EXTRA_WRITES = 6
 
 CALLS_OF_A_LOST_SWAP = 3
 """The largest number of calls of the metadata store because a compare-and-swap has lost: the client
@@ -36,7 +42,9 @@ class Walk:
         """Return one more client, which is closed at the end. Its costs are counted separately."""
         number = len(self.clients)
         config = replace(self.stage.plan.client_config, **settings)
-        client = self.stage.world.client(f"{self.name}.{number}", config)
+        name = f"{self.name}.{number}"
+        client = self.stage.world.client(name, config)
+        self.stage.world.network.traffic[name] = Traffic()
         self.clients.append(client)
         return client
 
@@ -118,6 +126,31 @@ class Walk:
         if took_s > seconds and not self.stage.plan.knobs:
             told = f"{what} took {took_s:.3f} s, instead of at most {seconds:g} s"
             self.fail("a_quiet_cluster_costs_little", told)
+
+    @contextmanager
+    def traffic(self, what: str, client: Client, bounds: Callable[[], Bounds]) -> Iterator[None]:
+        """Check that a block sends and receives at most so much.
+
+        `bounds` is called afterwards. Nothing is checked if limits were drawn as knobs.
+        """
+        world = self.stage.world
+        made = world.network.traffic[f"{self.name}.{self.clients.index(client)}"]
+        before, begin_s = replace(made), world.loop.time()
+        yield
+        self.stage.checker.checks += 1
+        most = bounds()
+        # Clients with explicit LACs send one now and then, and probe connections that rest.
+        rounds = (world.loop.time() - begin_s) / EXTRA_EVERY_S + 1
+        for name, measured, limit, extra in (
+            ("bytes sent", made.sent_bytes - before.sent_bytes, most.sent_bytes, EXTRA_BYTES),
+            ("writes", made.writes - before.writes, most.writes, EXTRA_WRITES),
+            ("bytes received", made.received_bytes - before.received_bytes, most.received_bytes,
+             EXTRA_BYTES),
+        ):  # fmt: skip
+            bound = limit + rounds * extra
+            if measured > bound and not self.stage.plan.knobs:
+                told = f"{what} took {measured} {name}, instead of at most {bound:.0f}"
+                self.fail("a_quiet_cluster_costs_little", told)
 
     async def in_time(self, what: str, call: Awaitable[T], seconds: float) -> T | None:
         """Return the result of a call that must end within this time."""

@@ -6,6 +6,7 @@ import pytest
 
 from quire.client.client import LedgerClient
 from quire.client.observability.metrics import ClientCounters
+from quire.client.read.hedge import Hedge
 from quire.client.read.reader import LedgerReader
 from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.mirror import Mirror
@@ -52,6 +53,19 @@ def the_bytes_of_a_batch_replace_those_before(patch: pytest.MonkeyPatch) -> None
 def a_ledger_is_opened_twice(patch: pytest.MonkeyPatch) -> None:
     again = "value = (await self.metadata.read_ledger(ledger_id)).value"
     edit(patch, LedgerClient, "_open", ("value = stored.value", again))
+
+
+@mutant(
+    lost="A read asks every replica of an entry at once, and gets it several times.",
+    invariants=("a_quiet_cluster_costs_little",),
+    workload="ledger walks",
+    seeds=60,
+)
+def every_replica_is_asked(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch, Hedge, "_some",
+        ("patience_s = min(patience_s, self._config.speculative_read_s)", "patience_s = 0.0"),
+    )  # fmt: skip
 
 
 # -- streams -----------------------------------------------------------------------------------
