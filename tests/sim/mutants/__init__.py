@@ -30,6 +30,7 @@ from tests.sim.mutants.replication import (
     metadata,
     older_metadata,
     racks,
+    repairs,
     reports,
 )
 from tests.sim.mutants.storage import (
@@ -40,6 +41,7 @@ from tests.sim.mutants.storage import (
     scrub,
     space,
     storage,
+    stores,
 )
 from tests.sim.mutants.streams import objects, publishing, retention, spark, streams, topics
 
@@ -47,7 +49,8 @@ ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs,
+    damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs, stores,
+    repairs,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from quire.errors import QuireError
-from quire_simulator.actors.walkthroughs import data, ledgers, mirrors, placements, streams
+from quire_simulator.actors.walkthroughs import (
+    data,
+    ledgers,
+    mirrors,
+    placements,
+    repairs,
+    stores,
+    streams,
+)
 from quire_simulator.actors.walkthroughs.walk import Walk
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.world.stage import Stage
@@ -27,6 +35,10 @@ STREAMS: tuple[Script, ...] = (
     mirrors.walk_topic_copies,
     data.walk_dictionary,
 )
+STORES: tuple[Script, ...] = (stores.walk_store,)
+REPAIRS: tuple[Script, ...] = (repairs.walk_repair,)
+CHOICES = {"ledgers": LEDGERS, "streams": STREAMS, "stores": STORES, "repairs": REPAIRS}
+"""The walkthroughs of each kind. A run that does not name a kind has one of the first two."""
 TIME_S = 300.0
 """Simulated seconds within which a walkthrough ends."""
 
@@ -39,7 +51,7 @@ async def judge(stage: Stage) -> None:
     chance = world.loop.derive(f"walkthrough {plan.workload}")
     if chance.random() >= mix.walks:
         return
-    scripts = {"ledgers": LEDGERS, "streams": STREAMS}.get(mix.walks_mostly, LEDGERS + STREAMS)
+    scripts = CHOICES.get(mix.walks_mostly, LEDGERS + STREAMS)
     script = scripts[plan.seed % len(scripts)]
     usual = world.uneven, world.metadata_delay_s
     world.uneven, world.metadata_delay_s = False, 0.0
