@@ -62,6 +62,7 @@ class SimFile:
         inode = self._check(changes=True)
         self._disk._maybe_fail("write", self._name)
         data = b"".join(buffers)
+        self._disk.total_written_bytes += len(data)
         room = inode.data.size + self._disk.free_bytes()
         _change(inode, offset, data[: max(0, room - offset)], self._disk)
         if offset + len(data) > room:
@@ -69,6 +70,7 @@ class SimFile:
 
     def sync(self) -> None:
         inode = self._check(changes=True)
+        self._disk.total_syncs += 1
         try:
             self._disk._maybe_fail("sync", self._name)
         except OSError:
@@ -86,6 +88,7 @@ class SimFile:
             raise OSError(errno.EIO, "simulated bad sector", self._name)
         if not wait and self._disk._rng.random() < self._disk.cold_read_probability:
             return None
+        self._disk.total_read_bytes += max(0, end - offset)
         return inode.data.read(offset, end)
 
     def read_into(self, offset: int, into: memoryview) -> bool:
@@ -145,6 +148,10 @@ class SimDisk:
         """The slowness of the disk without faults."""
         self.away = False
         """Whether the disk is not mounted, so that locking it finds no directory."""
+        self.total_written_bytes = self.total_read_bytes = 0
+        """The bytes that were ever written to files and read from files."""
+        self.total_syncs = 0
+        """The number of times that a file was ever synced."""
         self.generation = 0
         """The number of times that open files became unusable."""
         self.before_operation: Callable[[], None] | None = None

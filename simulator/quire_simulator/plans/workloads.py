@@ -828,6 +828,23 @@ WORKLOADS: dict[str, Mix] = {
         walks=1.0,
         walks_mostly="streams",
     ),
+    "store walks": replace(
+        PLACED,
+        kinds=("pause client",),
+        ledgers=(0, 0),
+        metadata_delays_s=(0.0, 0.002),
+        walks=1.0,
+        walks_mostly="stores",
+    ),
+    "repair walks": replace(
+        PLACED,
+        kinds=("pause client",),
+        ledgers=(0, 0),
+        bookies_min=4,
+        metadata_delays_s=(0.0, 0.002),
+        walks=1.0,
+        walks_mostly="repairs",
+    ),
     "sessions": Mix(
         ("sessions expire", "expire session", "expire client", "expire client", "metadata fails",
          "late watches", "slow metadata", "restart", "clock jumps", "kill"),

@@ -32,6 +32,7 @@ from tests.sim.mutants.replication import (
     metadata,
     older_metadata,
     racks,
+    repairs,
     reports,
 )
 from tests.sim.mutants.storage import (
@@ -42,6 +43,7 @@ from tests.sim.mutants.storage import (
     scrub,
     space,
     storage,
+    stores,
 )
 from tests.sim.mutants.streams import objects, publishing, retention, spark, streams, topics
 
@@ -49,7 +51,7 @@ ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs,
+    damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs, stores, repairs,
     bad_copies, arguments,
 )  # fmt: skip
 

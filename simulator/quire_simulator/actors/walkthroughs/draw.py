@@ -13,6 +13,8 @@ from quire_simulator.actors.walkthroughs import (
     limits,
     mirrors,
     placements,
+    repairs,
+    stores,
     streams,
 )
 from quire_simulator.actors.walkthroughs.walk import Walk
@@ -38,6 +40,10 @@ STREAMS: tuple[Script, ...] = (
     data.walk_dictionary,
     limits.walk_limits_of_streams,
 )
+STORES: tuple[Script, ...] = (stores.walk_store,)
+REPAIRS: tuple[Script, ...] = (repairs.walk_repair,)
+CHOICES = {"ledgers": LEDGERS, "streams": STREAMS, "stores": STORES, "repairs": REPAIRS}
+"""The walkthroughs of each kind. A run that does not name a kind has one of the first two."""
 TIME_S = 300.0
 """Simulated seconds within which a walkthrough ends."""
 
@@ -50,7 +56,7 @@ async def judge(stage: Stage) -> None:
     chance = world.loop.derive(f"walkthrough {plan.workload}")
     if chance.random() >= mix.walks:
         return
-    scripts = {"ledgers": LEDGERS, "streams": STREAMS}.get(mix.walks_mostly, LEDGERS + STREAMS)
+    scripts = CHOICES.get(mix.walks_mostly, LEDGERS + STREAMS)
     script = scripts[plan.seed % len(scripts)]
     usual = world.uneven, world.metadata_delay_s
     world.uneven, world.metadata_delay_s, world.network.quiet = False, 0.0, True

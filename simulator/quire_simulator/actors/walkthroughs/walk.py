@@ -67,6 +67,11 @@ class Walk:
         self.stage.checker.checks += 1
         self._reports.within(what, least, found, most)
 
+    def true(self, what: str, holds: object) -> None:
+        """Check a statement about a report, and say `what` if it does not hold."""
+        self.stage.checker.checks += 1
+        self._reports.true(what, holds)
+
     async def refused(
         self,
         what: str,
