@@ -114,11 +114,11 @@ def messages_in(log: Path) -> Iterator[None]:
 def py4j_messages_in(log: Path) -> Iterator[None]:
     """Append what Py4J logs about lost connections to Java to the file `log`.
 
-    Py4J uses the root logger. After Ctrl-C, Java ends, and every call that waits for it fails. The
-    command itself says what happened, and what to do.
+    Py4J uses its own loggers and the root logger. After Ctrl-C, Java ends, and every call that
+    waits for it fails. The command itself says what happened, and what to do.
     """
     file = logging.FileHandler(log, delay=True)
-    root = logging.getLogger()
+    root, own = logging.getLogger(), logging.getLogger("py4j")
 
     def is_shown(record: logging.LogRecord) -> bool:
         if Path(record.pathname).parent.name != "py4j":
@@ -127,10 +127,14 @@ def py4j_messages_in(log: Path) -> Iterator[None]:
         return False
 
     root.addFilter(is_shown)  # It sees only what is logged with the root logger itself.
+    own.addHandler(file)
+    former, own.propagate = own.propagate, False
     try:
         yield
     finally:
         root.removeFilter(is_shown)
+        own.removeHandler(file)
+        own.propagate = former
         file.close()
 
 

@@ -174,8 +174,12 @@ def test_what_py4j_logs_about_a_lost_connection_goes_to_the_log_file(
             raise ConnectionError("Java has ended")
         except ConnectionError:
             exec(py4j, {"logging": logging})
+        logging.getLogger("py4j.clientserver").error("while shutting down")
         logging.warning("another message")
     assert caplog.messages == ["another message"]
-    assert "while sending\nTraceback" in log.read_text(encoding="utf-8")
+    kept = log.read_text(encoding="utf-8")
+    assert "while sending\nTraceback" in kept
+    assert kept.count("while shutting down") == 1
     exec(py4j, {"logging": logging})
-    assert len(caplog.messages) == 2
+    logging.getLogger("py4j.clientserver").error("while shutting down")
+    assert len(caplog.messages) == 3
