@@ -490,3 +490,31 @@ def test_an_unknown_address_is_no_page(dashboard: Dashboard, tab: Tab) -> None:
         tab.check("unknown address")
     page.get_by_role("link", name="To the overview").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
+def test_the_only_value_of_a_row_has_no_label_on_a_phone(dashboard: Dashboard, tab: Tab) -> None:
+    """Each text of several lines was after the word "Value", and aligned at the right."""
+    page = show(tab, """
+      const { table } = await import("/ui/parts/dom.js");
+      const drawn = table("Metadata", [["Key", ""], ["Value", ""]], [["a", "long ".repeat(40)]],
+        "rows pairs");
+    """)  # fmt: skip
+    cell = page.locator("tbody td")
+    assert cell.evaluate("one => getComputedStyle(one, '::before').display") == "none"
+    assert cell.locator(".cell").evaluate("one => getComputedStyle(one).textAlign") == "left"
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
+def test_a_number_that_is_a_link_is_large_enough_for_a_finger(
+    dashboard: Dashboard, tab: Tab
+) -> None:
+    page = show(tab, """
+      const { link, table } = await import("/ui/parts/dom.js");
+      const drawn = table("Objects", [["Object", ""], ["Ledger", ""]],
+        [["a", link("7", "ledger", [7])]]);
+    """)  # fmt: skip
+    box = page.get_by_role("link", name="7", exact=True).bounding_box()
+    assert box is not None
+    assert min(box["width"], box["height"]) >= 24
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
