@@ -422,3 +422,99 @@ def test_the_chart_library_has_a_named_version() -> None:
     first = vendor.joinpath("uPlot.iife.min.js").read_text(encoding="utf-8").splitlines()[0]
     assert "uPlot (v1.6.32)" in first
     assert "MIT License" in vendor.joinpath("uPlot.LICENSE.txt").read_text(encoding="utf-8")
+
+
+CONTRAST = """(element) => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+  };
+  const light = (colour) => {
+    const [r, g, b] = rgb(colour).map((one) => one / 255)
+      .map((one) => (one <= .03928 ? one / 12.92 : ((one + .055) / 1.055) ** 2.4));
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const style = getComputedStyle(element);
+  if (Number(style.opacity) !== 1) return 0;  // the colours are not those that are seen
+  const [one, other] = [light(style.color), light(style.backgroundColor)].sort((a, b) => b - a);
+  return (one + .05) / (other + .05);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_words_of_a_disabled_button_can_be_read(
+    dashboard: Dashboard, tab: Tab, scheme: str
+) -> None:
+    """They had a contrast of 3.87, and 4.5 is the least for words of this size."""
+    page = show(tab, """
+      const drawn = ["", "primary", "danger"].map((kind) =>
+        h("button", { type: "button", class: kind || null, disabled: true }, "Decommission"));
+    """)  # fmt: skip
+    page.evaluate(f"document.documentElement.dataset.theme = '{scheme}'")
+    buttons = page.get_by_role("button", name="Decommission")
+    expect(buttons).to_have_count(3)
+    for button in buttons.all():
+        assert button.evaluate(CONTRAST) >= 4.5
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
+def test_all_orders_of_a_table_are_seen_on_a_phone(dashboard: Dashboard, tab: Tab) -> None:
+    """The row of the buttons had to be scrolled sideways, which nothing showed."""
+    page = show(tab, """
+      const words = ["Stream", "Records", "Size", "Records per second", "Lag", "Last write"];
+      const columns = words.map((text) => ({ text, by: (one) => one[text] }));
+      const rows = [Object.fromEntries(words.map((text) => [text, 1]))];
+      const cells = (one) => words.map((text) => one[text]);
+      const drawn = sortable("wide", "Streams", columns, rows, cells, { text: "Stream" });
+    """)  # fmt: skip
+    row = page.locator("thead tr")
+    assert row.evaluate("one => one.scrollWidth - one.clientWidth") <= 0
+    for button in row.get_by_role("button").all():
+        box = button.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390
+        assert box["height"] >= 24, "it is large enough for a finger"
+
+
+def test_an_unknown_address_is_no_page(dashboard: Dashboard, tab: Tab) -> None:
+    """It showed the overview, so that nobody noticed that the address was wrong."""
+    page = tab.page
+    for path in ("ledgerz/7", "%E0%A4%A", "constructor"):
+        tab.open(path)
+        expect(page.get_by_role("heading", level=1)).to_have_text("No such page")
+        expect(page.locator("#pages [aria-current]")).to_have_count(0)
+        tab.check("unknown address")
+    page.get_by_role("link", name="To the overview").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
+def test_the_only_value_of_a_row_has_no_label_on_a_phone(dashboard: Dashboard, tab: Tab) -> None:
+    """Each text of several lines was after the word "Value", and aligned at the right."""
+    page = show(tab, """
+      const { table } = await import("/ui/parts/dom.js");
+      const drawn = table("Metadata", [["Key", ""], ["Value", ""]], [["a", "long ".repeat(40)]],
+        "rows pairs");
+    """)  # fmt: skip
+    cell = page.locator("tbody td")
+    assert cell.evaluate("one => getComputedStyle(one, '::before').display") == "none"
+    assert cell.locator(".cell").evaluate("one => getComputedStyle(one).textAlign") == "left"
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True, ids=["phone"])
+def test_a_number_that_is_a_link_is_large_enough_for_a_finger(
+    dashboard: Dashboard, tab: Tab
+) -> None:
+    page = show(tab, """
+      const { link, table } = await import("/ui/parts/dom.js");
+      const drawn = table("Objects", [["Object", ""], ["Ledger", ""]],
+        [["a", link("7", "ledger", [7])]]);
+    """)  # fmt: skip
+    box = page.get_by_role("link", name="7", exact=True).bounding_box()
+    assert box is not None
+    assert min(box["width"], box["height"]) >= 24
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

@@ -600,6 +600,7 @@ def test_objects_are_listed_and_shown(stored: Stored, tab: Tab) -> None:
     page.get_by_role("link", name="jobs/42/state").click()
     expect(page.get_by_role("cell", name=HOSTILE)).to_be_visible()
     expect(page.get_by_role("main")).to_contain_text("500 bytes")
+    expect(page.locator(".command code")).to_have_text("quire object get jobs/42/state -o FILE")
     page.get_by_role("link", name="Show its bytes").click()
     expect(line(page, "Entry 0")).to_contain_text("statestate")
     tab.open("object/default/nothing")

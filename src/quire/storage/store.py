@@ -809,7 +809,8 @@ class LedgerStore(StoreEvents):
         elif self._catalogue.negatives_unknown:
             state, reason, kind = "read-only", "a part of its data is lost", "lost"
         elif not self._preallocated.space:
-            state, reason, kind = "read-only", self._preallocated.error, "full"
+            kind = "failed" if self._preallocated.unreachable else "full"
+            state, reason = "read-only", self._preallocated.error
         free, ledgers = self.available_bytes, len(self.ledgers)
         return [DirectoryState(self.path, state, reason, free, ledgers, kind)]
 

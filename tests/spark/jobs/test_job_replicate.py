@@ -691,6 +691,7 @@ def test_a_following_replication_survives_crashes(
                     wait_for(lambda: counted(there, path) >= enough, "nothing was copied")  # noqa: B023
             finally:
                 driver.kill()
+            assert len(notes(here, path)) == len(notes(there, path)) == 1, "it was killed"
             injected += 1
             if injected % DRIVERS_PER_BOOKIE == 1:
                 for side in (here, there):

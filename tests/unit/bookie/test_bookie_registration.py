@@ -14,6 +14,7 @@ from quire.bookie import announcement
 from quire.errors import KeyExistsError, MetadataUnavailableError
 from quire.metadata.bookies.orders import Order, What, give_order, withdraw_order
 from quire.metadata.bookies.unwritable import (
+    FAILED,
     FULL,
     HELD,
     LOST,
@@ -125,6 +126,13 @@ async def test_the_registration_gives_the_reason_why_a_bookie_accepts_no_adds(
         bookie.hold_readonly(False)
         await says(Unwritable(FULL, path))
         preallocated._min_free_bytes = enough
+        bookie.store.check_space()
+        await says()
+        # A deleted directory is no full disk: nobody must look for what takes its space.
+        (tmp_path / "bookie").rename(tmp_path / "away")
+        bookie.store.check_space()
+        await says(Unwritable(FAILED, path))
+        (tmp_path / "away").rename(tmp_path / "bookie")
         bookie.store.check_space()
         await says()
         order = Order(What.DRAIN, 1, "admin")

@@ -265,10 +265,14 @@ def test_streams_that_failed_and_copies_that_are_behind_are_problems() -> None:
 
 def test_a_note_tells_of_one_stream() -> None:
     note = replace(NOTE, records=7, seconds=900.0, lags=(StreamLag("orders", 7, 900.0),), count=2)
-    assert note.concerns("here", "/shop", "orders-eu")
-    assert note.concerns("there", "/copies", "orders")
-    assert not note.concerns("there", "/shop", "orders")
-    assert not note.concerns("here", "/shop", "visits")
+    assert note.name_of("here", "/shop/orders-eu") == "orders-eu"
+    assert note.name_of("here", "/shop/orders/eu") == "orders/eu", (
+        "its namespace may be /shop/orders"
+    )
+    assert note.name_of("there", "/copies/orders") == "orders"
+    assert note.name_of("there", "/shop/orders") is None
+    assert note.name_of("here", "/shop/visits") is None
+    assert note.name_of("here", "/shopping/orders") is None
     assert note.only("orders").state(1_000) == "behind"
     assert note.only("orders-eu").state(1_000) == "running"
     assert note.only("orders-eu").state(1_000 + STALE_MS) == "stopped"

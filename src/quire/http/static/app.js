@@ -4,7 +4,7 @@ import { access, onAccess, takeToken } from "/ui/parts/access.js";
 import { noteStore } from "/ui/parts/actions.js";
 import { ApiError } from "/ui/parts/api.js";
 import { forgetCharts } from "/ui/parts/chart.js";
-import { advice } from "/ui/parts/controls.js";
+import { advice, empty } from "/ui/parts/controls.js";
 import { TOKEN_PLACE, dialogOpen, tokenForm } from "/ui/parts/dialogs.js";
 import { h } from "/ui/parts/dom.js";
 import { clock, seconds, zone } from "/ui/parts/format.js";
@@ -20,6 +20,14 @@ import { stream, streams } from "/ui/pages/streams.js";
 import { topic } from "/ui/pages/topic.js";
 import { topology } from "/ui/pages/topology.js";
 import { work } from "/ui/pages/work.js";
+
+/** The page of an address that no page has. */
+const nothing = {
+  title: () => "No such page",
+  interval: null,
+  load: () => Promise.resolve({}),
+  render: () => empty("This address has no page", ["It may be mistyped, or of another version. ", h("a", { href: "#/" }, "To the overview")]),
+};
 
 const INTERVAL_MS = 3000;
 const INTERVAL_MAX_MS = 60000;
@@ -59,10 +67,10 @@ function show() {
   try {
     parts = path.split("/").map(decodeURIComponent);
   } catch {
-    parts = [""];
+    parts = [path];
   }
-  const name = Object.hasOwn(PAGES, parts[0]) ? parts[0] : "";
-  const page = PAGES[name];
+  const [name] = parts;
+  const page = Object.hasOwn(PAGES, name) ? PAGES[name] : nothing;
   view = new View(page.at?.(parts.slice(1)) ?? page, { parts: parts.slice(1), query: new URLSearchParams(search) });
   const entry = ENTRIES[name] ?? name;
   for (const one of entries.querySelectorAll("a")) {

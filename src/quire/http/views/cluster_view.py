@@ -288,6 +288,7 @@ class ClusterView:
             ),
             damage=damage,
             full=full,
+            full_streams=self.limits.streams,
             copies=copies,
             own_id=own_id,
             suspects=self._suspects.recent(client.suspects()),

@@ -174,10 +174,11 @@ async def copies_of_stream(opened: Namespace, name: str) -> list[dict[str, Any]]
     own_id = await store.instance_id()
     found = []
     for one in await copy_notes(store):
-        if not one.concerns(own_id, opened.path, name):
+        known = one.name_of(own_id, opened.metadata(name).paths.stream)
+        if known is None:
             continue
-        lag = one.of_stream(name)
-        problem = next(of_copies([one.only(name)], own_id, now_ms), None)
+        lag = one.of_stream(known)
+        problem = next(of_copies([one.only(known)], own_id, now_ms), None)
         found.append(
             {
                 **one.as_json(now_ms, own_id),

@@ -157,10 +157,18 @@ class CopyNote:
         known = self.records == 0 or len(self.lags) < STREAMS_NAMED_MAX
         return StreamLag(name, 0, 0.0) if known else None
 
-    def concerns(self, own_id: str, namespace: str, stream: str) -> bool:
-        """Return whether a stream of the cluster `own_id` is copied from there or to there."""
+    def name_of(self, own_id: str, path: str) -> str | None:
+        """Return the name of a stream in this copy, or None if the copy does not have it.
+
+        `path` is the whole path of a stream of the cluster `own_id`, from or to which it is copied.
+        """
         ends = ((self.source_id, self.source_namespace), (self.target_id, self.target_namespace))
-        return (own_id, namespace) in ends and fnmatchcase(stream, self.streams)
+        for cluster, namespace in ends:
+            above = f"{namespace.rstrip('/')}/"
+            name = path.removeprefix(above)
+            if cluster == own_id and name != path and fnmatchcase(name, self.streams):
+                return name
+        return None
 
     def only(self, name: str) -> CopyNote:
         """Return the note as if it were about this stream alone."""

@@ -113,6 +113,9 @@ class PreallocatedSegments:
         """The reason in words why the free space at the last check was too little, or ""."""
         self._not_prepared = ""
         """The reason in words why the next segment could not be prepared, or ""."""
+        self.unreachable = False
+        """Whether the file system did not say at the last check how much space is free, for example
+        because the directory was deleted. That is no lack of space."""
         self.space = True
         """Whether there is enough space for ordinary adds."""
         self._short_since_s = float("-inf")
@@ -244,11 +247,13 @@ class PreallocatedSegments:
     def _on_free(self, free: int | None, error: Exception | None) -> None:
         self._checking = False
         self.free_bytes = free or 0
+        before = self.unreachable
+        self.unreachable = free is None
         if free is None:
             self._shortage = f"the free space could not be determined ({error})"
         else:
             self._shortage = self._shortage_of(free)
-        if self._decide():
+        if self._decide() or before != self.unreachable:
             self._changed()
         if self._not_prepared:
             self.ensure()

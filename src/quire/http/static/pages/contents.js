@@ -1,7 +1,7 @@
 // Objects, datasets and state machines: a list and a page of each.
 
 import { get } from "/ui/parts/api.js";
-import { LEDGER, command, empty, tiles } from "/ui/parts/controls.js";
+import { LEDGER, command, commandWith, empty, quoted, tiles } from "/ui/parts/controls.js";
 import { address, facts, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, time } from "/ui/parts/format.js";
 import { pager, textField } from "/ui/parts/lists.js";
@@ -68,8 +68,9 @@ export const object = {
       tiles([{ name: "Size", value: bytes(data.bytes), below: counted(data.bytes, "byte") }, { name: "Chunks", value: count(data.chunks), below: `of ${bytes(data.chunk_bytes)}, an entry each` },
         { name: "Stored", ...moment(data.ctime) }]),
       section("Details", facts([["Ledger", ledgerOf(data)], ["Bucket", data.bucket], ["SHA-256", h("small", { class: "mono" }, data.sha256)]]),
-        h("p", null, data.ledger === "lost" ? "" : link("Show its bytes, chunk by chunk", "ledger", [data.ledger_id, "entries"]))),
-      section("Metadata", metadata.length ? table("Text that the application stored with the object", [["Key", ""], ["Value", ""]], metadata) : h("p", { class: "quiet" }, "The application stored no metadata with it.")));
+        data.ledger === "lost" ? "" : [h("p", null, link("Show its bytes, chunk by chunk", "ledger", [data.ledger_id, "entries"])),
+          h("p", null, "To store its bytes in a file:"), command(commandWith("quire object get", data.name, `${data.bucket === "default" ? "" : `--bucket ${quoted(data.bucket)} `}-o FILE`))]),
+      section("Metadata", metadata.length ? table("Text that the application stored with the object", [["Key", ""], ["Value", ""]], metadata, "rows pairs") : h("p", { class: "quiet" }, "The application stored no metadata with it.")));
   },
 };
 
@@ -107,10 +108,10 @@ export const dataset = {
       tiles([{ name: "Rows", value: count(data.rows) }, { name: "Size", value: bytes(data.bytes), below: "payloads, without replicas" }, { name: "Ledgers", value: count(data.ledgers) },
         { name: "Publications", value: count(data.sequence), below: "since it was created" }]),
       section("Ledgers", data.parts.length ? table(`${begin ? `Parts ${count(begin + 1)} to ${count(begin + data.parts.length)}` : counted(data.parts.length, "part")} of ${count(data.part_count)}, in the order of publication`, PARTS,
-        data.parts.map((one) => [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), link(`${one.first} to ${one.last}`, "ledger", [one.ledger_id, "entries"], { first: one.first }), count(one.rows), bytes(one.bytes), Object.entries(one.partition).map(([name, value]) => `${name}=${value}`).join(", ")]))
+        data.parts.map((one) => [link(`${one.ledger_id}`, "ledger", [one.ledger_id]), link(`${one.first} to ${one.last}`, "ledger", [one.ledger_id, "entries"], { first: one.first }), count(one.rows), bytes(one.bytes), Object.entries(one.partition).map(([name, value]) => h("div", null, `${name}=${value}`))]))
         : empty("The dataset has no ledgers"),
       pager("Pages of ledgers", [["First page", begin > 0 && address("dataset", [data.name])], ["Next page", data.next !== null && address("dataset", [data.name], { after: data.next })]])),
-      section("Columns", data.columns ? table(data.partition_by.length ? `The rows are divided by ${data.partition_by.join(", ")}` : "The rows are not divided", [["Column", ""], ["Type", ""]], Object.entries(data.columns)) : h("p", { class: "quiet" }, "Each entry is a row.")),
+      section("Columns", data.columns ? table(data.partition_by.length ? `The rows are divided by ${data.partition_by.join(", ")}` : "The rows are not divided", [["Column", ""], ["Type", ""]], Object.entries(data.columns), "rows pairs") : h("p", { class: "quiet" }, "Each entry is a row.")),
       section("Transaction keys", data.transactions.length ? table(data.transactions.length < data.transaction_count ? `The newest ${data.transactions.length} of ${count(data.transaction_count)}` : "Newest first",
         [["Key", ""], ["Publication", "number"]], data.transactions.map((one) => [one.key, count(one.sequence)])) : h("p", { class: "quiet" }, "No publication had a transaction key.")));
   },

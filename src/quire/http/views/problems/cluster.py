@@ -11,7 +11,7 @@ from quire.http.views.creatable import Creatable
 from quire.http.views.problems.autorecovery import of_autorecovery
 from quire.http.views.problems.certificates import OwnCertificates, of_certificates
 from quire.http.views.problems.collection import Collection, of_collection
-from quire.http.views.problems.creation import of_shape, of_stream_limits
+from quire.http.views.problems.creation import of_full_streams, of_shape, of_stream_limits
 from quire.http.views.problems.damage import (
     DamageNotes,
     of_damage,
@@ -27,7 +27,7 @@ from quire.http.views.problems.problem import Bookie, Problem, worst_first
 from quire.http.views.problems.read_only import is_loading, of_read_only
 from quire.http.views.problems.reports import of_clocks, of_refusals
 from quire.http.views.problems.silent_bookies import of_silent_bookies
-from quire.http.watch.stream_limits import FullNamespace
+from quire.http.watch.stream_limits import FullNamespace, FullStream
 from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.copies import CopyProblem, of_copies
 from quire.replication.marks.copy_notes import CopyNote
@@ -46,6 +46,7 @@ def problems(
     certificates: OwnCertificates | None = None,
     damage: DamageNotes | None = None,
     full: Sequence[FullNamespace] = (),
+    full_streams: Sequence[FullStream] = (),
     copies: Sequence[CopyNote] = (),
     own_id: str = "",
     suspects: Sequence[UnhealthyBookie] = (),
@@ -63,6 +64,7 @@ def problems(
         certificates: The TLS files of this process.
         damage: The notes of bookies about damage, by the bookie's id.
         full: The namespaces that may have no more streams.
+        full_streams: The streams that have nearly reached their size limit.
         copies: The continuous copies of streams that have a note in the cluster.
         own_id: The instance id of the cluster.
         suspects: The bookies that gave wrong answers to this process.
@@ -90,6 +92,7 @@ def problems(
         *of_damage([one for one in bookies if one["id"] not in notes], autorecovery),
         *of_shape(creatable, writable, lost_ones, loading, readonly),
         *of_stream_limits(full),
+        *of_full_streams(full_streams),
         *(_of_copy(one) for one in of_copies(copies, own_id, now_ms)),
         *of_places(bookies, autorecovery, now_ms),
         *of_autorecovery(

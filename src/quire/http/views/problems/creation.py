@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from shlex import quote
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import are, counted, does, some_of, them, verb
+from quire._runtime.units import are, counted, does, size_text, some_of, them, verb
 from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
 from quire.http.views.problems.problem import Problem, follows_from, listed, waits_for
-from quire.http.watch.stream_limits import FullNamespace
+from quire.http.watch.stream_limits import FullNamespace, FullStream
 
 FAIL = (
     "Programs and streams that do not choose a smaller ensemble fail with NotEnoughBookiesError. "
@@ -71,6 +72,36 @@ def of_stream_limits(full: Sequence[FullNamespace]) -> Iterator[Problem]:
         "Programs that create a stream or a topic there fail with StreamQuotaError. Streams that "
         "exist can be written and read",
         "Nothing: Quire never deletes a stream by itself",
+        items=listed(told) if len(full) > 1 else (),
+    )
+
+
+def of_full_streams(full: Sequence[FullStream]) -> Iterator[Problem]:
+    """Yield one problem for all streams that have nearly reached their limit `bytes_max`."""
+    if not full:
+        return
+    first = full[0]
+    where = f"-n {quote(first.namespace)}"
+    raised = command_with(
+        "quire stream set", first.name, where, then=f"bytes_max={2 * first.limit}"
+    )
+    told = [
+        f"{one.name} of {one.namespace}: {size_text(one.bytes)} of {size_text(one.limit)}"
+        for one in full
+    ]
+    yield Problem(
+        "warn",
+        f"Stream {first.name} of {first.namespace} holds {size_text(first.bytes)} of the "
+        f"{size_text(first.limit)} that its limit bytes_max allows"
+        if len(full) == 1
+        else f"{counted(len(full), 'stream')} {verb('have', len(full))} at least 80 % of the bytes "
+        "that their limits bytes_max allow",
+        f"To raise the limit of the stream{'' if len(full) == 1 else ', for example'}: {raised}. "
+        "A limit of the whole namespace is raised with `quire namespace set`. Or truncate records "
+        f"that nobody needs. To see what the stream has: "
+        f"{command_with('quire explain stream', first.name, where)}",
+        "An append that does not fit is refused with StreamQuotaError",
+        "Nothing: only the retention of the stream deletes records",
         items=listed(told) if len(full) > 1 else (),
     )
 

@@ -230,10 +230,10 @@ def failed_directory(bookie: Bookie, directory: str) -> Problem:
     """Return the problem of a data directory that the bookie cannot use."""
     return Problem(
         "bad",
-        f"The data directory {directory} of {bookie['id']} cannot be used: its disk fails, or it "
-        "does not belong to this bookie",
-        "Look for the event directory_failed in its log. If the disk is lost for good: quire "
-        f"bookie disk replace {shlex.quote(bookie['id'])} {shlex.quote(directory)} NEW",
+        f"The data directory {directory} of {bookie['id']} cannot be used: it was deleted, its "
+        "disk fails, or it does not belong to this bookie",
+        "Look for the events directory_failed and read_only in its log. If the disk is lost for "
+        f"good: quire bookie disk replace {shlex.quote(bookie['id'])} {shlex.quote(directory)} NEW",
         "The ledgers in this directory have one copy less",
         "Autorecovery restores the copies when the directory was replaced",
         (bookie["id"],),
