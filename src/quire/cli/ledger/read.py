@@ -79,7 +79,8 @@ async def read(
         raise click.UsageError(f"--first-entry {first} is greater than --last-entry {last}")
     if follow and recover:
         raise click.UsageError(
-            "--recover and --follow exclude each other: a closed ledger does not grow"
+            "--recover and --follow exclude each other, because a closed ledger does not grow: "
+            "give one of them"
         )
     sys.stdout.flush()
     as_text = _as_json if as_json else _as_lines

@@ -156,7 +156,7 @@ async def write(
         raise click.UsageError("--set gives settings to a new stream, so it requires --create")
     if form == "json" and (base64 or separator):
         option = "--base64" if base64 else "--key-separator"
-        raise click.UsageError(f"--format json and {option} exclude each other")
+        raise click.UsageError(f"--format json and {option} exclude each other: give one of them")
     line_format = LineFormat(form == "json", base64, separator, key, headers)
 
     async with namespace(uri, path, password, make=create) as opened:

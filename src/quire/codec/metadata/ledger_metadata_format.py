@@ -63,7 +63,8 @@ def encode(metadata: LedgerMetadata) -> bytes:
         raise UsageError("ledger metadata with a password cannot be stored without a digest type")
     if metadata.ctime_stored and metadata.ctime_ms < 0:
         raise UsageError(
-            "ledger metadata in this form must store the ledger's creation time, but none is known"
+            f"ledger metadata of format {version} is to store the creation time of the ledger, but "
+            "none is known"
         )
     if version == 1:
         body = _encode_v1(metadata)

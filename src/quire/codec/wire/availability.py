@@ -123,7 +123,7 @@ class EntryRanges(Sequence[tuple[int, int]]):
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             if step != 1:
-                raise ValueError("a slice of a list of entries has steps of 1")
+                raise ValueError(f"a slice of a list of entries must have the step 1, not {step}")
             return EntryRanges(list(self._between(start, stop)))
         index = at + len(self) if at < 0 else at
         if not 0 <= index < len(self):

@@ -22,10 +22,7 @@ SNAPSHOT_KEYS = (POSITION_KEY, APPLIED_KEY, LIFE_KEY)
 """The keys in the metadata of a snapshot. A snapshot that has any other key is from a later
 version.
 """
-_REMEDY = (
-    "Restore the object from a copy. If the stream still has its first command, delete the object "
-    "instead: the state machine is then restored from the stream alone"
-)
+_REMEDY = "Restore the object from a copy, or give the new state machine another name"
 
 
 @dataclass(frozen=True, slots=True)
