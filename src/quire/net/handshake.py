@@ -342,7 +342,8 @@ def _check_offer(answer: Response, who: str) -> None:
     if int(answer.header.operation) != v3.Op.START_TLS:
         raise TlsError(
             f"{who} answered the START_TLS request with the answer to another request",
-            remedy="The bookie runs an incompatible version, or its answer was damaged on the way",
+            remedy="Try again, because the answer may have been damaged on the way. If the error "
+            "returns, check the version of the bookie",
         )
     if code == Code.BAD_REQUEST:
         raise TlsError(
