@@ -34,7 +34,8 @@ class BadSegmentError(DamagedError):
     def __init__(self, number: int, what: str) -> None:
         super().__init__(
             f"{segment_name(number)} is damaged: {what}",
-            remedy="The bookie keeps the segment as it is. Autorecovery restores what the segment has lost",
+            remedy="The bookie keeps the segment as it is. Autorecovery restores what the segment "
+            "has lost",
         )
         self.number = number
 
