@@ -289,8 +289,8 @@ class _Greeter(asyncio.Protocol):
                     TlsError(
                         f"{self._who} sent something that is not an answer to START_TLS, so the "
                         "connection was closed",
-                        remedy="The bookie runs an incompatible version, or its answer was "
-                        "damaged on the way",
+                        remedy="Try again, because the answer may have been damaged on the way. "
+                        "If the error returns, check the version of the bookie",
                     )
                 )
                 return
@@ -299,7 +299,8 @@ class _Greeter(asyncio.Protocol):
     def _too_much(self) -> TlsError:
         return TlsError(
             f"{self._who} sent data after its answer to START_TLS, so the connection was closed",
-            remedy="The bookie runs an incompatible version, or somebody in between adds data",
+            remedy="Check the version of the bookie, and whether somebody between this client and "
+            "the bookie adds data",
         )
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
@@ -342,7 +343,8 @@ def _check_offer(answer: Response, who: str) -> None:
     if int(answer.header.operation) != v3.Op.START_TLS:
         raise TlsError(
             f"{who} answered the START_TLS request with the answer to another request",
-            remedy="The bookie runs an incompatible version, or its answer was damaged on the way",
+            remedy="Try again, because the answer may have been damaged on the way. If the error "
+            "returns, check the version of the bookie",
         )
     if code == Code.BAD_REQUEST:
         raise TlsError(

@@ -50,7 +50,7 @@ def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[Segmen
         if not found:
             raise StorageError(
                 f"segment {segment_name(number)} does not exist in {', '.join(directories)}",
-                remedy="`listfilesondisc -entrylog` lists the segments",
+                remedy="`quire shell listfilesondisc -entrylog` lists the segments",
             )
         yield found
 

@@ -173,7 +173,8 @@ async def write(
             raise UsageError(
                 f"nothing was appended: each record of stream {stream} needs a txid (its setting "
                 "txids is 'given'), but lines have none",
-                remedy=("Write it from a program, or use a stream with the setting txids = 'time'"),
+                remedy="Write the stream from a program that gives txids, or use a stream with the "
+                "setting txids = 'time'",
             )
         writer: StreamWriter | TopicWriter
         if topic is None:

@@ -34,7 +34,8 @@ class BadSegmentError(DamagedError):
     def __init__(self, number: int, what: str) -> None:
         super().__init__(
             f"{segment_name(number)} is damaged: {what}",
-            remedy="It is kept as it is. Autorecovery restores what this bookie has lost of it",
+            remedy="The bookie keeps the segment as it is. Autorecovery restores what the segment "
+            "has lost",
         )
         self.number = number
 
