@@ -1,6 +1,7 @@
 """The start of the program `quire`, which is also `python -m quire`."""
 
 import os
+import signal
 import sys
 
 
@@ -16,7 +17,20 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: nothing was begun; run the same command again\n")
         sys.exit(130)
-    run()
+    try:
+        run()
+    except SystemExit as ended:
+        _end_at_once_on_ctrl_c(ended.code if isinstance(ended.code, int) else 0)
+        raise
+
+
+def _end_at_once_on_ctrl_c(status: int) -> None:
+    """Let Ctrl-C end the process with this status.
+
+    The command has ended, but Python still joins threads and calls exit functions. Ctrl-C would
+    print tracebacks of these, and replace the status.
+    """
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(status))
 
 
 def open_standard_streams() -> None:

@@ -188,6 +188,22 @@ def test_ctrl_c_during_the_imports_says_what_to_do(
     assert scripts == {"quire": "quire.__main__:main"}
 
 
+@pytest.mark.parametrize(("word", "status"), [("--version", 0), ("--no-such-option", 2)])
+def test_ctrl_c_while_python_ends_keeps_the_output_and_the_status(word: str, status: int) -> None:
+    """`pipeline recover` printed its result, and then a traceback of an exit function."""
+    program = (
+        "import atexit, os, signal, sys; from quire.__main__ import main; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT); "
+        f"sys.argv = ['quire', '{word}']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == status
+    assert len((done.stdout + done.stderr).splitlines()) == 1
+
+
 @pytest.mark.parametrize("descriptor", [0, 1, 2])
 def test_a_closed_standard_stream_does_not_crash_a_command(tmp_path: Path, descriptor: int) -> None:
     """Commands ended with SIGABRT or an unexpected AttributeError, as after `quire ... >&-`."""
