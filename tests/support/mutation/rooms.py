@@ -15,7 +15,7 @@ SEEDS_MAX = 300
 """The largest number of seeds that one mutant gets, over all its workloads together."""
 
 WORKLOADS: dict[str, tuple[str, ...]] = {
-    "core": ("all", "recovery", "race", "takeover", "fences", "space"),
+    "core": ("all", "recovery", "race", "takeover", "fences", "space", "ledger walks"),
     "core/append": ("all", "churn", "deferred", "own ids", "many", "silent", "switch", "takeover"),
     "core/placement": ("all", "racks", "churn", "autorecovery", "decommission", "ledger walks"),
     "storage": ("store walks", "rolled_back", "replaced", "resized", "loading", "full", "all"),
@@ -59,9 +59,9 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "streams/publish": ("publishing", "spark"),
     "streams/read": ("streams", "lives", "retention", "damaged", "stream walks"),
     "streams/write": ("streams", "relay", "lives", "stream walks"),
-    "streams/objects": ("objects",),
+    "streams/objects": ("objects", "stream walks"),
     "streams/statemachine": ("streams", "stream walks"),
-    "streams/topics": ("topics",),
+    "streams/topics": ("topics", "stream walks"),
 }  # fmt: skip
 """The simulator's workloads that exercise each folder below src/quire.
 

@@ -28,7 +28,12 @@ from quire.streams.ownership.owner_index import OwnerIndex
 from quire.streams.ownership.owners import find_claims
 from quire.streams.read.arrow import ALL_COLUMNS, Origin, RecordColumns
 from quire.streams.read.positions import parse_start
-from quire.streams.read.statistics import before_end, records_from, segment_statistics
+from quire.streams.read.statistics import (
+    SegmentStatistics,
+    before_end,
+    records_from,
+    segment_statistics,
+)
 from quire_simulator.actors.walkthroughs.walk import Walk
 
 PATH = "/sim/walk"
@@ -340,7 +345,7 @@ async def check_columns(model: Model, *, whole: bool = False) -> None:
         walk.between("the time of a record", found_ms, low_ms - 1, high_ms + 1)
 
 
-async def check_numbers(model: Model, *, floor: DLSN | None = None) -> None:
+async def check_numbers(model: Model, *, floor: DLSN | None = None, ended: bool = False) -> None:
     """Compare the statistics of the segments with the records that were appended."""
     walk, records, password = model.walk, model.records, model.streams.password
     segments = await model.streams.segments(model.name)
@@ -348,6 +353,7 @@ async def check_numbers(model: Model, *, floor: DLSN | None = None) -> None:
     cluster = walk.stage.world.cluster
     walk.same("the numbers of the segments", [one.lssn for one in segments],
               list(range(segments[0].lssn, segments[0].lssn + len(segments))))  # fmt: skip
+    _check_end(walk, facts, ended=False)
     for fact in facts:
         segment = fact.segment
         here = [one for one in records if one.position.lssn == segment.lssn]
@@ -387,6 +393,15 @@ def _state_of(segment: StreamSegment) -> str:
     if segment.truncation is Truncation.TRUNCATED:
         return "truncated"
     return "in progress" if segment.in_progress else "completed"
+
+
+def _check_end(walk: Walk, facts: Sequence[SegmentStatistics], *, ended: bool) -> None:
+    """Check which segments are said to end the stream: the last one, if a writer has ended it."""
+    ends = [ended and one is facts[-1] for one in facts]
+    walk.same("the segments that end a stream", [one.ended for one in facts], ends)
+    for fact, end in zip(facts, ends, strict=True):
+        if end:
+            walk.same("the last txid of an ended stream", fact.described()["last_txid"], None)
 
 
 async def check_owners(model: Model) -> None:
@@ -510,6 +525,9 @@ async def walk_stream(walk: Walk) -> None:
     await writer.end_stream()
     await walk.refused("a writer of an ended stream", streams.open_writer(model.name),
                        StreamEndedError, model.name)  # fmt: skip
+    segments = await streams.segments(model.name)
+    facts = await segment_statistics(walk.client, segments, streams.password)
+    _check_end(walk, facts, ended=True)
     reader = await streams.open_reader(
         model.name, start=model.records[-1].position, follow=True, on_gap="skip"
     )
