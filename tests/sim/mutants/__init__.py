@@ -51,8 +51,8 @@ ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
-    damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs, stores, repairs,
-    bad_copies, arguments,
+    damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs,
+    bad_copies, arguments, stores, repairs,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]
