@@ -316,6 +316,7 @@ def test_a_knob_changes_a_run_and_is_restored(name: str) -> None:
         ("stream walks", 366),  # an audit, while an add to the last member was on its way
         ("ledger walks", 400),  # the metrics of a bookie, whose clients left during reads
         ("ledger walks", 1045),  # the costs of a close whose compare-and-swap was made to lose
+        ("ledger walks", 376),  # the suspects of a client that counts only a few
         ("ledger walks", 2056),  # the costs of appends whose connection was made to break
     ],
 )
