@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from quire.bookie.server import Bookie
+from quire.client.write.writer import LedgerWriter
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.underreplication import SwitchedOff
 from quire.core.append.quorum import write_set
@@ -30,6 +31,7 @@ from quire_simulator.world.world import bookie_id
 SHAPES = ((3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (3, 3, 1))
 ME = "operator-of-repairs"
 AWAY_S = 2.0
+HEAD_BYTES_MAX = 64
 RESENDS = 3
 """The factor by which a repair may request more than the bytes that are missing."""
 
@@ -40,10 +42,11 @@ async def walk_repair(walk: Walk) -> None:
     await one.switches()
     await one.jobs()
     await one.write()
-    await one.explained({})
-    await one.marks()
-    await one.lost_copies()
-    await one.lost_bookie()
+    if len(one.metadata.segments) == 1:  # With knobs, connections break, and bookies are replaced.
+        await one.explained({})
+        await one.marks()
+        await one.lost_copies()
+        await one.lost_bookie()
     await one.end()
 
 
@@ -213,13 +216,25 @@ class _RepairWalk:
         """Compare what each bookie is said to have of one entry."""
         size, quorum, _ = self.shape
         number = self.walk.chance.randrange(len(self.payloads))
+        before = self._asked()
         found = await entry.entry_copies(self.client, self.ledger_id, number)
+        now = self._asked()
         ensemble = self.metadata.segments[0].ensemble
         members = [ensemble[at] for at in write_set(number, size, quorum)]
         same = self.walk.same
         same("the copies of an entry", (found.ledger_id, found.entry_id, found.write_quorum,
                                         [one.bookie for one in found.copies]),
              (self.ledger_id, number, quorum, members))  # fmt: skip
+        # With knobs, connections break, and requests are repeated.
+        for name in () if self.walk.stage.plan.knobs else sorted(before.keys() & now.keys()):
+            reads, denied, sent = (after - at for at, after in zip(before[name], now[name]))
+            here = name in members and number not in absent.get(name, ())
+            same(f"reads of an entry from {name}", (reads, denied),
+                 (int(name in members), int(name in members and not here)))  # fmt: skip
+            # Before the payload are the head of the entry and its digest.
+            size = len(self.payloads[number]) if here else 0
+            self.walk.between(f"bytes of an entry from {name}", sent, size,
+                              size + HEAD_BYTES_MAX if here else 0)  # fmt: skip
         for one in found.copies:
             state = "missing" if number in absent.get(one.bookie, ()) else "good"
             if one.bookie == gone:
@@ -325,34 +340,86 @@ class _RepairWalk:
 
     async def lost_bookie(self) -> None:
         """Stop a bookie of the ensemble, and ask about it while it is away."""
-        world = self.walk.stage.world
-        ensemble = self.metadata.segments[0].ensemble
-        lost = self.walk.chance.choice(list(ensemble))
+        world, off = self.walk.stage.world, self.walk.chance.random() < 0.3
+        handle = await self._another()
+        ensemble = world.cluster.ledger(handle.ledger_id).value.segments[0].ensemble
+        common = sorted(set(ensemble) & set(self.metadata.segments[0].ensemble))
+        lost = self.walk.chance.choice(common or sorted(ensemble))
+        if off:
+            await self.marked.disable(SwitchedOff(ME, self.clock.now_ms()))
         await world.stop(_node(lost))
         await asyncio.sleep(0.1)
-        if _node(lost) not in world.bookies:
-            found = await explain.explain_ledger(self.client, self.ledger_id)
+        for ledger_id in (self.ledger_id, handle.ledger_id):
+            found = await explain.explain_ledger(self.client, ledger_id)
             if lost in world.cluster.presences or _node(lost) in world.bookies:
-                return
-            (segment,) = found.segments
-            states = {one.bookie: one.state for one in segment.replicas}
-            self.walk.same("the bookies of a segment", sorted(states), sorted(ensemble))
-            self.walk.same("the state of a lost bookie", states[lost], "unreachable")
-            sentence = found.verdict.sentence
-            self.walk.true(f"{sentence!r} does not name {lost}",
-                           lost in sentence or not segment.copies_min)  # fmt: skip
-            self.walk.true(f"{sentence!r} says not that it is silent",
-                           "does not answer" in sentence or not segment.copies_min)  # fmt: skip
-            self.walk.true("no command is named", found.verdict.command)
-            fewest = self.shape[1] - 1
-            self.walk.same("the fewest copies", segment.copies_min, fewest)
+                break  # It is back already.
+            if lost in world.cluster.ledger(ledger_id).value.segments[0].ensemble:
+                self._silent(found, lost, off=off)
+        if off:
+            await self.marked.enable()
         while lost not in world.cluster.presences or not world.bookies[_node(lost)].recovered:
             await asyncio.sleep(AWAY_S)
         await asyncio.sleep(AWAY_S)
+        await handle.close()
+
+    async def _another(self) -> LedgerWriter:
+        """Return the writer of a ledger that stays open."""
+        size, quorum, ack = self.shape
+        handle = await self.client.create_ledger(
+            ensemble_size=size, write_quorum=quorum, ack_quorum=ack
+        )
+        for number in range(size):
+            await handle.append(self.walk.stage.payload(handle.ledger_id, number))
+        await asyncio.sleep(1.0)
+        return handle
+
+    def _silent(self, found: explain.Explained, lost: str, *, off: bool) -> None:
+        """Compare the explanation of a ledger while one of its bookies is stopped."""
+        same, true, world = self.walk.same, self.walk.true, self.walk.stage.world
+        if len(found.segments) > 1:
+            return  # The writer has replaced the bookie already.
+        (segment,) = found.segments
+        ensemble = world.cluster.ledger(found.ledger).value.segments[0].ensemble
+        outside = set(world.cluster.presences) - set(ensemble)
+        closed = found.ledger == self.ledger_id
+        same("the state of a ledger", (found.state, segment.closed, found.enabled, found.spare),
+             ("CLOSED" if closed else "OPEN", closed, not off, len(outside)))  # fmt: skip
+        states = {one.bookie: (one.state, one.registered) for one in segment.replicas}
+        same("the bookies of a segment", sorted(states), sorted(ensemble))
+        same("the state of a lost bookie", states[lost], ("unreachable", "gone"))
+        others = [states[one][0] in ("present", "empty") for one in ensemble if one != lost]
+        same("the states of other bookies", all(others), True)
+        same("the fewest copies", segment.copies_min, self.shape[1] - 1)
+        if not segment.copies_min:
+            return
+        sentence, command = found.verdict.sentence, found.verdict.command
+        true(f"{sentence!r} does not name {lost}", lost in sentence)
+        true(f"{sentence!r} does not say that it is silent", "does not answer" in sentence)
+        why = "switched off" if off else "no auditor"
+        true(f"{sentence!r} does not say {why!r}", why in sentence)
+        # A recovery needs an answer of enough bookies of every write set.
+        few = not closed and self.shape[2] < 2
+        true(f"{sentence!r} is wrong about a recovery", ("too few bookies" in sentence) == few)
+        recovers = f"quire ledger recover {found.ledger}" in sentence
+        true(f"{sentence!r} is wrong about a recovery", recovers == (not closed and (
+            few or bool(outside))))  # fmt: skip
+        if few:
+            return
+        true(f"{sentence!r} is wrong about {len(outside)} spare bookies",
+             ("no bookie can replace" in sentence) == (not outside))  # fmt: skip
+        true(f"{command!r} is wrong", not outside or command == f"quire bookie recover {lost}")
 
     def _counters(self, name: str) -> tuple[int, int]:
         counters = self.walk.stage.world.bookies[_node(name)].service.counters
         return counters.adds, counters.copies
+
+    def _asked(self) -> dict[str, tuple[int, int, int]]:
+        """Return the reads of each running bookie, those of absent entries, and the bytes."""
+        return {
+            bookie_id(name): (of.reads, of.reads_missing, of.read_bytes)
+            for name, bookie in self.walk.stage.world.bookies.items()
+            for of in (bookie.service.counters,)
+        }
 
     def _reads(self) -> int:
         return sum(one.service.counters.reads for one in self.walk.stage.world.bookies.values())

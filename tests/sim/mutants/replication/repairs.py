@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quire.bookie.protocol.service import BookieService
 from quire.replication.explain import entry, status
 from quire.replication.marks.job_announcements import RunningJob
 from quire.replication.marks.pauses import Pauses
@@ -58,3 +59,13 @@ def a_missing_copy_is_called_damaged(patch: pytest.MonkeyPatch) -> None:
         "_copy",
         ('without("missing", "the bookie says', 'without("damaged", "the bookie says'),
     )
+
+
+@mutant(
+    lost="Dashboards do not show reads of entries that a bookie does not have.",
+    invariants=("reports_are_true", "metrics_are_true"),
+    workload="repair walks",
+    seeds=30,
+)
+def reads_of_absent_entries_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, BookieService, "_read_code", ("reads_missing += 1", "reads_missing += 0"))
