@@ -57,7 +57,7 @@ class StreamLag:
     records: int | None = None
     """The number of records that are not copied, or None if it is unknown."""
     seconds: float | None = None
-    """The age of the oldest of these records, in seconds, or None if it is unknown."""
+    """The age of the oldest record that is not copied, in seconds, or None if it is unknown."""
     error: str = ""
     """Why the stream is no longer copied, or ""."""
 
@@ -97,7 +97,7 @@ class CopyNote:
     records: int | None = None
     """The number of records that are not copied yet, or None if it is unknown for some streams."""
     seconds: float | None = None
-    """The age of the oldest of these records, in seconds, or None if it is unknown."""
+    """The age of the oldest record that is not copied, in seconds, or None if it is unknown."""
     lags: tuple[StreamLag, ...] = ()
     """Some of the streams that failed or are behind, the worst first."""
     error: str = ""

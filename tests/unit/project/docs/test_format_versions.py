@@ -65,7 +65,7 @@ from quire.metadata.bookies.directories import BookieDirectories
 from quire.metadata.bookies.orders import Order
 from quire.metadata.ledgers.underreplicated import decoded_mark
 from quire.metadata.sqlite.file import SCHEMA_VERSION
-from quire.replication.marks import job_announcements, pauses
+from quire.replication.marks import copy_notes, job_announcements, pauses
 from quire.spark.jobs.archive.manifest import Manifest
 from quire.spark.jobs.archive.versions import Version
 from quire.spark.streams.offsets import Offsets
@@ -429,6 +429,10 @@ def announced() -> bool:
     return job_announcements._decoded(b'{"format": 2}') is None
 
 
+def noted_copy() -> bool:
+    return copy_notes._decoded(b'{"format": 2}') is None
+
+
 def kept_locations() -> bool:
     data = b'{"g": {"b:1": {"rack": "/r", "tier": 2}}}'
     return read_groups(with_location(data, "b:1", "/other"))["g"]["b:1"]["tier"] == 2
@@ -495,6 +499,7 @@ IGNORED: dict[str, Callable[[], bool]] = {
     "switch of autorecovery": recovery_off,
     "pause of a job": paused,
     "announcement of a job": announced,
+    "note of a continuous copy": noted_copy,
     "locations of bookies": kept_locations,
     "record": ignored_record_bits,
     "command of a dictionary": not_a_command,
@@ -596,6 +601,7 @@ JSON = {
     "metadata/bookies/tls_files.py": "TLS files in a registration",
     "metadata/bookies/unwritable.py": "reasons in a registration",
     "metadata/outages.py": "note about outages",
+    "replication/marks/copy_notes.py": "note of a continuous copy",
     "replication/marks/job_announcements.py": "announcement of a job",
     "replication/marks/notes.py": "note of autorecovery",
     "replication/marks/pauses.py": "pause of a job",

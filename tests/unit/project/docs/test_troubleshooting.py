@@ -35,6 +35,7 @@ PROBLEMS = sorted((SOURCE / "http" / "views" / "problems").glob("*.py"))
 CALLS = [
     *((f"http/views/problems/{path.name}", "Problem", 1) for path in PROBLEMS),
     ("http/views/topology.py", "TopologyWarning", 1),
+    ("replication/explain/copies.py", "CopyProblem", 0),
     ("replication/explain/explain.py", "Diagnosis", 0),
 ]
 """A file, the class that its findings have, and which argument is the sentence."""
