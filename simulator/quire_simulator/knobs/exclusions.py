@@ -36,6 +36,7 @@ NOT_SIMULATED = (
     "replication.explain.silence",
     "replication.explain.status",
     "streams.ownership.owner_index",
+    "replication.marks.copy_notes",
     "replication.marks.job_announcements",
     "replication.marks.pauses",
 )
@@ -76,6 +77,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
             "VERSION HEAD_BYTES ENVELOPE_FLAG HAS_KEY HAS_EVENT_TIME HEADERS_MAX "
             "HEADER_NAME_BYTES_MAX EVENT_TIME_MIN_US EVENT_TIME_MAX_US _CRC_AT _CRC_END"
         ),
+        "codec.distributedlog.namespace_binding": "_VERSION_DIGITS_MAX",
         "codec.distributedlog.record_set": "VERSION VERSION_BITS",
         "codec.distributedlog.segment": (
             "CURRENT_LAYOUT OLDEST_LAYOUT _ENVELOPED_SINCE _MIN_ACTIVE_SINCE _VERSION_BITS "
@@ -97,17 +99,19 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
             "CLEAN_VERSION FORMAT_VERSION FRAMED_COMPACTED_VERSION COMPACTED_VERSION ID_BYTES"
         ),
         "codec.log.state_records": "BLOCK_BYTES KINDS_MAX MAX_TABLE_BYTES RECORD_BYTES",
-        "codec.metadata.cookie": "LAYOUT_VERSION _LAYOUT_VERSION_TEXT _LAYOUT_VERSION_MIN",
-        "codec.metadata.layout": "FORMAT_VERSION MANAGER_VERSION",
+        "codec.metadata.cookie": (
+            "LAYOUT_VERSION _LAYOUT_VERSION_TEXT _LAYOUT_VERSION_MIN _LAYOUT_DIGITS_MAX"
+        ),
+        "codec.metadata.layout": "FORMAT_VERSION MANAGER_VERSION _VERSION_DIGITS_MAX",
         "codec.metadata.ledger_metadata": "NO_ENTRY CURRENT_FORMAT",
         "codec.metadata.ledger_metadata_format": (
             "CURRENT_VERSION _VERSION_DIGITS_MAX _V1_IN_RECOVERY"
         ),
         "codec.metadata.ledger_path": (
             "LEDGER_ID_MAX SHORT_ID_END LEAF_CAPACITY HIGH_ORDER_MAX _SEQUENCE_DIGITS "
-            "_PART_DIGITS _FLAT_DIGITS_MIN _SHORT_DIGITS _LONG_DIGITS"
+            "_PART_DIGITS _FLAT_DIGITS_MIN _ID_DIGITS_MAX _SHORT_DIGITS _LONG_DIGITS"
         ),
-        "codec.metadata.registration": "_PORT_MAX",
+        "codec.metadata.registration": "_PORT_MAX _PORT_DIGITS_MAX",
         "codec.metadata.stored_json": "BITS_64",
         "codec.protobuf_wire": "_VARINT_BYTES_MAX _MASK64",
         "codec.wire.availability": "VERSION _SIZE_MAX ENTRY_MAX",
@@ -126,6 +130,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "net.link": "PROBE_LEDGER",
         "replication.autorecovery.worker": "NEVER_WRITTEN",
         "replication.marks.locks": "MARK_DEPTH",
+        "replication.moves.remaining": "REASONS_MAX",
         "replication.repair.replica_reader": "NO_LEDGER",
         "storage.background.quarantine_record": "FORMAT",
         "storage.background.sealer": "NO_SEGMENT_BEFORE",

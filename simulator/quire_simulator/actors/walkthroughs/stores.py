@@ -28,6 +28,9 @@ REPAIRS_MAX = 100
 """The most times that lacking entries are restored. A record may name only a few of them."""
 CHECKED_S = 12.0
 """Seconds after which a store has noticed that there is space, or none."""
+RUNS_AT_ONCE = 12 * 80
+"""The largest number of runs of entry ids in batches that are appended together: twelve batches of
+at most 80 entries."""
 FILES_MAX = 6
 """The most files of a log that are no segments with entries: those that are prepared, the spare
 file of a compaction, index caches, and notes."""
@@ -179,11 +182,12 @@ class _StoreWalk:
                        list(range(answered, answered + count)))  # fmt: skip
         self.walk.same("the errors", box.errors, [])
         # State records of background work are batches of their own.
-        self.walk.between("the batches", now.batches - stats.batches, count, 2 * count + 4)
+        batches = now.batches - stats.batches
+        self.walk.between("the batches", batches, count, 2 * count + 4)
         self.walk.same("bytes written", now.bytes_written - stats.bytes_written,
                        box.appended_bytes - size)  # fmt: skip
         groups = now.groups - stats.groups
-        self.walk.between("groups", groups, 1, count + (now.segments - stats.segments) + 2)
+        self.walk.between("groups", groups, 1, batches + (now.segments - stats.segments) + 2)
         if self.exact:
             grown = box.appended_bytes - size
             sealed = now.sealed_segments - stats.sealed_segments
@@ -523,7 +527,8 @@ class _StoreWalk:
                 same("runs in memory of a sealed segment", one.runs_in_memory, 0)
             else:
                 runs = self.config.max_runs_per_segment
-                self.walk.between("runs in memory", one.runs_in_memory, 0, runs + 100)
+                # A segment is full only after the adds that were appended together.
+                self.walk.between("runs in memory", one.runs_in_memory, 0, runs + RUNS_AT_ONCE)
             self.walk.between("the end of a segment", one.end_bytes, 0, one.file_bytes)
 
     # -- inspections --------------------------------------------------------------------------
