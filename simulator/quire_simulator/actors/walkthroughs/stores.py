@@ -230,8 +230,7 @@ class _StoreWalk:
             self.walk.same("whether a ledger is refused", box.store.is_refused(ledger_id), True)
             box.create(ledger_id)
             box.append([(ledger_id, 0, entry_of(ledger_id, 0, self._size(0, 0)))])
-        elif chance.random() < 0.3:
-            ledger_id = 100 + chance.randrange(3)
+        elif (ledger_id := 100 + chance.randrange(3)) not in box.ledgers and chance.random() < 0.3:
             box.store.refuse_ledger(ledger_id)
             box.refused.add(ledger_id)
         elif box.ledgers:
