@@ -114,8 +114,10 @@ class BookieReports:
         told.within("reads from the disk", 0, counters.reads_from_disk, counters.reads)
         equal("bookie_read_cache_misses", counters.reads_from_disk)
         equal("bookie_read_cache_hits", counters.reads - counters.reads_from_disk)
-        equal("quire_bookie_waiting_requests", 0)
-        equal("quire_bookie_waiting_connections", 0)
+        # A client whose machine is gone is noticed late. Its requests wait behind its answers.
+        if not bookie.service.answers.held_bytes:
+            equal("quire_bookie_waiting_requests", 0)
+            equal("quire_bookie_waiting_connections", 0)
         equal("quire_bookie_background_errors_total", 0)
         told.within("connections", 0, values["quire_bookie_connections"], counters.connections)
         told.equal("bookie_SERVER_STATUS", values["bookie_SERVER_STATUS"], int(bookie.writable))
