@@ -290,6 +290,13 @@ class LaterMetadataError(LaterVersionError, UnreadableMetadataError):
     """Raised when a later version of Quire or of BookKeeper wrote a value in the metadata store."""
 
 
+class LaterClusterError(LaterVersionError, MetadataError):
+    """Raised when a later version of Quire or of BookKeeper wrote the layout of the whole cluster.
+
+    That is the node LAYOUT in ZooKeeper, or the SQLite file. No ledger of the cluster can be used.
+    """
+
+
 class MetadataTooLargeError(MetadataError):
     """Raised when a ledger's metadata would become too large for the store.
 

@@ -462,9 +462,11 @@ class GivenOptions:
             every = (*every, *more) if added else every
             return every if value is not False else tuple(c for c in every if c != "value")
         if value is not None and value != ("value" in columns):
+            names = "does not name" if value else "names"
             raise UsageError(
-                "options 'columns' and 'value' contradict each other: the columns are "
-                f"{', '.join(columns)}, and value is {str(value).lower()}"
+                "options 'columns' and 'value' contradict each other: 'value' is "
+                f"{str(value).lower()}, but 'columns' {names} the column value",
+                remedy="Leave out the option 'value', because 'columns' decides",
             )
         return columns
 

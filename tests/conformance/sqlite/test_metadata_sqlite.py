@@ -26,7 +26,7 @@ from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
     KeyExistsError,
-    LaterMetadataError,
+    LaterClusterError,
     LedgerExistsError,
     MetadataError,
     MetadataUnavailableError,
@@ -440,7 +440,7 @@ async def test_a_later_schema_is_refused(sqlite: Backend) -> None:
     connection = sqlite3.connect(path_of(sqlite))
     connection.execute("PRAGMA user_version=3")
     connection.close()
-    with pytest.raises(LaterMetadataError, match="schema 3"):
+    with pytest.raises(LaterClusterError, match="schema 3"):
         await open_store(sqlite)
 
 
@@ -450,9 +450,9 @@ async def test_a_migration_to_a_later_schema_is_noticed_in_an_open_file(sqlite: 
     connection = sqlite3.connect(path_of(sqlite))
     connection.execute("PRAGMA user_version=3")
     connection.close()
-    with pytest.raises(LaterMetadataError, match="schema 3"):
+    with pytest.raises(LaterClusterError, match="schema 3"):
         await store.write_value(("a",), b"b", None)
-    with pytest.raises(LaterMetadataError, match="schema 3"):
+    with pytest.raises(LaterClusterError, match="schema 3"):
         await store.read_value(("a",))
     await store.close()
 

@@ -32,6 +32,7 @@ from quire.codec.metadata.ledger_path import (
 )
 from quire.errors import (
     CookieError,
+    LaterClusterError,
     LaterMetadataError,
     MetadataError,
     MetadataURIError,
@@ -349,7 +350,7 @@ def test_a_misspelt_field_is_damage_and_not_a_later_version() -> None:
 
 
 def test_a_later_version_of_a_ledger_manager_is_refused() -> None:
-    with pytest.raises(LaterMetadataError, match="version 2 of the manager"):
+    with pytest.raises(LaterClusterError, match="version 2 of the manager"):
         layout.decode(b"2\n" + layout.FLAT.encode() + b":2").manager()
 
 

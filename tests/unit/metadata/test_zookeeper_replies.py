@@ -12,14 +12,18 @@ from typing import Any, cast
 import pytest
 
 from quire._runtime.tasks import TaskSet
+from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.metadata.ledger_path import HIERARCHICAL, high_order_name, long_id
 from quire.errors import (
     KeyExistsError,
+    LaterVersionError,
     LedgerRecreatedError,
     MetadataDeniedError,
+    MetadataError,
     NoSuchKeyError,
+    UnreadableMetadataError,
 )
 from quire.metadata.interface import ANY_VERSION, Versioned
 from quire.metadata.tree import Operation, Put, Result
@@ -195,6 +199,7 @@ async def test_a_watched_ledger_is_deleted_only_if_the_newest_state_lacks_it(
 class LaggingServer:
     """A server that has none of the nodes of the cluster until it is told to catch up."""
 
+    servers = "zk:2181"
     get_or_sync = ZooKeeperConnection.get_or_sync
     exists_or_sync = ZooKeeperConnection.exists_or_sync
 
@@ -249,6 +254,19 @@ async def test_a_cluster_is_missing_only_if_the_newest_state_lacks_it() -> None:
 
     assert await store({"/ledgers/LAYOUT": b"2"}).is_initialised()
     assert not await store({}).is_initialised()
+
+
+@pytest.mark.parametrize(
+    "data", [b"3\nx:1", f"2\n{layout.FLAT}:2".encode()], ids=["format", "manager"]
+)
+async def test_a_later_layout_is_an_error_of_the_cluster_and_not_of_one_ledger(data: bytes) -> None:
+    """A command that accepts a ledger with unreadable metadata must not accept this error."""
+    server = cast(ZooKeeperConnection, LaggingServer({"/ledgers/LAYOUT": data}))
+    root = ZooKeeperRoot(server, "/ledgers", random.Random(1))
+    with pytest.raises(LaterVersionError, match="cannot be used: LAYOUT was written by") as raised:
+        await root.check_layout()
+    assert isinstance(raised.value, MetadataError)
+    assert not isinstance(raised.value, UnreadableMetadataError)
 
 
 @pytest.mark.parametrize(("before", "now"), [([], [3]), ([1], [1, 3])])

@@ -158,8 +158,8 @@ def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
             failed = f"{disk.path}/{MARK_NAME} could not be written: {shortage(error) or error}"
     if not written and failed:
         raise StorageError(
-            "the bookie could not write its mark of the metadata store to any data directory: "
-            f"{failed}",
+            "the bookie could not store the newest state of the metadata store that it has seen: "
+            f"{failed}. It needs this to notice that an old backup of the store was restored",
             remedy="Check the disk and its free space. The bookie tries again by itself",
         )
 

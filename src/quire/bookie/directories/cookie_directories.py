@@ -126,11 +126,24 @@ async def check_directories(
 ) -> CheckedDirectories:
     """Assign empty directories to this bookie id, or check that they belong to this bookie.
 
-    `found` is the result of `look_at`, and the caller still holds the locks that it has taken.
-    `random_bytes` makes the ids of new directories, and `now_ms` is the Unix time in milliseconds.
-    On return, the cookies and the ids of the directories in use are durable. Raises CookieError,
-    StartError or StorageError if the bookie must not start, and MetadataError. After an error, no
+    On return, the cookies and the ids of the directories in use are durable. After an error, no
     entry was changed. New directories may be formatted already, which the next start accepts.
+
+    Args:
+        found: The result of `look_at`. The caller still holds the locks that it has taken.
+        metadata: The store of the cluster.
+        bookie_id: The id of the bookie.
+        random_bytes: Makes the ids of new directories.
+        now_ms: The Unix time in milliseconds.
+
+    Returns:
+        The directories that are new, and those that cannot be used and are put aside.
+
+    Raises:
+        CookieError: The directories and the cluster do not belong together.
+        StartError: A directory is named twice, or cannot be used for another reason.
+        StorageError: No directory can be used, or one cannot be prepared or written.
+        MetadataError: The store fails.
     """
     known = await known_cookie(metadata, bookie_id)
     paths = [one.disk.path for one in found]

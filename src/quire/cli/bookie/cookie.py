@@ -725,6 +725,8 @@ def _read_given(file: str, bookie: str) -> Cookie:
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         given = decode(data)
+    except LaterCookieError as error:
+        raise LaterCookieError(f"{file} cannot be used: {error.args[0]}") from None
     except CookieError as error:
         raise CookieError(
             f"{file} does not contain a cookie that can be used: {error}",

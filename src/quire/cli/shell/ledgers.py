@@ -168,6 +168,8 @@ def _read_metadata(file: str) -> LedgerMetadata:
         )
     try:
         return decode(data)
+    except LaterMetadataError as error:
+        raise LaterMetadataError(f"{file} cannot be used: {error.args[0]}") from None
     except MetadataError as error:
         raise MetadataError(
             f"{file} is not the metadata of a ledger that can be used: {error}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from quire.codec.metadata import ledger_path
 from quire.codec.metadata.ledger_path import LedgerManager
-from quire.errors import LaterMetadataError, MetadataError, written_later
+from quire.errors import LaterClusterError, MetadataError, written_later
 
 FORMAT_VERSION = 2
 _VERSION_DIGITS_MAX = 9
@@ -51,12 +51,12 @@ class Layout:
         """Return the ledger manager that the layout names.
 
         Raises:
-            LaterMetadataError: A later version of Quire or of BookKeeper wrote LAYOUT.
+            LaterClusterError: A later version of Quire or of BookKeeper wrote LAYOUT.
             MetadataError: The ledger manager is unknown.
         """
         known = _MANAGERS_FORMAT_1 if self.format_version == 1 else _MANAGERS
         if self.factory in known and self.manager_version > MANAGER_VERSION:
-            raise LaterMetadataError(
+            raise LaterClusterError(
                 written_later(
                     "LAYOUT", f"version {self.manager_version} of the manager {self.factory}",
                     f"version {MANAGER_VERSION}", by=_BY,
@@ -83,7 +83,7 @@ def decode(data: bytes) -> Layout:
     """Decode the content of the node LAYOUT.
 
     Raises:
-        LaterMetadataError: A later version of Quire or of BookKeeper wrote the bytes.
+        LaterClusterError: A later version of Quire or of BookKeeper wrote the bytes.
         MetadataError: The bytes are not a layout.
     """
     try:
@@ -95,7 +95,7 @@ def decode(data: bytes) -> Layout:
             remedy=_RESTORE,
         ) from None
     if format_version > FORMAT_VERSION:
-        raise LaterMetadataError(
+        raise LaterClusterError(
             written_later(
                 "LAYOUT", f"format {format_version}", f"the formats 1 to {FORMAT_VERSION}", by=_BY
             )

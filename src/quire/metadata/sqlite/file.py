@@ -28,7 +28,7 @@ from quire._runtime.units import counted
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
-    LaterMetadataError,
+    LaterClusterError,
     MetadataError,
     MetadataUnavailableError,
     MetadataWentBackError,
@@ -483,7 +483,7 @@ class SqliteFile:
 
     def _refuse_later_schema(self, schema_version: int) -> None:
         if schema_version > SCHEMA_VERSION:
-            raise LaterMetadataError(
+            raise LaterClusterError(
                 written_later(
                     f"the metadata file {self.path}", f"schema {schema_version}",
                     f"the schemas 1 to {SCHEMA_VERSION}",

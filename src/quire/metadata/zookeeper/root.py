@@ -20,6 +20,7 @@ from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
     KeyExistsError,
+    LaterClusterError,
     LedgerExistsError,
     MetadataError,
     MetadataUnavailableError,
@@ -216,6 +217,7 @@ class ZooKeeperRoot:
 
         Raises:
             ClusterNotInitialisedError: The root or LAYOUT is missing.
+            LaterClusterError: A later version of Quire or of BookKeeper wrote LAYOUT.
             MetadataError: The store does not answer, the ledger manager is unknown or differs from
                 the URI, or the root belongs to another cluster than before. After any of these
                 errors, a missing ledger proves nothing about this cluster.
@@ -227,6 +229,8 @@ class ZooKeeperRoot:
             raise self.not_initialised() from None
         try:
             found = layout.decode(data).manager()
+        except LaterClusterError as error:
+            raise LaterClusterError(f"{self} cannot be used: {error.args[0]}") from None
         except MetadataError as error:
             raise MetadataError(
                 f"{self} cannot be used: {error.args[0]}", remedy=error.remedy

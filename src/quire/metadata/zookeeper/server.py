@@ -71,13 +71,17 @@ class ZooKeeperServer:
             command_prefix: A command that starts the server, such as a launcher that ends it with
                 its parent.
         """
-        for what, text in (("host", host), ("directory", os.fspath(data_dir))):
-            if not text or not text.isprintable() or (what == "host" and set(text) & set(" []/")):
-                raise UsageError(
-                    f"{text!r} cannot be the {what} of a ZooKeeper server: use printable "
-                    "characters, and for the host a name or an address without a port or "
-                    "brackets"
-                )
+        directory = os.fspath(data_dir)
+        if not host or not host.isprintable() or set(host) & set(" []/"):
+            raise UsageError(
+                f"{host!r} cannot be the host of a ZooKeeper server: give a name or an address of "
+                "printable characters, without spaces, slashes or brackets"
+            )
+        if not directory or not directory.isprintable():
+            raise UsageError(
+                f"{directory!r} cannot be the directory of a ZooKeeper server: give a path of "
+                "printable characters"
+            )
         self.data_dir = Path(data_dir).absolute()
         self.host = host
         self.port = port

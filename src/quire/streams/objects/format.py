@@ -82,7 +82,7 @@ class ObjectInfo:
     chunk_bytes: int
     """The number of bytes in each entry of the ledger except the last."""
     sha256: str
-    """The SHA-256 of all bytes, in hexadecimal digits."""
+    """The SHA-256 of all bytes, in lower-case hexadecimal digits."""
     ctime_ms: int
     """The time at which the ledger was created, in milliseconds since 1970."""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ObjectInfo:
         if len(self.sha256) != _SHA256_DIGITS or not set(self.sha256) <= set("0123456789abcdef"):
             raise UsageError(
                 f"object {self.name!r} has the checksum {self.sha256!r}, which is not a SHA-256 "
-                "in hexadecimal digits"
+                f"of {_SHA256_DIGITS} lower-case hexadecimal digits"
             )
 
     @property

@@ -275,7 +275,11 @@ class Segments:
         self._settings = replace(self._settings, explicit_truncation=True)
 
     def retain(self) -> None:
-        """Delete in the background what retention and truncation allow, and count what is left."""
+        """Delete in the background what retention and truncation allow.
+
+        If the stream has a limit `bytes_max`, also count the stored bytes that are left. Does
+        nothing while an earlier call is at work. An error is ignored: the next roll tries again.
+        """
         if self._retaining is None:
             self._retaining = self._tasks.start(self._retain())
 
@@ -456,7 +460,10 @@ class Segments:
         not part of it, without the control entries.
 
         A segment without entries is removed. A segment whose ledger was deleted after entries were
-        sent is kept as lost. Raises the errors of recovering a ledger, except NoSuchLedgerError.
+        sent is kept as lost.
+
+        Raises the errors of recovering a ledger, except NoSuchLedgerError. Raises StreamFencedError
+        if another writer has taken the stream, and MetadataError; `settle` was called before that.
         """
         writer = self.open
         assert writer is not None

@@ -73,9 +73,11 @@ class ArchiveDirectory:
         return f"{self._path}/{name}" if name else self._path
 
     def spark_path(self, name: str, *, pattern: bool = True) -> str:
-        """Return the path as Spark names it, with escapes for what Spark takes for patterns.
+        """Return the path of `name` below this directory as Spark names it.
 
-        With `pattern=False` there are no escapes, for places where Spark expects no pattern.
+        The path has escapes for what Spark takes for patterns. With `pattern=False` there are no
+        escapes, for places where Spark expects no pattern. The path has neither the credentials nor
+        the query of the URI, so Spark must have the credentials from its own configuration.
         """
         scheme, colon, rest = self.location(name).partition(":")
         path = f"{HADOOP_SCHEMES.get(scheme, scheme)}{colon}{rest}"
