@@ -170,7 +170,7 @@ def test_readledger_of_a_bookie_ends_at_the_end_of_the_ledger(
     assert f"ledger {ledger_id} is closed and ends at entry 4, so no later entry is read" in told
     status, found, told = read(ledger_id, "-fe", "100", "-le", "102")
     assert (status, found) == (2, [])
-    assert f"entry 100 cannot be read: ledger {ledger_id} is closed and ends at entry 4" in told
+    assert f"ledger {ledger_id} is closed and ends at entry 4, so it has no entry 100" in told
     with client.create_ledger() as empty:
         pass
     status, found, told = read(empty.ledger_id, *forever)

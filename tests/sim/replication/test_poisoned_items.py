@@ -787,6 +787,8 @@ NAMES_ONLY = {
     "replication/moves/recover.py _known": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
     "replication/marks/job_announcements.py running_jobs": "what cannot be understood is left out",
+    "replication/marks/copy_notes.py copy_notes": "what cannot be understood is left out",
+    "replication/marks/copy_notes.py forget_copy": "names",
     "replication/marks/notes.py failing_ledgers": "names that are no ids are left out",
 }
 """The functions that list items and need nothing of them that could be unreadable, and why."""
