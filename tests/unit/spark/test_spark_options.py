@@ -201,6 +201,14 @@ def test_the_pushdown_option_overrides_the_default_of_its_reader() -> None:
         ({"ledger": "1", "recover": "yes"}, "option 'recover': 'yes' is neither true nor false"),
         ({"ledger": "1", "columns": "value,size"}, "'size' is not a column"),
         ({"ledger": "1", "columns": "value,value"}, "named twice"),
+        (
+            {"ledger": "1", "columns": "length", "value": "true"},
+            "'value' is true, but 'columns' does not name the column value",
+        ),
+        (
+            {"ledger": "1", "columns": "value", "value": "false"},
+            "'value' is false, but 'columns' names the column value",
+        ),
         ({"ledger": "1", "columns": "value", "value": "false"}, "contradict"),
         ({"ledger": "1", "columns": "length", "value": "true"}, "contradict"),
         ({"ledger": "1", "partitionBytes": "0"}, "'0' is too small"),

@@ -81,7 +81,7 @@ _KINDS = {
     "current/VERSION": "cookie",
     "current/DIRECTORY": "the directory's own id",
     "current/INCARNATION": "how many times the directory was started",
-    "current/METADATA": "newest mark of the metadata store",
+    "current/METADATA": "newest state seen of the metadata store",
     "current/SCRUB": "progress of the scrub",
     "log/CLEAN": "mark of a clean stop",
     "log/SUSPENDED": "note that compaction is suspended",
