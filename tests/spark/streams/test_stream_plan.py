@@ -76,7 +76,7 @@ def test_stream_read_options_are_parsed() -> None:
         ("earliest", EARLIEST),
         ("latest", LATEST),
         ("5:12:3", DLSN(5, 12, 3)),
-        ("txid:-1", AtTxid(-1)),
+        ("txid:0", AtTxid(0)),
         ("seq:7", AtSequence(7)),
         ("time:2026-01-01T00:00:00", AtTime(1_767_225_600_000)),
         ("time:2026-01-01T01:00:00+01:00", AtTime(1_767_225_600_000)),
