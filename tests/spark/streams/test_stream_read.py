@@ -145,7 +145,6 @@ def test_bounds_equal_those_of_the_stream_reader(streams: Namespace, uri: str, n
             ("txid:1500", "txid:3001", range(150, 301)),
             ("seq:299", "seq:301", range(299, 301)),
             ("seq:5", "seq:5", range(0)),
-            ("seq:7", "seq:5", range(0)),
             ("latest", None, range(0)),
             ("time:2000-01-01", "time:2001-01-01", range(0)),
             ("time:2000-01-01", "time:2101-01-01", range(900)),

@@ -142,6 +142,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("cluster", "pause", "rebalance", "b"), "whole cluster"),
     (("cluster", "gc", "accept", "a/b"), "'a/b'"),
     (("cluster", "resume", "recover", "a/b"), "'a/b'"),
+    (("explain", "stream", "a//b"), "'a//b'"),
+    (("explain", "stream", "x", "--namespace", "/a//b"), "'/a//b'"),
     # -- ledgers
     (("ledger", "write", "--custom", "=x"), "KEY=VALUE"),
     (("ledger", "write", "--custom", "a=1", "--custom", "a=2"), "'a' is given twice"),
@@ -364,7 +366,7 @@ async def test_http_jobs_refuse_invalid_arguments(handler: str, body: dict[str, 
 
 ANY_TEXT = {
     "--config", "--group", "--hostname", "--instance-id", "--password", "prefix", "--after",
-    "--node", "--metadata", "--output", "-o", "path", "--why",
+    "--node", "--metadata", "--output", "-o", "path", "--why", "--forget",
 }  # fmt: skip
 """Any text is good, or whether it is shows only where it is used."""
 OTHERS = ("stream", "pipeline", "shell", "completion")

@@ -52,7 +52,7 @@ def test_every_documented_command_exists() -> None:
     assert leaves == {
         "local", "http", "ui", "bookie start", "bookie recover", "bookie decommission", "zookeeper",
         "cluster init", "cluster bookies", "cluster rebalance", "cluster erase", "explain ledger",
-        "cluster pause", "cluster resume", "explain cluster",
+        "cluster pause", "cluster resume", "cluster copies", "explain cluster", "explain stream",
         "cluster gc status", "cluster gc off", "cluster gc on", "cluster gc accept",
         "cluster skip-ids",
         "completion",
@@ -143,6 +143,7 @@ def with_arguments(command: tuple[str, ...]) -> list[str]:
         *(["x", "y"] if command[:2] == ("bookie", "disk") else []),
         *(["--dir", "x"] if command == ("bookie", "cookie", "generate") else []),
         *(["1"] if command == ("explain", "ledger") else []),
+        *(["x"] if command == ("explain", "stream") else []),
         *(["rebalance"] if command == ("cluster", "resume") else []),
         *(["1"] if command == ("cluster", "skip-ids") else []),
         *(["x"] if "locations" in command and command[-1] in ("set", "remove") else []),

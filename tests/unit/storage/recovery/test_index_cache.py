@@ -139,11 +139,11 @@ def test_a_rewritten_or_removed_segment_invalidates_the_cache() -> None:
     for _ in range(5):
         look(box)
     assert box.store.stats().compactions
-    assert with_cache(box, before).report.index_cache.startswith("not used: segment ")
+    assert with_cache(box, before).report.index_cache.startswith("not used: log/")
     box.drop([1])
     look(box)
     found = with_cache(box, before)
-    assert found.report.index_cache.startswith("not used: segment ")
+    assert found.report.index_cache.startswith("not used: log/")
     assert found.store.ledger_ids() == []
 
 
