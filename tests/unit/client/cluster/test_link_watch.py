@@ -11,6 +11,7 @@ import errno
 import random
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,14 +116,14 @@ async def test_a_tcp_timeout_counts_as_a_silent_connection(
 class Scene:
     """A watch, and one connection of it to a server on this machine."""
 
-    def __init__(self, answers: Callable[[int], bool]) -> None:
+    def __init__(self, answers: Callable[[int], bool], config: ClientConfig = QUICK) -> None:
         """`answers` decides whether a connection is answered, by its number from 0 on."""
         self.answers = answers
         self.served: list[Server] = []
         self.tasks = TaskSet()
         self.counters = ClientCounters()
         self.links = Links(BookieChannel)
-        self.watch = LinkWatch(QUICK, self.connect, self.tasks, self.counters)  # type: ignore[arg-type]
+        self.watch = LinkWatch(config, self.connect, self.tasks, self.counters)  # type: ignore[arg-type]
 
     def serve(self) -> Server:
         number = len(self.served)
@@ -168,12 +169,12 @@ async def test_a_connection_that_tcp_keeps_alive_is_examined_twice() -> None:
 
 
 async def test_a_connection_that_is_merely_slow_stays() -> None:
-    ready = False
-    scene = Scene(lambda number: ready)
+    """It is silent until it is examined. The probe may take long on a busy machine."""
+    patient = replace(QUICK, read_timeout_s=60.0, add_timeout_s=60.0, probe_timeout_s=15.0)
+    scene = Scene(lambda number: scene.counters.links_examined > 0, patient)
     async with scene as link:
-        await until(lambda: scene.counters.links_examined)
-        ready = True
         await until(lambda: link.received_bytes)
+        assert scene.counters.links_examined
         assert scene.links.find(BOOKIE, None) is link
         await asyncio.sleep(0.5)
         assert link.lost is None
