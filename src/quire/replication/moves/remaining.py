@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import counted, plural, some_of
+from quire._runtime.units import are, counted, plural, some_of
 from quire.metadata.ledgers.unreadable import REMEDY
 from quire.replication.moves.decommission import Decommissioned
 from quire.replication.moves.rebalance import Rebalanced
@@ -42,8 +42,7 @@ class Remaining:
     def sentence(self) -> str:
         """Return `2 ledgers are left: REASON; REASON`."""
         noun = counted(self.left, self.counts.removesuffix("s"))
-        verb = "is" if self.left == 1 else "are"
-        return f"{noun} {verb} left: {'; '.join(self.reasons)}"
+        return f"{noun} {are(self.left)} left: {'; '.join(self.reasons)}"
 
 
 def lines_of(left: Sequence[RemainingLedger]) -> list[str]:
@@ -71,23 +70,15 @@ def all_left(result: RecoverResult, *, open_skipped: bool) -> list[RemainingLedg
     ]
 
 
-def left_by_recover(result: RecoverResult, *, open_skipped: bool = False) -> Remaining | None:
+def left_by_recover(result: RecoverResult) -> Remaining | None:
     """Return what a recovery did not do, or None if it is complete or was a dry run."""
-    found = _left(result, open_skipped)
-    if found is None:
-        return None
     again = command_with("quire bookie recover", result.bookie)
-    return _with_remedy(
-        found, result, f"Start the job again to copy the others: it continues there (`{again}`)."
-    )
+    return _left(result, f"Start the job again to copy the others: it continues there (`{again}`).")
 
 
-def left_by_decommission(result: Decommissioned, *, open_skipped: bool = False) -> Remaining | None:
+def left_by_decommission(result: Decommissioned) -> Remaining | None:
     """Return what a decommissioning did not do, or None if it is complete or was a dry run."""
     moved = result.moved
-    found = _left(moved, open_skipped)
-    if found is None:
-        return None
     command = "quire bookie decommission"
     again = command_with(command, moved.bookie)
     state = (
@@ -99,7 +90,7 @@ def left_by_decommission(result: Decommissioned, *, open_skipped: bool = False) 
     if not result.cookie_removed:
         cancel = command_with(command, moved.bookie, "--cancel")
         text += f" To make the bookie writable again, run `{cancel}`."
-    return _with_remedy(found, moved, text)
+    return _left(moved, text)
 
 
 def still_runs(result: Decommissioned) -> str:
@@ -123,14 +114,15 @@ def left_by_rebalance(result: Rebalanced) -> Remaining | None:
     )
 
 
-def _left(result: RecoverResult, open_skipped: bool) -> Remaining | None:
-    left = all_left(result, open_skipped=open_skipped)
+def _left(result: RecoverResult, again: str) -> Remaining | None:
+    """Return what a job did not do. `again` says how to start it again."""
+    left = all_left(result, open_skipped=False)
     count = len(left) + result.unreadable_count
     if result.dry_run or not count:
         return None
     done = max(0, len(result.moves) - len(left))
     reasons = lines_of([*left, *result.unreadable])
-    return Remaining("ledgers", done, count, _first(reasons), "")
+    return Remaining("ledgers", done, count, _first(reasons), _remedy(result, again))
 
 
 def _first(reasons: Sequence[str]) -> tuple[str, ...]:
@@ -140,8 +132,8 @@ def _first(reasons: Sequence[str]) -> tuple[str, ...]:
     return (*reasons[:REASONS_MAX], f"and {more}")
 
 
-def _with_remedy(found: Remaining, result: RecoverResult, again: str) -> Remaining:
-    """Return `found` with advice for each kind of ledger that is left, and then `again`."""
+def _remedy(result: RecoverResult, again: str) -> str:
+    """Return advice for each kind of ledger that is left, and then `again`."""
     advice = []
     if result.failed:
         ledger = result.failed[0].ledger
@@ -155,6 +147,4 @@ def _with_remedy(found: Remaining, result: RecoverResult, again: str) -> Remaini
         advice.append("Wait until the other process has copied the locked ledgers.")
     if result.unreadable_count:
         advice.append(f"Ledgers whose metadata cannot be read may name the bookie. {REMEDY}.")
-    return Remaining(
-        found.counts, found.done, found.left, found.reasons, " ".join([*advice, again])
-    )
+    return " ".join([*advice, again])
