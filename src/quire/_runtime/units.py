@@ -160,6 +160,17 @@ def some_of(names: Iterable[str], limit: int = NAMED_MAX) -> str:
     return ", ".join(known[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
+def listed(names: Iterable[str], count: int = 0) -> tuple[str, ...]:
+    """Return the first `NAMED_MAX` names, and last how many more there are, such as "and 3 more".
+
+    `count` is the number of all things, if it is larger than that of the names.
+    """
+    known = list(names)
+    shown = known[:NAMED_MAX]
+    more = max(count, len(known)) - len(shown)
+    return (*shown, *([f"and {more} more"] if more > 0 else ()))
+
+
 def end_text(last_entry: int) -> str:
     """Return the end of a ledger as a verb and its object: "ends at entry 6" or "has no entries".
 

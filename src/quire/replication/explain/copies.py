@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from quire._runtime.units import NAMED_MAX, are, counted, duration_text, utc_text, verb
+from quire._runtime.units import are, counted, duration_text, listed, utc_text, verb
 from quire.replication.marks.copy_notes import CopyNote
 
 
@@ -74,11 +74,8 @@ def _lag_then(one: CopyNote) -> str:
     """Return how far the copy was behind at its last report, with a comma before, or ""."""
     if not one.records:
         return ""
-    return f", and {counted(one.records, 'record')} that {_was(one.records)} not copied then"
-
-
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"
+    was = "was" if one.records == 1 else "were"
+    return f", and {counted(one.records, 'record')} that {was} not copied then"
 
 
 def _failed(one: CopyNote, own_id: str) -> CopyProblem:
@@ -89,7 +86,7 @@ def _failed(one: CopyNote, own_id: str) -> CopyProblem:
         f"Mend what the reasons say. Then end {one.by} and start it again: {one.restart()}",
         "The copies of these streams lack what was written since",
         "The other streams are copied",
-        _first(items, one.failed),
+        listed(items, one.failed),
     )
 
 
@@ -105,7 +102,7 @@ def _behind(one: CopyNote, own_id: str, now_ms: int) -> CopyProblem:
         "If the source is lost now, these records are lost. A record that the source truncates "
         "first is never copied",
         f"{one.by} goes on copying",
-        _first([lag.stream for lag in one.lags]),
+        listed(lag.stream for lag in one.lags),
     )
 
 
@@ -118,10 +115,3 @@ def _again(one: CopyNote) -> str:
 
 def _ago(one: CopyNote, now_ms: int) -> str:
     return f"{duration_text(one.silent_s(now_ms))} ago, at {utc_text(one.said_ms)}"
-
-
-def _first(names: Sequence[str], count: int = 0) -> tuple[str, ...]:
-    """Return the first names, and how many more there are. `count` is their number, if it is larger
-    than that of the known ones."""
-    more = max(count, len(names)) - min(len(names), NAMED_MAX)
-    return (*names[:NAMED_MAX], *([f"and {more} more"] if more > 0 else ()))

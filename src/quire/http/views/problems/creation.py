@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import are, counted, does, size_text, some_of, them, verb
+from quire._runtime.units import are, counted, does, listed, size_text, some_of, them, verb
 from quire.http.views.creatable import DEFAULT_SHAPE, Creatable
-from quire.http.views.problems.problem import Problem, follows_from, listed, waits_for
+from quire.http.views.problems.problem import Problem, follows_from, waits_for
 from quire.http.watch.stream_limits import FullNamespace, FullStream
 
 FAIL = (

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import are, counted, duration_text, some_of, verb
+from quire._runtime.units import are, counted, duration_text, listed, some_of, verb
 from quire.client.cluster.health import PROVEN, Misbehaviour, UnhealthyBookie
 from quire.http.views.bookie_list import damaged
-from quire.http.views.problems.problem import Bookie, Problem, ago, listed
+from quire.http.views.problems.problem import Bookie, Problem, ago
 from quire.metadata.bookies.damage_notes import FoundDamage
 from quire.metadata.bookies.unwritable import LOST
 

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from quire._runtime.units import counted, percent_text, size_text, some_of
+from quire._runtime.units import counted, listed, percent_text, size_text, some_of
 from quire.http.views.bookie_list import disk_nearly_full
-from quire.http.views.problems.problem import Bookie, Problem, listed
+from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.bookies.unwritable import FAILED, FULL
 
 SAME_SHARE = 0.001

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import are, counted, some_of, them, verb
+from quire._runtime.units import are, counted, listed, some_of, them, verb
 from quire.http.views.problems.autorecovery import healing
-from quire.http.views.problems.problem import Bookie, Problem, listed
+from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.bookies.start_commands import StartCommand
 from quire.net.port_probe import ProbeResult
 from quire.replication.explain.at_risk import AtRisk

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
-from quire._runtime.units import NAMED_MAX, are, duration_text, some_of, them, utc_text, verb
+from quire._runtime.units import are, duration_text, some_of, them, utc_text, verb
 
 Severity = Literal["bad", "warn", "note"]
 """`bad`: data or writing is at stake now. `warn`: it will be. `note`: good to know."""
@@ -94,10 +94,3 @@ def waits_for(loading: Collection[str]) -> str:
         f"This ends by itself once {some_of(loading)} {verb('have', number)} loaded "
         f"{'its log' if number == 1 else 'their logs'}: wait for {them(number)}"
     )
-
-
-def listed(items: Iterable[str]) -> tuple[str, ...]:
-    """Return the first items for `Problem.items`, and how many more there are."""
-    known = list(items)
-    more = len(known) - NAMED_MAX
-    return (*known[:NAMED_MAX], *([f"and {more} more"] if more > 0 else ()))

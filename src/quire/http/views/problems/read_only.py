@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import counted, duration_text, size_text, some_of
+from quire._runtime.units import counted, duration_text, listed, size_text, some_of
 from quire.http.views.problems.disks import (
     NO_ROOM,
     cannot_make_room,
@@ -18,7 +18,7 @@ from quire.http.views.problems.disks import (
     failed_directory,
     shares_text,
 )
-from quire.http.views.problems.problem import Bookie, Problem, listed
+from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.bookies.unwritable import FAILED, FULL, HELD, LOADING, LOST, ORDERED
 
 FULL_SHARE = 0.05
