@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire._runtime.clock import SystemClock
+from quire._runtime.names.process_name import process_name
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
 from quire.cli.common.logs import printable
@@ -17,7 +18,6 @@ from quire.cli.common.options import (
     asynchronous,
     check_bookie,
     checked,
-    default_name,
     dry_run_option,
     json_option,
     metadata_option,
@@ -135,7 +135,7 @@ async def off(uri: str, why: str) -> None:
 
     async with opened_metadata(uri) as store:
         await store.instance_id()
-        changed = await switch_off(store, Switch(SystemClock().now_ms(), default_name(), why))
+        changed = await switch_off(store, Switch(SystemClock().now_ms(), process_name(), why))
     say(f"garbage collection {'' if changed else 'was already '}switched off")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.names.process_name import process_name
 from quire._runtime.units import counted
 from quire.cli.common.completion import complete_bookies
 from quire.cli.common.groups import EXIT_ERROR, say
@@ -26,7 +27,6 @@ from quire.cli.common.options import (
     FiniteRange,
     asynchronous,
     check_bookie,
-    default_name,
     json_option,
     metadata_option,
     password_option,
@@ -193,7 +193,7 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
         if kind is not None and target is not None:
             if kind != "rebalance":
                 await check_known(client, target)
-            one = Pause(kind, target, default_name(), client.clock.now_ms())
+            one = Pause(kind, target, process_name(), client.clock.now_ms())
             changed = await pauses.pause(one)
         found = await pauses.all()
     if changed is False:

@@ -137,7 +137,7 @@ def run_job(
     """
 
     async def job() -> T:
-        from quire.cli.common.options import default_name
+        from quire._runtime.names.process_name import process_name
         from quire.replication import ReplicationLocks
         from quire.replication.marks.job_announcements import announced
         from quire.replication.marks.pauses import PauseGate
@@ -147,7 +147,7 @@ def run_job(
             locks = ReplicationLocks(store, socket.gethostname(), clock)
             with JobBar(counted, shown=not as_json) as progress:
                 progress.gate = PauseGate(store, kind, target, progress.paused)
-                name = default_name()
+                name = process_name()
                 async with announced(store, kind, target, name, clock.now_ms, progress.far):
                     return await work(client, locks, progress)
 

@@ -7,7 +7,6 @@ import functools
 import math
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -196,13 +195,6 @@ def check_bookie(bookie_id: str) -> None:
     from quire.codec.metadata.registration import check_bookie_id
 
     check_bookie_id(bookie_id)
-
-
-def default_name() -> str:
-    """Return HOST.PID, the name of this process in locks, votes and marks."""
-    host = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-"
-                   for c in socket.gethostname())  # fmt: skip
-    return f"{host or 'host'}.{os.getpid()}"
 
 
 def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:

@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.names.process_name import process_name
 from quire._runtime.retry import Backoff, Retry
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     PLACEMENT_VARIABLE,
     composed,
-    default_name,
     json_option,
     key_values,
     metadata_option,
@@ -59,7 +59,7 @@ LOG_NAME = "spark.log"
 RUN_AGAIN = "run the same command again"
 """The advice after a signal that ended a job."""
 COMPLETE = "the job was complete"
-"""What a command says after a signal that only prevented it from printing its result."""
+"""The advice of a command after a signal that only prevented it from printing its result."""
 RETRY_BACKOFF = Backoff(10.0, 10.0)
 """The pauses between two attempts to reach an unreachable metadata store."""
 END_TIMEOUT_S = 5.0
@@ -78,7 +78,7 @@ class PipelineJob:
     log: Path | None
     as_json: bool
     advice: str = field(default=NOTHING_BEGUN, init=False)
-    """What the command says after Ctrl-C that comes before or after the session."""
+    """The advice of the command after Ctrl-C that comes before or after the session."""
 
     @contextmanager
     def session(self, target: str, advice: str = RUN_AGAIN) -> Iterator[tuple[Any, StepBar]]:
@@ -284,7 +284,7 @@ async def _tell(
         try:
             async with (
                 quire.connect(uri, config=config) as client,
-                announced(client.metadata, kind, target, default_name(), client.clock.now_ms, far),
+                announced(client.metadata, kind, target, process_name(), client.clock.now_ms, far),
             ):
                 await asyncio.Event().wait()
         except QuireError:

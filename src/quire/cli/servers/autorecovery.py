@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.names.process_name import process_name
 from quire._runtime.tasks import TaskGroup
 from quire._runtime.units import counted, verb
 from quire.cli.common.configuration import assignments_layer, configured
@@ -21,7 +22,6 @@ from quire.cli.common.options import (
     asynchronous,
     check_bookie,
     checked,
-    default_name,
     flag,
     json_option,
     metadata_option,
@@ -114,7 +114,7 @@ def start(
         )
 
     fill_options(configured().http_side("autorecovery").options())
-    name, http = name or default_name(), given_options()
+    name, http = name or process_name(), given_options()
     parts = {"auditor": not worker_only, "worker": not auditor_only}
     try:
         run_async(_start(uri, name, settings, http, **parts))
@@ -303,7 +303,7 @@ async def _switch(uri: str, *, on: bool) -> bool:
 
     async with _store(uri) as client:
         marks = ReplicationMarks(client.metadata)
-        switched = SwitchedOff(default_name(), client.clock.now_ms())
+        switched = SwitchedOff(process_name(), client.clock.now_ms())
         return await (marks.enable() if on else marks.disable(switched))
 
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import click
 
+from quire._runtime.names.process_name import process_name
 from quire._runtime.units import host_port
 from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
@@ -26,7 +27,6 @@ from quire.cli.common.logs import log_options, server_log
 from quire.cli.common.options import (
     Command,
     composed,
-    default_name,
     file_option,
     flag,
     kept,
@@ -409,7 +409,7 @@ async def _served(
     for port in range(options.port, last + 1):
         served: AbstractAsyncContextManager[HttpServer] = serve_cluster(
             replace(options, port=port), uri, client_config(), quire.__version__, log,
-            owner=default_name(), settings=settings_of(uri, "http"),
+            owner=process_name(), settings=settings_of(uri, "http"),
         )  # fmt: skip
         try:
             return await stack.enter_async_context(served)

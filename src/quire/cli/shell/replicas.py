@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.names.process_name import process_name
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.moves import (
     done_text,
@@ -16,7 +17,7 @@ from quire.cli.common.moves import (
     run_job,
     say_what_is_left,
 )
-from quire.cli.common.options import default_name, run_async
+from quire.cli.common.options import run_async
 from quire.cli.common.output import time_text
 from quire.cli.shell.ledgers import each_metadata, say_unread
 from quire.cli.shell.session import Shell, agreed, bookie_line
@@ -50,7 +51,7 @@ async def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
         raise click.UsageError("give exactly one of -enable and -disable")
     async with shell.client() as client:
         marks = ReplicationMarks(client.metadata)
-        switched = SwitchedOff(default_name(), client.clock.now_ms())
+        switched = SwitchedOff(process_name(), client.clock.now_ms())
         changed = await (marks.enable() if enable else marks.disable(switched))
     if changed:
         click.echo("Enabling autorecovery" if enable else "Disabling autorecovery")

@@ -25,6 +25,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire._runtime.names.process_name import process_name
 from quire._runtime.tasks import TaskGroup
 from quire._runtime.units import counted
 from quire.blocking.background import call
@@ -38,7 +39,7 @@ from quire.errors import (
 )
 from quire.replication.marks.copy_notes import TEXT_MAX, CopyNote, StreamLag, shown_uri
 from quire.spark.jobs.replicate_copy import SegmentCopier, copy_piece
-from quire.spark.jobs.replicate_note import noted, process_name
+from quire.spark.jobs.replicate_note import noted
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import Namespace
 from quire.streams.mirror.lag import Lag

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,11 +23,6 @@ MEASURE_TIMEOUT_S = 10.0
 
 
 Measure = Callable[[], Awaitable[Sequence[StreamLag]]]
-
-
-def process_name() -> str:
-    """Return HOST.PID, the name of this process in the note."""
-    return f"{socket.gethostname()}.{os.getpid()}"
 
 
 @asynccontextmanager

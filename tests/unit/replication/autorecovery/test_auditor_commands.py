@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire._runtime.clock import SystemClock
-from quire.cli.common.options import default_name
+from quire._runtime.names.process_name import process_name
 from quire.cli.main import cli
 from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.interface import MetadataStore
@@ -65,13 +65,13 @@ def test_autorecovery_is_switched_off_and_on(uri: str) -> None:
     assert "autorecovery was switched off already" in autorecovery(uri, "disable").stderr
     first, second = autorecovery(uri, "status").stdout.splitlines()[:2]
     assert re.fullmatch(
-        f"autorecovery is switched off by {re.escape(default_name())} since 20[-0-9T:]*Z; "
+        f"autorecovery is switched off by {re.escape(process_name())} since 20[-0-9T:]*Z; "
         "`quire autorecovery enable` switches it on",
         first,
     )
     assert second == "auditor: none; start one with `quire autorecovery start`"
     off = json.loads(autorecovery(uri, "status", "--json").stdout)["switched_off"]
-    assert (off["by"], off["since_ms"] > 1_700_000_000_000) == (default_name(), True)
+    assert (off["by"], off["since_ms"] > 1_700_000_000_000) == (process_name(), True)
     assert "autorecovery is switched on" in autorecovery(uri, "enable").stderr
     found = json.loads(autorecovery(uri, "status", "--json").stdout)
     assert (found["enabled"], found["switched_off"]) == (True, None)
@@ -186,7 +186,7 @@ def test_invalid_options_are_usage_errors(uri: str, words: list[str], named: str
 
 
 def test_a_process_has_a_name_that_java_accepts_as_a_bookie_id() -> None:
-    assert is_bookie_id(default_name())
+    assert is_bookie_id(process_name())
 
 
 def test_the_status_shows_the_result_of_the_placement_check(uri: str) -> None:
