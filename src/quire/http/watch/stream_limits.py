@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.tasks import each
@@ -65,55 +65,74 @@ class StreamLimits(BackgroundObservation):
         return self._found
 
     async def _look(self, client: Client) -> None:
-        self._found = await full_namespaces(client)
-        self.streams = await full_streams(client)
+        found = await limited_namespaces(client)
+        self._found = full_namespaces(found)
+        self.streams = await full_streams(client, found)
 
 
-async def full_namespaces(client: Client) -> tuple[FullNamespace, ...]:
-    """Return the namespaces and tenants that may have no more streams, sorted by path.
+@dataclass(frozen=True, slots=True)
+class LimitedNamespace:
+    """A namespace or a tenant, with the limits that apply to it. 0 means that there is none."""
+
+    path: str
+    streams: int
+    streams_max: int
+    bytes_max: int
+
+
+async def limited_namespaces(client: Client) -> list[LimitedNamespace]:
+    """Return the namespaces and tenants, sorted by path.
 
     Those whose settings cannot be read, or that belong to others, are left out. Raises
     MetadataError if the metadata store cannot be read. Cancel-safe.
     """
     sizes = await namespace_sizes(client)
 
-    async def full(path: str) -> FullNamespace | None:
+    async def read(path: str) -> LimitedNamespace | None:
         try:
-            limit = (await inherited_settings(client, path)).get("streams_max", 0)
+            limits = await inherited_settings(client, path)
         except MetadataUnavailableError:
             raise
         except QuireError:
             return None
-        count = sizes[path]
-        return FullNamespace(path, count, limit) if limit and count >= limit else None
+        return LimitedNamespace(
+            path, sizes[path], limits.get("streams_max", 0), limits.get("bytes_max", 0)
+        )
 
-    found = await each(sorted(sizes), full)
-    return tuple(one for one in found if one is not None)
+    found = await each(sorted(sizes), read)
+    return [one for one in found if one is not None]
 
 
-async def full_streams(client: Client) -> tuple[FullStream, ...]:
+def full_namespaces(found: Sequence[LimitedNamespace]) -> tuple[FullNamespace, ...]:
+    """Return the namespaces and tenants that may have no more streams, in the given order."""
+    return tuple(
+        FullNamespace(one.path, one.streams, one.streams_max)
+        for one in found
+        if one.streams_max and one.streams >= one.streams_max
+    )
+
+
+async def full_streams(client: Client, found: Sequence[LimitedNamespace]) -> tuple[FullStream, ...]:
     """Return the streams that have nearly reached the limit `bytes_max` of their namespace.
 
     Only namespaces with such a limit are searched, and at most `STREAMS_MAX` streams of each. The
     size of a segment in progress counts if it can be read without a password. Streams that cannot
     be read are left out. Raises MetadataUnavailableError. Cancel-safe.
     """
-    found: dict[str, FullStream] = {}
-    for path in sorted(await namespace_sizes(client)):
+    full: dict[str, FullStream] = {}
+    for path in (one.path for one in found if one.bytes_max):
         try:
-            if not (await inherited_settings(client, path)).get("bytes_max", 0):
-                continue
             async with await open_namespace(client, path) as opened:
                 names = (await opened.streams())[:STREAMS_MAX]
                 for one in await each(names, lambda name: _full(opened, name), STREAMS_AT_ONCE):
                     if one is not None:
                         # A namespace below this one, which comes later, is nearer to the stream.
-                        found[f"{path}/{one.name}"] = one
+                        full[f"{path}/{one.name}"] = one
         except MetadataUnavailableError:
             raise
         except QuireError:
             continue
-    return tuple(sorted(found.values(), key=lambda one: -one.bytes / one.limit))
+    return tuple(sorted(full.values(), key=lambda one: -one.bytes / one.limit))
 
 
 async def _full(opened: Namespace, name: str) -> FullStream | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quire.client import Client
 from quire.http.views.problems.cluster import problems
 from quire.http.watch.stream_limits import (
     FullNamespace,
     FullStream,
     full_namespaces,
     full_streams,
+    limited_namespaces,
 )
 from quire.metadata.tree import Put
 from quire.metadata.values import ANY_VERSION
@@ -19,6 +21,14 @@ from tests.support.http.problems import WELL, bookie
 from tests.support.objects import object_bench
 
 
+async def namespaces_of(client: Client) -> tuple[FullNamespace, ...]:
+    return full_namespaces(await limited_namespaces(client))
+
+
+async def streams_of(client: Client) -> tuple[FullStream, ...]:
+    return await full_streams(client, await limited_namespaces(client))
+
+
 async def test_full_namespaces_and_tenants_are_found(tmp_path: Path) -> None:
     async with object_bench(tmp_path, 1) as bench:
         client = await bench.client()
@@ -26,18 +36,18 @@ async def test_full_namespaces_and_tenants_are_found(tmp_path: Path) -> None:
             async with await open_namespace(client, path, create=True) as opened:
                 if limit:
                     await opened.configure({"streams_max": limit})
-        assert await full_namespaces(client) == ()
+        assert await namespaces_of(client) == ()
         for path in ("/acme/shop", "/other", "/free", "/free"):
             async with await open_namespace(client, path) as opened:
                 await opened.create_stream(f"s{len(await opened.streams())}")
-        assert await full_namespaces(client) == ()
+        assert await namespaces_of(client) == ()
         async with await open_namespace(client, "/acme") as opened:
             await opened.create_stream("own")
         tenant = FullNamespace("/acme", 2, 2)
-        assert await full_namespaces(client) == (tenant,), "its streams are also those below it"
+        assert await namespaces_of(client) == (tenant,), "its streams are also those below it"
         node = f"/other/{SETTINGS_NODE}"
         await client.metadata.tree.commit(Put(node, b"damaged", ANY_VERSION))
-        assert await full_namespaces(client) == (tenant,), "one damaged node hides no other"
+        assert await namespaces_of(client) == (tenant,), "one damaged node hides no other"
 
 
 async def test_streams_that_are_nearly_full_are_found(tmp_path: Path) -> None:
@@ -60,9 +70,9 @@ async def test_streams_that_are_nearly_full_are_found(tmp_path: Path) -> None:
                 if closed:
                     await writer.close()
                 else:
-                    assert [one.name for one in await full_streams(client)] == ["open", "nearly"]
+                    assert [one.name for one in await streams_of(client)] == ["open", "nearly"]
                     await writer.close()
-        found = await full_streams(client)
+        found = await streams_of(client)
         assert [(one.namespace, one.name) for one in found] == [
             ("/acme/shop", "open"), ("/acme", "nearly"),
         ]  # fmt: skip
