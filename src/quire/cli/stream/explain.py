@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 from typing import Any
 
@@ -24,9 +25,6 @@ from quire.cli.stream.options import (
     password_option,
 )
 
-NEARLY_FULL = 0.8
-"""The share of its limit from which a stream is reported as nearly full."""
-
 
 @click.command("stream")
 @metadata_option
@@ -43,12 +41,15 @@ async def explain_stream(uri: str, path: str, name: str, password: bytes, as_jso
     that is nearly reached, and continuous copies that have stopped or are far behind. Nothing is
     changed.
     """
+    from quire.http.views.stream_statistics import copies_of_streams
+
     async with namespace(uri, path, password) as opened:
         names = [name]
         if await is_topic(opened, name):
             topic = await opened.topic(name)
             names = [topic.stream(partition) for partition in range(topic.partitions)]
-        found = await each(names, lambda one: _explained(opened, one, password))
+        copies = await copies_of_streams(opened, names)
+        found = await each(names, lambda one: _explained(opened, one, password, copies[one]))
     for one in found:
         if as_json:
             print_json(one)
@@ -56,16 +57,12 @@ async def explain_stream(uri: str, path: str, name: str, password: bytes, as_jso
             click.echo("\n".join(map(printable, _lines(one))))
 
 
-async def _explained(opened: Any, name: str, password: bytes) -> Values:
-    from quire.http.views.stream_statistics import (
-        copies_of_stream,
-        stream_statistics,
-        subscription_lags,
-    )
+async def _explained(opened: Any, name: str, password: bytes, copies: Sequence[Values]) -> Values:
+    from quire.http.views.stream_statistics import stream_statistics, subscription_lags
+    from quire.http.watch.stream_limits import NEARLY_FULL
 
     facts = await stream_statistics(opened, name, password)
     lags = await subscription_lags(opened, facts, password)
-    copies = await copies_of_stream(opened, name)
     described = facts.as_json()
     where = f"-n {quote(opened.path)}"
     problems: list[dict[str, str]] = []

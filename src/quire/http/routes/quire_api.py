@@ -24,7 +24,7 @@ from quire.http.views.cluster_view import ClusterView
 from quire.http.views.ledger_json import ledger_as_json
 from quire.http.views.ledger_list import OWNERS, REPLICATION, LedgerQuery, ledger_page
 from quire.http.views.stream_statistics import (
-    copies_of_stream,
+    copies_of_streams,
     segment_as_json,
     stream_statistics,
     subscription_lags,
@@ -329,7 +329,7 @@ class QuireRoutes:
             name = call.query["name"]
             topic = await TopicMetadata(opened.client, opened.path).topic_of(name)
             facts = await stream_statistics(opened, name, b"")
-            copies = await copies_of_stream(opened, name)
+            copies = (await copies_of_streams(opened, [name]))[name]
             figures = await self._view.streams.of(opened.client, opened.path, [name])
             return {
                 **facts.as_json(),

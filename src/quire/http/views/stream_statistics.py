@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from quire.codec.distributedlog.limits import MAX_TXID
 from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
 from quire.http.views.ledger_json import time_text
 from quire.replication.explain.copies import of_copies
-from quire.replication.marks.copy_notes import copy_notes
+from quire.replication.marks.copy_notes import CopyNote, copy_notes
 from quire.streams.ownership.named_ledgers import segment_words
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.statistics import SegmentStatistics, records_from, segment_statistics
@@ -164,16 +165,24 @@ async def subscription_lags(
     return await each((await opened.subscriptions(facts.name))[:most], lag)
 
 
-async def copies_of_stream(opened: Namespace, name: str) -> list[dict[str, Any]]:
-    """Return the continuous copies from or to a stream, as `CopyNote.as_json` has them.
+async def copies_of_streams(
+    opened: Namespace, names: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the continuous copies from or to each stream, as `CopyNote.as_json` has them.
 
-    Each has the `lag` of this stream, or None if it is unknown, and the `problem` of the copy that
-    concerns this stream, or None. Raises MetadataError.
+    Each copy has the `lag` of this stream, or None if it is unknown, and the `problem` of the copy
+    that concerns this stream, or None. Raises MetadataError.
     """
     store, now_ms = opened.client.metadata, opened.client.clock.now_ms()
-    own_id = await store.instance_id()
+    own_id, notes = await store.instance_id(), await copy_notes(store)
+    return {name: _copies_of(opened, name, notes, own_id, now_ms) for name in names}
+
+
+def _copies_of(
+    opened: Namespace, name: str, notes: Sequence[CopyNote], own_id: str, now_ms: int
+) -> list[dict[str, Any]]:
     found = []
-    for one in await copy_notes(store):
+    for one in notes:
         known = one.name_of(own_id, opened.metadata(name).paths.stream)
         if known is None:
             continue
