@@ -149,6 +149,14 @@ class Mix:
 
 PLACED = Mix((), (0, 0), crowd=0.0, datasets=0.0, tight=0.0)
 """A base with few ledgers and with spare bookies, for workloads about placement."""
+WALKS = replace(
+    PLACED,
+    kinds=("pause client",),
+    ledgers=(0, 0),
+    metadata_delays_s=(0.0, 0.002),
+    walks=1.0,
+)
+"""A base without a ledger of other clients, whose runs consist of a walkthrough."""
 STREAMED = Mix((), (0, 0), ledgers=(0, 0), crowd=0.0, datasets=0.0, streaming=1.0)
 
 
@@ -819,32 +827,9 @@ WORKLOADS: dict[str, Mix] = {
         walks=1.0,
         walks_mostly="ledgers",
     ),
-    "stream walks": replace(
-        PLACED,
-        kinds=("pause client",),
-        ledgers=(0, 0),
-        bookies_min=3,
-        metadata_delays_s=(0.0, 0.002),
-        walks=1.0,
-        walks_mostly="streams",
-    ),
-    "store walks": replace(
-        PLACED,
-        kinds=("pause client",),
-        ledgers=(0, 0),
-        metadata_delays_s=(0.0, 0.002),
-        walks=1.0,
-        walks_mostly="stores",
-    ),
-    "repair walks": replace(
-        PLACED,
-        kinds=("pause client",),
-        ledgers=(0, 0),
-        bookies_min=4,
-        metadata_delays_s=(0.0, 0.002),
-        walks=1.0,
-        walks_mostly="repairs",
-    ),
+    "stream walks": replace(WALKS, bookies_min=3, walks_mostly="streams"),
+    "store walks": replace(WALKS, walks_mostly="stores"),
+    "repair walks": replace(WALKS, bookies_min=4, walks_mostly="repairs"),
     "sessions": Mix(
         ("sessions expire", "expire session", "expire client", "expire client", "metadata fails",
          "late watches", "slow metadata", "restart", "clock jumps", "kill"),
