@@ -496,7 +496,7 @@ class NotEnoughBookiesError(LedgerError):
     code = -6
     outcome_known = False
     reason: str = ""
-    """What a writer lacks, as a clause of its own. Empty for other errors of this class."""
+    """The thing that a writer lacks, as a clause. It is empty for other errors of this class."""
 
 
 class WriteError(LedgerError):

@@ -48,7 +48,7 @@ class HttpJob:
         self.remaining: Remaining | None = None
         """The part of the job that was not done, or None. Its work sets it before it ends."""
         self.advice = ""
-        """What remains to be done by hand after a complete job, or ''."""
+        """The advice on what remains to be done by hand after a complete job, or ''."""
         self.error: dict[str, Any] | None = None
         self.options: Mapping[str, Any] = {}
         """The options of the request that began the job."""

@@ -319,7 +319,7 @@ def compact(
         client.aio, f"{namespace_path(namespace)}/{LOCKS}", to_stream, WAIT_S,
         f"compacting to stream {to_stream}", "Nothing was appended by this job",
     ):  # fmt: skip
-        # The other run may have read further than the stream reached when this one began.
+        # The stream may have been replaced by another one while this run waited.
         made = source_of(cluster, stream, key, to, to_stream, namespace)
         return _to_stream(spark, made, to_stream, full, skip_keyless, progress)
 

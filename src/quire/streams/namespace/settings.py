@@ -180,8 +180,7 @@ def check_value(name: str, value: Any) -> None:
 
 def _check_long(name: str, value: float, most: float, unit: str) -> None:
     if value > most:
-        # The value may be an int that is too large for a float.
-        raise UsageError(f"setting {name} is too large: it may be at most {most:g} {unit}")
+        raise UsageError(f"setting {name} is too large: it must be at most {most:g} {unit}")
 
 
 def check_values(values: Mapping[str, Any]) -> None:
