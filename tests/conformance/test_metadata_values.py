@@ -49,7 +49,7 @@ async def test_values_are_created_changed_and_deleted_by_version(backend: Backen
         await one.read_value(key)
     with pytest.raises(NoSuchKeyError):
         await one.write_value(key, b"", 0)
-    await one.delete_value(key)
+    assert not await one.delete_value(key)
     version = await one.write_value(key, b"", None)
     assert await two.read_value(key) == Versioned(b"", version)
     with pytest.raises(KeyExistsError):
@@ -60,8 +60,8 @@ async def test_values_are_created_changed_and_deleted_by_version(backend: Backen
     with pytest.raises(VersionConflictError):
         await one.delete_value(key, version)
     assert await one.read_value(key) == Versioned(b"{}", newer)
-    await one.delete_value(key, newer)
-    await one.delete_value(key)
+    assert await one.delete_value(key, newer)
+    assert not await one.delete_value(key)
     with pytest.raises(NoSuchKeyError):
         await two.read_value(key)
     assert await one.list_values(()) == []

@@ -179,13 +179,15 @@ class StoreMachine(RuleBasedStateMachine):
     def delete_value(self, at: int, key: tuple[str, ...], version: int) -> None:
         self.delete(("value", *key), version, self.stores[at].delete_value(key, version))
 
-    def delete(self, node: tuple[str, ...], version: int, call: Coroutine[Any, Any, None]) -> None:
+    def delete(self, node: tuple[str, ...], version: int, call: Coroutine[Any, Any, Any]) -> None:
         there = self.nodes.get(node)
         if there is not None and version not in (-1, there[1]):
             with pytest.raises(VersionConflictError):
                 self.run(call)
             return
-        self.run(call)
+        found = self.run(call)
+        if node[0] == "value":
+            assert found == (there is not None)
         self.nodes.pop(node, None)
 
     @rule(at=STORES, name=COOKIES)

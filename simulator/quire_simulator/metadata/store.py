@@ -476,11 +476,11 @@ class MemoryStore:
 
     async def delete_value(
         self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
-    ) -> None:
+    ) -> bool:
         parts = check_key(key)
         what = f"the value {'/'.join(parts)}"
         changed = self.cluster.value_changed
-        await self._delete(self.cluster.values, parts, version, what, known, changed=changed)
+        return await self._delete(self.cluster.values, parts, version, what, known, changed=changed)
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         parts = check_prefix(prefix)
@@ -559,8 +559,8 @@ class MemoryStore:
         known: bytes | None = None,
         *,
         changed: Callable[[K, bytes | None, bytes | None], None] = lambda key, before, after: None,
-    ) -> None:
-        def work() -> None:
+    ) -> bool:
+        def work() -> bool:
             self.cluster.require()
             node = nodes.get(key)
             if node is not None and version not in (ANY_VERSION, node.version):
@@ -569,8 +569,9 @@ class MemoryStore:
                 raise replaced(what)
             if nodes.pop(key, None) is not None and node is not None:
                 changed(key, node.data, None)
+            return node is not None
 
-        await self.call("delete", work)
+        return await self.call("delete", work)
 
     async def call(self, name: str, work: Callable[[], T]) -> T:
         self.check_open(name)

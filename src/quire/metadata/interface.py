@@ -459,10 +459,14 @@ class MetadataStore(Protocol):
 
     async def delete_value(
         self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
-    ) -> None:
+    ) -> bool:
         """Delete the value under a key of Quire's own, if there is one.
 
         `known` is the value that was read with this version, or None to compare only versions.
+
+        Returns:
+            False if there was none. If an answer of the store was lost, and there is none now, the
+            result is True, because this call may have deleted it.
 
         Raises:
             VersionConflictError: The value has another version, or is not `known`.

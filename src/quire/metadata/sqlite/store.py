@@ -466,9 +466,9 @@ class SqliteStore:
 
     async def delete_value(
         self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
-    ) -> None:
+    ) -> bool:
         name = "/".join(check_key(key))
-        await self._delete_node("values", name, version, f"the value {name}", known)
+        return await self._delete_node("values", name, version, f"the value {name}", known)
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         before = "".join(f"{part}/" for part in check_prefix(prefix))
@@ -532,16 +532,17 @@ class SqliteStore:
 
     async def _delete_node(
         self, table: str, name: str, version: int, what: str, known: bytes | None = None
-    ) -> None:
-        def work(connection: sqlite3.Connection) -> None:
+    ) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
             stored = _version_of(connection, table, name)
             if stored is not None and version not in (ANY_VERSION, stored):
                 raise conflict(what, version, stored)
             if stored is not None:
                 _check_known(connection, table, name, what, known)
             connection.execute(f'DELETE FROM "{table}" WHERE name = ?', (name,))
+            return stored is not None
 
-        await self._write(work)
+        return await self._write(work)
 
     async def _read(self, work: Work[T]) -> T:
         self._check_open()

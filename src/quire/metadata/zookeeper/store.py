@@ -426,9 +426,9 @@ class ZooKeeperStore:
 
     async def delete_value(
         self, key: Sequence[str], version: int = ANY_VERSION, *, known: bytes | None = None
-    ) -> None:
+    ) -> bool:
         self._check_open()
-        await self._values.delete(check_key(key), version, known)
+        return await self._values.delete(check_key(key), version, known)
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         self._check_open()

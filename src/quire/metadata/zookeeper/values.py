@@ -213,7 +213,7 @@ class Values:
             check_version(version)
         return await self._root.do(f"write {what}", create if version is None else update)
 
-    async def delete(self, key: Sequence[str], version: int, known: bytes | None) -> None:
+    async def delete(self, key: Sequence[str], version: int, known: bytes | None) -> bool:
         path = self._path(key)
         what = f"the value {'/'.join(key)}"
         first = FirstSeen()
@@ -229,22 +229,22 @@ class Values:
                 emptied = before  # this attempt has not emptied it
                 raise
 
-        async def work(again: bool) -> None:
+        async def work(again: bool) -> bool:
             if not await self._base_exists():
-                return
+                return again
             for _ in range(_ATTEMPTS_MAX):
                 try:
                     newest = again or version != ANY_VERSION
                     read = self._newest if newest else self._root.zk.get_or_sync
                     payload, stat = await read(path)
                     if not payload:
-                        return
+                        return again
                     # The first attempt may have deleted it, and another process created it again.
                     if version not in (ANY_VERSION, stat.version):
                         raise conflict(what, version, stat.version, unknown=again)
                     if not first.is_same(stat):
                         if version == ANY_VERSION:
-                            return
+                            return True
                         raise replaced(what, unknown=again)
                     if emptied is not None and stat.version > emptied:
                         raise replaced(what, unknown=True)  # or it was changed twice, and not by us
@@ -256,14 +256,15 @@ class Values:
                         await empty(stat.version)
                     break
                 except NoNodeError:
-                    return
+                    return again
                 except BadVersionError:
                     continue
             else:
                 raise conflict(what, version, unknown=again)
             await self._delete_empty_parents(key)
+            return True
 
-        await self._root.do(f"delete the value {'/'.join(key)}", work)
+        return await self._root.do(f"delete the value {'/'.join(key)}", work)
 
     async def _newest(self, path: str) -> tuple[bytes, Stat]:
         """Read a node as it is now, although the server may lag behind others.

@@ -684,11 +684,11 @@ class Objects(Ready):
             if head is not None and stored is not None and head.ledger_id == info.ledger_id:
                 key, known = self._key(info.name), stored.value
                 try:
-                    await self._store.delete_value(key, stored.version, known=known)
+                    # Others may have deleted it since, and then nothing is deleted here.
+                    return await self._store.delete_value(key, stored.version, known=known)
                 except QuireError as error:
                     in_doubt |= not error.outcome_known
                     raise
-                return True
             return False
 
         removed = await swap(_what(info.name), attempt, self._client.rng, ask_again=True)

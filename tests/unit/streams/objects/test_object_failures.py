@@ -577,6 +577,27 @@ async def test_a_put_that_undoes_itself_with_a_lost_reply_is_in_doubt(
     assert bench.ledgers() == []
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_a_put_whose_object_others_replaced_and_deleted_was_done(
+    bench: Bench, objects: Objects
+) -> None:
+    """A sweep has condemned the ledger. When the put takes its object back, it is not there any
+    more, and the error said that it had never been stored."""
+
+    async def hook(name: str, done: bool) -> None:
+        if name == "write" and done:
+            (ledger_id,) = bench.ledgers()
+            stored = await objects._store.read_ledger(ledger_id)
+            await update_ledger(objects._store, ledger_id, stored, _condemned)
+        if name == "delete" and not done:
+            await objects.put("o", b"theirs", replace=True)
+            assert await objects.delete("o")
+
+    late = await bench.objects(hook)
+    await late.put("o", b"mine")
+    await nothing_there(bench, "o")
+
+
 async def test_a_put_whose_ledger_cannot_be_checked_again_is_in_doubt(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
