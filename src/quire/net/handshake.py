@@ -65,25 +65,18 @@ async def _timeout(limit_s: float) -> AsyncIterator[None]:
     measured in slices, and a pause of the loop counts as one of them.
     """
     loop = asyncio.get_running_loop()
-    begun = loop.time()
     done = 0
     timer: asyncio.TimerHandle
 
     def slice_ended() -> None:
-        nonlocal begun, done, timer
+        nonlocal done, timer
         done += 1
         if done >= _SLICES:
             limit.reschedule(loop.time())
             return
-        # The time must not drift: the TLS handshake has a time-out of the same length, whose error
-        # would come first.
-        due = begun + limit_s * (done + 1) / _SLICES
-        if due <= (now := loop.time()):
-            begun += now - due + limit_s / _SLICES
-            due = now + limit_s / _SLICES
-        timer = loop.call_at(due, slice_ended)
+        timer = loop.call_later(limit_s / _SLICES, slice_ended)
 
-    timer = loop.call_at(begun + limit_s / _SLICES, slice_ended)
+    timer = loop.call_later(limit_s / _SLICES, slice_ended)
     try:
         async with asyncio.timeout(None) as limit:
             yield
@@ -173,7 +166,7 @@ class Dialer:
             context = client_context(self._tls_config)
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-            async with asyncio.timeout(timeout_s):
+            async with _timeout(timeout_s):
                 await self._begin_tls(context, greeter, who, host, port)
         except (QuireError, OSError):  # a TimeoutError is one
             return None
@@ -212,7 +205,6 @@ class Dialer:
                     context,
                     server_side=False,
                     server_hostname=host,
-                    timeout_s=self._timeout_s,
                 )
             except OSError as error:  # an ssl.SSLError is one
                 raise handshake_error(error, who, host) from error

@@ -18,6 +18,13 @@ from quire.net.accepting import Listener
 
 BACKLOG = 1024
 
+TLS_HANDSHAKE_TIMEOUT_S = 86400.0
+"""The event loop's own limit of a handshake in seconds, far above the limits of all callers.
+
+If it were shorter than a caller's limit, a peer that is only slow would get the error of a failed
+handshake, which blames its certificates.
+"""
+
 TLS_SHUTDOWN_TIMEOUT_S = 2.0
 """Seconds that a closing TLS connection waits for the peer's confirmation (close_notify)."""
 
@@ -75,7 +82,6 @@ class Network(Protocol):
         *,
         server_side: bool,
         server_hostname: str | None = None,
-        timeout_s: float,
     ) -> asyncio.Transport:
         """Do the TLS handshake on a connection, and return the transport to use from now on.
 
@@ -83,9 +89,9 @@ class Network(Protocol):
         receives any decrypted data. Nothing may be written meanwhile, and the unsent data of the
         old transport must be below its high-water mark. `server_hostname` is the host name that the
         certificate of the server must have, if `context` checks it. A server gives None. If the
-        handshake fails or takes longer than `timeout_s` seconds, this raises OSError (which
-        includes ssl.SSLError). The connection is then closed, and the protocol's `connection_lost`
-        has been called. The same holds if the call is cancelled.
+        handshake fails, this raises OSError (which includes ssl.SSLError). The connection is then
+        closed, and the protocol's `connection_lost` has been called. The same holds if the call is
+        cancelled. Callers limit the time of the handshake themselves.
         """
         ...
 
@@ -208,7 +214,6 @@ class AsyncioNetwork:
         *,
         server_side: bool,
         server_hostname: str | None = None,
-        timeout_s: float,
     ) -> asyncio.Transport:
         if transport.is_closing():
             raise ConnectionResetError("the connection was closed before the TLS handshake")
@@ -224,7 +229,7 @@ class AsyncioNetwork:
                 context,
                 server_side=server_side,
                 server_hostname=server_hostname,
-                ssl_handshake_timeout=timeout_s,
+                ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
                 ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
             )
             # The event loops do not report every end as an error. Without a handshake there is

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import datetime
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -97,9 +98,7 @@ class Peer(asyncio.Protocol):
     async def upgrade(self, context: ssl.SSLContext) -> None:
         self.transport.pause_reading()
         self.transport.write(offer(Code.OK))
-        await AsyncioNetwork().start_tls(
-            self.transport, context, server_side=True, timeout_s=TIMEOUT_S
-        )
+        await AsyncioNetwork().start_tls(self.transport, context, server_side=True)
 
 
 def offer(code: int) -> bytes:
@@ -512,6 +511,31 @@ def test_a_handshake_with_a_silent_bookie_times_out(
             while not peers:  # on a busy machine the client gave up before it was accepted
                 await asyncio.sleep(0.001)
             await peers[0].lost.wait()
+
+    run(scenario())
+
+
+def test_a_pause_of_the_event_loop_during_the_handshake_is_no_silence_of_the_bookie(
+    run: Run, authority: Authority
+) -> None:
+    """The event loop's own limit of a handshake would count the pause."""
+    limit_s = 0.5
+    own = authority.issue("bookie")
+    context = server_context(TlsServerConfig(own.certificate, own.private_key))
+
+    async def pauses(peer: Peer) -> None:
+        peer.transport.pause_reading()
+        peer.transport.write(offer(Code.OK))
+        await asyncio.sleep(limit_s / 10)  # The client begins its handshake.
+        time.sleep(2 * limit_s)  # noqa: ASYNC251 - it blocks the event loop on purpose
+        await asyncio.sleep(0)  # A limit that has expired ends the handshake.
+        await AsyncioNetwork().start_tls(peer.transport, context, server_side=True)
+
+    async def scenario() -> None:
+        async with bookie(pauses) as port:
+            channel = Channel()
+            await dialer(authority, timeout_s=limit_s).connect("b1", LOOPBACK, port, channel)
+            channel.transport.abort()
 
     run(scenario())
 

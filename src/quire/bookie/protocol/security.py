@@ -120,9 +120,7 @@ class Security:
         secured = False
         try:
             async with asyncio.timeout(limit_s), self._turns:
-                await self._network.start_tls(
-                    transport, self._tls.current(), server_side=True, timeout_s=limit_s
-                )
+                await self._network.start_tls(transport, self._tls.current(), server_side=True)
             secured = True
         except TimeoutError:
             self._failed(peer, f"the handshake was not done within {limit_s:g} s")
