@@ -237,7 +237,8 @@ class Windows:
     def _window(self, options: dict[str, Any]) -> BrowserContext:
         name = json.dumps(options, sort_keys=True)
         if name not in self._open:
-            self._open[name] = self._browser.new_context(**options)
+            # A test must not see a colour that is half-way to another one.
+            self._open[name] = self._browser.new_context(reduced_motion="reduce", **options)
             self._open[name].new_page()  # A window without tabs would close.
         return self._open[name]
 
