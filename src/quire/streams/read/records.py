@@ -127,6 +127,7 @@ class RecordBatch:
             The record.
 
         Raises:
+            IndexError: The batch has no record with this index.
             LaterStreamError: A later version wrote the envelope of the record.
             StreamDamagedError: The envelope of the record cannot be decoded.
         """
