@@ -70,7 +70,7 @@ def _in_doubt(what: str) -> MetadataUnavailableError:
     return MetadataUnavailableError(
         f"it is unknown whether {what} was changed: the answer of the metadata store was lost, and "
         "another client has changed it since",
-        remedy="Read it before you try again",
+        remedy="Read the present value before you try again",
     )
 
 

@@ -189,7 +189,13 @@ def _not_toml(said: str, text: str) -> str:
 
 
 def toml_layer(document: Mapping[str, object], source: str, lines: Mapping[str, int]) -> Layer:
-    """Return the layer of a parsed TOML document. `lines` has the line of each key and table."""
+    """Return the layer of a parsed TOML document.
+
+    Args:
+        document: The document.
+        source: The path of the file, for messages.
+        lines: The line of each key and table, for messages.
+    """
     layer = Layer()
     _take_table(layer, "", document, source, lines)
     return layer

@@ -64,7 +64,7 @@ def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireE
             return BookieBusyError(what + "the bookie has too many requests: try again later")
         case Code.UNKNOWN_LEDGER_STATE:
             return DataUnknownError(
-                what + "the bookie may have lost data of this ledger: read it from another replica"
+                what + "the bookie may have lost data of this ledger: read another replica"
             )
         case Code.IO_ERROR:
             return BookieIOError(what + "I/O error on the bookie: see its log")

@@ -240,11 +240,15 @@ class WriteOptions:
             compression=given.take("compression", check_compression, "lz4"),
         )
         if parsed.typed is False and parsed.partition_columns:
-            raise UsageError("options 'typed' false and 'partitionColumns' contradict each other")
+            raise UsageError(
+                "option 'typed' is false, but only typed rows can have 'partitionColumns'",
+                remedy="Leave out one of the two options",
+            )
         if parsed.value_column is not None and (parsed.typed or parsed.partition_columns):
             raise UsageError(
                 "option 'valueColumn' and the options 'typed' and 'partitionColumns' exclude each "
-                "other: typed rows have all columns"
+                "other: typed rows have all columns",
+                remedy="Leave out 'valueColumn', or the two others",
             )
         if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
             raise UsageError(

@@ -154,7 +154,7 @@ def test_the_writer_is_named_by_option_query_or_checkpoint(
         run(numbers(100), "b", name="orders")
     run(numbers(100), "c")
     shutil.copytree(tmp_path / "c", tmp_path / "moved")
-    with pytest.raises(PySparkException, match="Use the former writer id"):
+    with pytest.raises(PySparkException, match="Use the writer id"):
         run(numbers(200), "moved")
     shutil.rmtree(tmp_path / "c")
     with pytest.raises(PySparkException, match="which has published up to batch 0"):

@@ -108,7 +108,8 @@ def _look(disk: Disk, uri: str) -> FoundDirectory:
         raise  # The directory is in order, so the bookie must not start without it.
     except (OSError, QuireError) as error:
         found.error = StorageError(
-            f"the data directory {disk.path} cannot be used: {shortage(error) or error}"
+            f"the data directory {disk.path} cannot be used: {shortage(error) or error}",
+            remedy=getattr(error, "remedy", "") or "Check the permissions and the disk",
         )
     else:
         if identity is not None:
@@ -264,8 +265,9 @@ def _none_is_left_out(
         if path not in paths:
             raise CookieError(
                 f"bookie {bookie_id} has data in the directory {path}, which was not given",
-                remedy=f"Start it with `--dir {path}` as well, even if that disk is broken: the "
-                "bookie serves the others without it. " + _without(path, bookie_id, uri),
+                remedy=f"Start the bookie with `--dir {path}` as well, even if that disk is "
+                "broken: it then serves what is in its other directories. "
+                + _without(path, bookie_id, uri),
             )
 
 
@@ -296,21 +298,22 @@ def _why_not(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> S
         return StorageError(
             f"the directory {path} does not exist, but held data of bookie {bookie_id}: its disk "
             "is not mounted",
-            remedy="Mount it, and start the bookie again. " + _without(path, bookie_id, uri),
+            remedy="Mount the disk, and start the bookie again. " + _without(path, bookie_id, uri),
         )
     if one.cookie is None:
         if one.directory_id:
             return StorageError(
                 f"the cookie {path}/{COOKIE_FILE} is missing, but the directory holds data",
-                remedy="Write it again: "
+                remedy="Write the cookie again: "
                 + repair("cookie", "create", bookie_id, "--dir", path, uri=uri)
-                + ". If it was to replace a lost directory, and that was interrupted: "
+                + ". If the directory was to replace a lost one, and the command was interrupted: "
                 + repair("disk", "replace", bookie_id, path, uri=uri),
             )
         return StorageError(
             f"the directory {path} is empty, but held data of bookie {bookie_id}: its disk is "
             "not mounted, or was replaced",
-            remedy="Mount it, and start the bookie again. " + _without(path, bookie_id, uri),
+            remedy="Mount the right disk, and start the bookie again. "
+            + _without(path, bookie_id, uri),
         )
     # Compare with the directory's own list, which may be older than that of the cluster's cookie.
     check_local(
@@ -341,7 +344,7 @@ def _check_new(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) ->
             "list it: it was replaced, or belongs to another bookie",
             remedy="Use an empty directory, or start the bookie that it belongs to. "
             + give_up(path)
-            + ". After that it can be added",
+            + ". After that, the directory can be added",
         )
 
 

@@ -326,8 +326,8 @@ def check_current(
         )
     else:
         remedy = (
-            f"Start the bookie without it. {erasing(path)}. After that it can be added as a new "
-            "directory"
+            f"Start the bookie without this directory. {erasing(path)}. After that, the directory "
+            "can be added as a new one"
         )
     raise CookieError(
         f"{path} holds directory {directory_id} of bookie {bookie_id}, {wrong}. Its entries, "

@@ -92,8 +92,8 @@ class LongPolls:
     def wake(self, ledger_id: int, lac: int) -> None:
         """End the waits of the readers of this ledger that know only a lower LAC than `lac`.
 
-        They are answered by the next call of `tell`. Call it when the entries that arrived with the
-        LAC can be read.
+        The next call of `tell` answers these readers. Call `wake` only when the entries that
+        arrived with the LAC can be read.
         """
         for poll in list(self._waiting.get(ledger_id, ())):
             if poll.previous_lac < lac:

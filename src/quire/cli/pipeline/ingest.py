@@ -244,7 +244,7 @@ def _follow(
 ) -> None:
     if txn_id is not None or again:
         raise click.UsageError(
-            "--txn-id and --again cannot be combined with --follow and --available-now"
+            "--txn-id and --again cannot be combined with --follow or --available-now"
         )
     if how["available_now"] and how["interval_s"] is not None:
         raise click.UsageError("--interval requires --follow: --available-now searches only once")

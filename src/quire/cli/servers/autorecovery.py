@@ -336,7 +336,7 @@ async def delay(uri: str, seconds: int | None, as_json: bool) -> None:
 @metadata_option
 @asynchronous
 async def trigger(uri: str) -> None:
-    """Make the auditor look for lost bookies now, without waiting for them to return.
+    """Make the auditor look for lost bookies now, whatever delay is set for their return.
 
     Standard error says which process is the auditor. A warning says if there is none, or if
     autorecovery is switched off. Then nothing is copied yet.

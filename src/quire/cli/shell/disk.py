@@ -299,7 +299,7 @@ def _print_run(run: FrameExtent, segment: int) -> None:
 
 
 def consistency_check(shell: Shell) -> int:
-    """Check every block, run and index of the local bookie.
+    """Check every block, run and index of the local bookie, which may be running.
 
     The exit status is 1 if something is damaged.
     """

@@ -90,7 +90,7 @@ async def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
 
 
 async def trigger_audit(shell: Shell) -> None:
-    """Make the auditor look for lost bookies now, without waiting for them to return."""
+    """Make the auditor look for lost bookies now, whatever delay is set for their return."""
     from quire.replication.marks.marks import ReplicationMarks
 
     async with shell.client() as client:

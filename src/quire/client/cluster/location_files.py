@@ -60,11 +60,14 @@ class FileLocations(TableLocations):
         if stamp == self._stamp:
             return None
         if about.st_size > MAX_TABLE_BYTES:
-            raise UsageError(f"it is larger than {MAX_TABLE_BYTES} bytes")
+            raise UsageError(
+                f"the file has {about.st_size} bytes, but at most {MAX_TABLE_BYTES} are read",
+                remedy="Remove the bookies that no longer exist, or use a script (`script:FILE`)",
+            )
         text = Path(self._path).read_text(encoding="utf-8")
         table = (parse_toml if self._path.endswith(".toml") else parse_lines)(text)
         if not table:
-            raise UsageError("it has no locations")  # perhaps it is being written just now
+            raise UsageError("the file has no locations")  # perhaps it is being written just now
         return stamp, table
 
 

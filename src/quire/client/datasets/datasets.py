@@ -284,7 +284,7 @@ class Datasets(Ready):
         added = _parts(ledgers)
         _check_apart(name, added)
         for ledger in added:
-            check_partition(schema, ledger.partition)
+            check_partition(schema, ledger.partition, ledger.ledger_id)
         if txn is not None:
             check_transaction_key(txn)
         tried = -1

@@ -104,7 +104,7 @@ class DatasetHeads:
             if (await self.read(name))[1] != version:
                 raise VersionConflictError(
                     f"dataset {name!r} was changed while its list of ledgers was read",
-                    remedy="Read it again",
+                    remedy="Read the dataset again",
                 ) from error
             raise MetadataError(
                 f"dataset {name!r} is damaged: a part of its list of ledgers is missing "

@@ -137,14 +137,15 @@ def decode_schema(what: str, value: Mapping[str, Any]) -> DatasetSchema:
     return schema
 
 
-def check_partition(schema: DatasetSchema | None, partition: Partition) -> None:
-    """Check that a part has a value of each partition column. Raises UsageError."""
+def check_partition(schema: DatasetSchema | None, partition: Partition, ledger_id: int) -> None:
+    """Check that the part in a ledger has a value of each partition column. Raises UsageError."""
     wanted = () if schema is None else schema.partition_by
     if tuple(name for name, _ in partition) != wanted:
         raise UsageError(
-            f"a part of the dataset has values of the partition columns "
+            f"the part of the dataset in ledger {ledger_id} has values of the partition columns "
             f"({', '.join(name for name, _ in partition)}), but the partition columns are "
-            f"({', '.join(wanted)})"
+            f"({', '.join(wanted)})",
+            remedy="Give each part one value of each partition column, in their order",
         )
 
 

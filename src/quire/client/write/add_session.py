@@ -644,7 +644,12 @@ class Member:
             self._attach(link)
 
     async def connect(self) -> None:
-        """Connect to the bookie, and begin to send."""
+        """Connect to the bookie, and begin to send.
+
+        If the bookie cannot be reached, nothing is raised: the session replaces it, or fails if the
+        ledger is fenced or the bookie refuses the key. If the call is cancelled, the member stays
+        without a connection.
+        """
         session = self.session
         try:
             channel = await session.connect(self.bookie_id)

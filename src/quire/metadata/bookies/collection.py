@@ -319,10 +319,10 @@ async def accept(
             return False
         if shown is not None and found.value.refusal != shown:
             raise VersionConflictError(
-                f"bookie {bookie_id} refuses to collect garbage for a newer reason than the one "
-                "that was shown, which was not accepted",
+                f"nothing was accepted: bookie {bookie_id} now has a newer reason to refuse to "
+                "collect garbage than the one that was shown",
                 remedy="Look at `quire cluster gc status`, and find out whether the metadata store "
-                "went back once more, before you accept it",
+                "went back once more, before you accept the newer reason",
             )
         accepted = replace(found.value, refusal=replace(found.value.refusal, accepted=True))
         try:

@@ -197,8 +197,8 @@ async def take_back(client: Client, bookie: str) -> bool:
         return True
     raise nothing_done(
         JobError(
-            f"other commands changed the order of bookie {bookie} {ORDER_ATTEMPTS} times "
-            "meanwhile; nothing was changed",
+            f"the decommissioning of bookie {bookie} was not cancelled: other commands changed "
+            f"its order {ORDER_ATTEMPTS} times in a row. Nothing was changed",
             remedy="Run the command again",
         )
     )

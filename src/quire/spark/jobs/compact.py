@@ -111,7 +111,9 @@ class RecordKey:
                 "records were appended"
             )
         if self.tombstone_field is not None and self.tombstone_sql is not None:
-            raise UsageError("the tombstone must be either a field or an SQL expression, not both")
+            raise UsageError(
+                "the tombstone must be either a field or an SQL expression, but both are given"
+            )
 
     def column(self) -> Column:
         """Return the key of a record of the stream, which is null if it has none."""

@@ -61,7 +61,11 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit that Spark only passes back, because the options contain all limits."""
+        """Return the limit that Spark passes to `latestOffset`.
+
+        `latestOffset` only sees from it whether there is a limit, and takes the number from the
+        options.
+        """
         options = self._options
         if options.records_max is not None:
             return ReadMaxRows(options.records_max)

@@ -120,7 +120,10 @@ class CompactionReserve(BackgroundJob):
         self._jobs.run(self._make, self._on_made)
 
     def used(self) -> None:
-        """Note that a compaction uses the file. The next free space goes first to a new file."""
+        """Note that a compaction has taken the preallocated file for its output.
+
+        The next space that becomes free is used for a new such file, before anything else.
+        """
         self.size_bytes = 0
         self._preallocated.held_bytes = self._wanted_bytes
 

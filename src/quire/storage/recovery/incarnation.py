@@ -121,7 +121,9 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
     except ValueError as error:
         raise StorageError(
             f"the file {disk.path}/{INCARNATION_NAME}, which counts the bookie's starts, cannot "
-            f"be decoded: {error}"
+            f"be decoded: {error}",
+            remedy="Restore the file from a backup. If there is none, replace the directory by an "
+            f"empty one: `quire bookie disk replace BOOKIE {disk.path} NEW`",
         ) from None
 
 

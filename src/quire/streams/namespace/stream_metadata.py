@@ -509,7 +509,7 @@ class StreamMetadata:
         """Return the error for a stream whose name another stream has now."""
         return NoSuchStreamError(
             f"stream {self.paths.name} was deleted or renamed, and another stream has its name now",
-            remedy="Open it again, and begin at a position of the present stream",
+            remedy="Open the stream again, and begin at a position of the present stream",
         )
 
     async def mark_truncated(

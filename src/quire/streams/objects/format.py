@@ -202,8 +202,8 @@ def check_metadata(name: str, metadata: Mapping[str, str]) -> None:
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
             raise UsageError(
-                f"object {name!r}: the metadata {key!r}: {value!r} is not text with a key that "
-                "is not empty"
+                f"object {name!r}: the metadata has {key!r}: {value!r}, but a key must be text "
+                "that is not empty, and a value must be text"
             )
     try:
         size = len(_dump(dict(metadata)))

@@ -310,7 +310,7 @@ class Objects(Ready):
         raise ObjectExistsError(
             f"object {head.name!r} already exists in bucket {self.bucket!r} (ledger "
             f"{head.ledger_id}). It was not changed",
-            remedy="Choose another name, or replace it",
+            remedy="Choose another name, or replace the object (--replace, replace=True)",
         )
 
     async def _refuse_condemned(self, info: ObjectInfo) -> None:

@@ -199,7 +199,7 @@ async def check_moved(metadata: StreamMetadata, key: BatchKey) -> None:
                 f"query {key.query} cannot continue as writer {key.writer!r}: it has published "
                 f"up to batch {found.values['number']} to stream {metadata.paths.name} as writer "
                 f"{_name(found.path)!r}",
-                remedy="Use the former writer id",
+                remedy=f"Use the writer id {_name(found.path)!r}",
             )
 
 

@@ -79,7 +79,9 @@ async def find_end(
             raise NoSuchStreamError(
                 f"{key} was not published to stream {name}: the stream was deleted or renamed "
                 "after the batch was planned, and another stream has its name now",
-                remedy="Publish to the stream under its new name, or begin with a new checkpoint",
+                remedy="If the stream was renamed, publish to it under its new name. To publish to "
+                "the stream that has the name now, run the job again, or begin the query with a "
+                "new checkpoint",
             )
         known = "" if planned is None else planned.stamp
         end = await _shared_end(streams, metadata, claim, known, whole)

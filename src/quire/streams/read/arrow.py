@@ -54,7 +54,7 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.entry import EntryRun
 from quire.errors import UsageError
 from quire.streams.read.positions import TIME_MAX_MS
-from quire.streams.read.records import decode, envelope_of, undecodable
+from quire.streams.read.records import decode, envelope_of, undecodable_entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -347,9 +347,9 @@ class RecordColumns:
                 try:
                     told = _creation_time(control)
                 except StreamFormatError as error:
-                    segment = origin.segment.lssn
-                    where = f"entry {entry_id} of segment {segment} of stream {origin.stream}"
-                    raise undecodable(where, error) from error
+                    raise undecodable_entry(
+                        origin.segment, entry_id, error, origin.stream
+                    ) from error
                 if told is not None:
                     now, found = told, True
             times[at] = now

@@ -127,6 +127,7 @@ class RecordBatch:
             The record.
 
         Raises:
+            IndexError: The batch has no record with this index.
             LaterStreamError: A later version wrote the envelope of the record.
             StreamDamagedError: The envelope of the record cannot be decoded.
         """
@@ -228,7 +229,7 @@ def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:
     try:
         return decode_entry(payload, segment.enveloped)
     except StreamFormatError as error:
-        raise undecodable(place_of(segment, entry_id), error) from error
+        raise undecodable_entry(segment, entry_id, error) from error
 
 
 def place_of(segment: StreamSegment, entry_id: int) -> str:
@@ -255,14 +256,36 @@ def envelope_of(position: DLSN, data: bytes, start: int, end: int) -> RecordEnve
     try:
         return decode_envelope(data, start, end)
     except StreamFormatError as error:
-        raise undecodable(f"the record at {position}", error) from error
+        raise undecodable(f"the record at {position}", error, _CONTINUE) from error
 
 
-def undecodable(where: str, error: Exception) -> StreamError:
-    """Return the error for a part of a stream that cannot be decoded. `error` is the reason."""
+_CONTINUE = "To read what follows, begin at a later position"
+
+
+def undecodable(where: str, error: Exception, remedy: str) -> StreamError:
+    """Return the error for a part of a stream that cannot be decoded.
+
+    Args:
+        where: The part, as a noun phrase.
+        error: The reason.
+        remedy: The advice for a part that is damaged. If a later version wrote the part, the advice
+            is to install that version.
+    """
     if isinstance(error, LaterStreamFormatError):
         return LaterStreamError(f"{where} cannot be read: {error}")
-    return StreamDamagedError(f"{where} cannot be decoded: {error}")
+    return StreamDamagedError(f"{where} cannot be decoded: {error}", remedy=remedy)
+
+
+def undecodable_entry(
+    segment: StreamSegment, entry_id: int, error: Exception, stream: str = ""
+) -> StreamError:
+    """Return the error for an entry that cannot be decoded. `error` is the reason."""
+    where = place_of(segment, entry_id) + (f" of stream {stream}" if stream else "")
+    return undecodable(
+        where, error,
+        f"`quire explain ledger {segment.ledger_id} --deep` shows whether its copies differ. "
+        f"{_CONTINUE}",
+    )  # fmt: skip
 
 
 def control_items(segment: StreamSegment, entry_id: int, payload: bytes) -> list[ControlItem]:
@@ -280,7 +303,7 @@ def control_items(segment: StreamSegment, entry_id: int, payload: bytes) -> list
     try:
         return decode_control(payload)
     except StreamFormatError as error:
-        raise undecodable(place_of(segment, entry_id), error) from error
+        raise undecodable_entry(segment, entry_id, error) from error
 
 
 async def read_entries(

@@ -193,4 +193,7 @@ class Subscription(Ready):
             return DLSN.from_text(value.decode("ascii"))
         except (StreamFormatError, UnicodeDecodeError) as error:
             where = f"subscription {self.name} of stream {self._metadata.paths.name}"
-            raise undecodable(where, error) from None
+            raise undecodable(
+                where, error,
+                "Restore its node from a backup of the metadata store, or use another subscription",
+            ) from None  # fmt: skip

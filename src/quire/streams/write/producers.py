@@ -25,7 +25,7 @@ from quire.codec.distributedlog.limits import StreamFormatError
 from quire.codec.distributedlog.record import RecordFlag, Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError, UsageError
-from quire.streams.read.records import control_items, place_of, read_entries, undecodable
+from quire.streams.read.records import control_items, read_entries, undecodable_entry
 
 PRODUCERS_MAX = 1_000
 """The largest number of producers that a stream remembers.
@@ -104,8 +104,9 @@ class ControlState:
                 elif isinstance(item, ProducerMark):
                     last = _last_marked(records, at, item.count)
                     if last is None:
-                        raise undecodable(
-                            place_of(segment, entry_id),
+                        raise undecodable_entry(
+                            segment,
+                            entry_id,
                             StreamFormatError(
                                 "a control record in the entry marks "
                                 f"{counted(item.count, 'record')}, but fewer follow it"

@@ -356,10 +356,11 @@ class Segments:
             pass  # the search for orphans finds the ledger later
 
     async def give_up(self) -> None:
-        """Delete a ledger that was created and perhaps not noted, after the writer has ended.
+        """Delete the next ledger if the writer has ended before it was recorded in `allocation`.
 
-        If it is being noted, it is deleted only if that fails. A ledger that is noted is left to
-        the next writer.
+        If a task is still creating or recording the ledger, this call returns at once: that task
+        deletes the ledger if it fails. A ledger that is recorded is left to the next writer.
+        Nothing is raised.
         """
         if self._preparing is None:
             await self._drop_made_quietly()

@@ -425,7 +425,7 @@ class OffloadClaim:
                 f"another job has begun to offload stream {self.history.stream} to "
                 f"{self.history.store.location()}, so this job ends. The files that it "
                 "has committed so far stay valid",
-                remedy="Run only one job at a time",
+                remedy="Let only one job at a time offload the stream to this directory",
             )
 
     def settle(self, manifest: Manifest) -> None:

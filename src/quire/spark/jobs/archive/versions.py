@@ -235,7 +235,7 @@ class VersionClaim:
     def _outranked(self, outcome: str) -> HistoryError:
         return HistoryError(
             f"another job has begun to compact to {self._store.location()}, so {outcome}",
-            remedy="Run only one job at a time",
+            remedy="Let only one job at a time compact to this directory",
         )
 
     def _sweep(self, version: Version) -> None:
