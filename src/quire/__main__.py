@@ -1,5 +1,6 @@
 """The start of the program `quire`, which is also `python -m quire`."""
 
+import atexit
 import os
 import signal
 import sys
@@ -12,6 +13,9 @@ def main() -> None:
     during its imports, which take seconds on a busy machine.
     """
     open_standard_streams()
+    # Python removes its signal handlers after the exit functions, of which the first one that was
+    # registered is called last. Ctrl-C would then kill the process before it returns its status.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     try:
         from quire.cli.main import main as run
     except KeyboardInterrupt:

@@ -734,8 +734,8 @@ class StreamEndedError(StreamError):
 class StreamConditionError(StreamError):
     """Raised when the condition of an append does not hold. Nothing was appended.
 
-    Either the stream does not have the expected number of records, or another fencing token is in
-    force.
+    The stream does not have the expected number of records, another fencing token is in force, or a
+    compaction that has read further is published.
     """
 
 

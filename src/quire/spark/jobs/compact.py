@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN
 from quire.streams.namespace.binding import namespace_path
 from quire.streams.namespace.namespace import open_namespace
-from quire.streams.publish.published import read_published
+from quire.streams.publish.published import COMPACTION, read_published
 from quire.streams.publish.publishing import BatchKey
 
 if TYPE_CHECKING:
@@ -56,14 +55,6 @@ ENVELOPE = {"key": "own_key", "headers": "headers", "event_time": "event_time"}
 The result has a column `key` already, so a record's own key becomes `own_key`.
 """
 POSITION = COLUMNS[:3]
-TRANSACTION = re.compile(
-    r"compact:([0-9a-f]{16}):(?:\d+:)?([\d-]+:[\d-]+:[\d-]+)>([\d-]+:[\d-]+:[\d-]+):(.*)"
-)
-"""The form of the name of a run's transaction.
-
-A number follows the id of the source if the run was asked to append again what a former run has
-appended.
-"""
 
 
 # -- arguments and results --------------------------------------------------------------------
@@ -310,6 +301,8 @@ def compact(
         HistoryDamagedError: The record of the table's newest version was changed.
         MetadataUnavailableError: The metadata store does not answer.
         StreamLockedError: Another run that appends to the stream did not end within 30 s.
+        StreamConditionError: Another run, which has read further, has appended meanwhile. That
+            takes a driver that was stopped until its session in the metadata store had ended.
         Exception: An error of Spark, which contains the error of the source or the sink.
     """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
@@ -682,7 +675,7 @@ def published(source: CompactSource, target: str) -> StreamOffset | None:
     """
     found = None
     for name, _, _ in _jobs(source, target):
-        told = TRANSACTION.fullmatch(name)
+        told = COMPACTION.fullmatch(name)
         if told is None or told[1] != source.id:
             continue
         ledger, _, sequence = told[4].partition(",")

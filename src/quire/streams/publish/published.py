@@ -13,20 +13,32 @@ publish again.
     {"format": 1, "jobs": [["nightly-2026-11-03", 17, 2]]}
 
 Both change only in the transaction that adds the segments (`publishing`).
+
+The name of a compaction's job says how far it has read (`COMPACTION`). It is not published after a
+job that has read further, because it would append older values of keys after newer ones.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
 from quire._runtime.tasks import each
+from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.metadata.stored_json import stored_json
-from quire.errors import LaterMetadataError, MetadataError, NoSuchKeyError, UsageError, later_json
+from quire.errors import (
+    LaterMetadataError,
+    MetadataError,
+    NoSuchKeyError,
+    StreamConditionError,
+    UsageError,
+    later_json,
+)
 from quire.metadata.tree import Create, Operation, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
@@ -39,6 +51,15 @@ JOBS_MAX = 1_000
 FORMER_MAX = 100
 """The largest number of former queries of one writer that a stream remembers."""
 NOT_THERE = -1
+COMPACTION = re.compile(
+    r"compact:([0-9a-f]{16}):(?:\d+:)?([\d-]+:[\d-]+:[\d-]+)>([\d-]+:[\d-]+:[\d-]+):(.*)"
+)
+"""The form of the name of a compaction's job: the id of its source, and from where to where it has
+read.
+
+A number follows the id of the source if the job was asked to append again what a former job has
+appended. The rest is the ledger and the sequence of the end.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +123,14 @@ class Published:
         """Raise UsageError unless the key's query may publish now.
 
         With `takeover` it may replace the query that has published under its writer so far.
-        `stream` is the name of the stream, for the message.
+        `stream` is the name of the stream, for the message. Raises StreamConditionError for a
+        compaction if one of the same source that has read further is published.
         """
+        if not key.writer:
+            self._check_order(stream, key.query)
+            return
         query = self.values.get("query")
-        if not key.writer or query in (None, key.query):
+        if query in (None, key.query):
             return
         if key.query in self.values["former"]:
             raise UsageError(
@@ -124,6 +149,22 @@ class Published:
                     "or set takeover to continue after what that query has published"
                 ),
             )
+
+    def _check_order(self, stream: str, name: str) -> None:
+        compaction = COMPACTION.fullmatch(name)
+        jobs = [job for job, _, _ in self.values.get("jobs", ())]
+        if compaction is None or name in jobs:
+            return
+        for other in map(COMPACTION.fullmatch, jobs):
+            if other is None or other[1] != compaction[1]:
+                continue
+            if DLSN.parse(other[3]) > DLSN.parse(compaction[3]):
+                raise StreamConditionError(
+                    f"nothing was appended to stream {stream}: another compaction, which has read "
+                    f"up to {other[3]}, was published after this one had read up to "
+                    f"{compaction[3]}",
+                    remedy="Run the compaction again: it continues after the other one",
+                )
 
     def with_batch(self, key: BatchKey, segments: list[StreamSegment]) -> tuple[Operation, bytes]:
         """Return the operation that records the batch, and the value of the node after it."""

@@ -189,12 +189,25 @@ def test_ctrl_c_during_the_imports_says_what_to_do(
 
 
 @pytest.mark.parametrize(("word", "status"), [("--version", 0), ("--no-such-option", 2)])
-def test_ctrl_c_while_python_ends_keeps_the_output_and_the_status(word: str, status: int) -> None:
-    """`pipeline recover` printed its result, and then a traceback of an exit function."""
+@pytest.mark.parametrize(
+    "then",
+    ["atexit.register(os.kill, os.getpid(), signal.SIGINT)", "sys.late = Late()"],
+    ids=["in an exit function", "while Python deletes its modules"],
+)
+def test_ctrl_c_while_python_ends_keeps_the_output_and_the_status(
+    word: str, status: int, then: str
+) -> None:
+    """`pipeline recover` printed its result, and then a traceback of an exit function.
+
+    Other jobs printed their result, and SIGINT killed them in the last milliseconds.
+    """
     program = (
-        "import atexit, os, signal, sys; from quire.__main__ import main; "
-        "signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "atexit.register(os.kill, os.getpid(), signal.SIGINT); "
+        "import atexit, os, signal, sys; from quire.__main__ import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Late:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):\n"
+        "        kill(pid, number)\n"
+        f"{then}\n"
         f"sys.argv = ['quire', '{word}']; main()"
     )
     done = subprocess.run(

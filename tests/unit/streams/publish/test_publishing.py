@@ -382,6 +382,37 @@ def test_each_job_publishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scene)
 
 
+@pytest.mark.parametrize("full", ["", "2:"])
+def test_a_compaction_is_not_published_after_one_that_has_read_further(full: str) -> None:
+    """A driver was stopped until its lock was gone, and then appended older values after newer."""
+    source, other = "compact:0123456789abcdef", "compact:fedcba9876543210"
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await published(b, BatchKey.of_job(f"{source}:1:0:0>2:0:0:7,20"), [b"a=1"])
+        late = BatchKey.of_job(f"{source}:{full}2:0:0>9:0:0:8,30")
+        batch = await begin(b.streams, "s", late)
+        assert batch is not None
+        built = [await build(b, batch, [b"a=2"])]
+        further = BatchKey.of_job(f"{source}:2:0:0>10:0:0:9,40")
+        await published(b, further, [b"a=3"])
+        with pytest.raises(StreamConditionError, match="which has read up to 10:0:0") as caught:
+            await publish(b.streams, "s", batch, built)
+        assert caught.value.outcome_known
+        assert await abort(b.streams, "s", batch, built)
+        with pytest.raises(StreamConditionError, match="nothing was appended"):
+            await begin(b.streams, "s", late)
+        # Other sources are independent, and a job that is published already has nothing to do.
+        await published(b, BatchKey.of_job(f"{other}:1:0:0>3:0:0:4,5"), [b"z=1"])
+        assert await begin(b.streams, "s", BatchKey.of_job(f"{source}:1:0:0>2:0:0:7,20")) is None
+        # A job that has read as far may be demanded again.
+        await published(b, BatchKey.of_job(f"{source}:2:1:0:0>10:0:0:9,40"), [b"a=3"])
+        assert await payloads(b) == [b"a=1", b"a=3", b"z=1", b"a=3"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
 def test_the_ledgers_of_failed_attempts_are_swept() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
