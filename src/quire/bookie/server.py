@@ -351,6 +351,9 @@ class Bookie:
             check_bookie_id(self.address.bookie_id)
         found = look_at(self._disks, self.metadata.uri)
         self.bookie_id = self._choose_id(default_bookie_id(self.address.advertise, port), found)
+        # This server of the store may lag behind the one of the last process, which wrote the
+        # record of the directories until its end.
+        await self.metadata.tree.sync()
         if all(one.cookie is None and one.error is None for one in found):
             await forget_predecessor(self.metadata, self.bookie_id)
         checked = await check_directories(

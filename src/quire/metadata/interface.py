@@ -448,10 +448,10 @@ class MetadataStore(Protocol):
 
         Raises:
             KeyExistsError: The version is None, and the key has a value.
-            VersionConflictError: The value has another version, or is not `known`. If the error's
-                `outcome_known` is False, this write may have been done before others changed the
-                value again.
-            NoSuchKeyError: The key has no value to replace.
+            VersionConflictError: The value has another version, or is not `known`.
+            NoSuchKeyError: The key has no value to replace. If `outcome_known` of one of these
+                three errors is False, this write may have been done before others changed or
+                deleted the value.
             UsageError: The value is too large, or the key cannot be used in every store.
             MetadataError: The store fails.
         """

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 READS = frozenset(
     (
-        "read_ledger", "list_ledgers", "read", "list_values", "list_cookies",
-        "tree_read", "tree_exists", "tree_children",
+        "read_ledger", "list_ledgers", "read", "list_values", "list_cookies", "is_initialised",
+        "instance_id", "bookies", "registered", "tree_read", "tree_exists", "tree_children",
     )
 )  # fmt: skip
 """The operations of an in-memory store that the server answers from its own state."""

@@ -6,6 +6,7 @@ What the driver remembers of a node after a loss must not be taken for what the 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,13 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from quire._runtime.tasks import TaskSet
-from quire.errors import MetadataError, MetadataUnavailableError
+from quire.errors import (
+    KeyExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
 from quire.metadata.common import encode_address
 from quire.metadata.interface import ANY_VERSION, BookieAddress
 from quire.metadata.tree import Create, Delete, Operation, Put, Result
@@ -28,8 +35,10 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     NoNodeError,
     NotSentError,
     Stat,
+    ZooKeeperConnection,
 )
 from quire.metadata.zookeeper.root import ZooKeeperRoot
+from quire.metadata.zookeeper.values import Cookies, Values
 
 T = TypeVar("T")
 
@@ -272,3 +281,119 @@ async def test_a_registration_has_the_last_payload_whatever_failed_before(
             assert other not in zk.nodes
             assert zk.nodes[wanted].data == payload, (first, second)
             await tasks.close()
+
+
+# -- values and cookies that others delete and create -----------------------------------------
+
+
+class OthersChange(ZooKeeper):
+    """It loses the reply to one write, and others change the node before the connection is back."""
+
+    get_or_sync = ZooKeeperConnection.get_or_sync
+
+    def __init__(self, others: Sequence[Operation]) -> None:
+        super().__init__()
+        self.made: dict[str, int] = {}
+        """The transaction that created each node."""
+        self.others = others
+        self.armed = False
+        for base in ("/ledgers/INSTANCEID", "/quire/ledgers"):
+            self.nodes[base] = Node(b"a cluster", 0)
+
+    def _carry_out(self, operations: Sequence[Operation]) -> list[Result]:
+        results = super()._carry_out(operations)
+        self._note()
+        return results
+
+    def _note(self) -> None:
+        self.made = {path: self.made.get(path, self.zxid) for path in self.nodes}
+
+    def _stat(self, path: str) -> Stat:
+        return dataclasses.replace(super()._stat(path), created_zxid=self.made[path])
+
+    async def get(self, path: str, notify: object = None) -> tuple[bytes, Stat]:
+        self._note()
+        if path not in self.nodes:
+            raise NoNodeError
+        return self.nodes[path].data, self._stat(path)
+
+    async def create(self, path: str, data: bytes = b"", **how: Any) -> tuple[str, Stat]:
+        self._note()
+        if path in self.nodes:
+            raise NodeExistsError
+        self._carry_out([Create(path, data)])
+        self._lose()
+        return path, self._stat(path)
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        done = await super().set(path, data, version)
+        self._lose()
+        return done
+
+    def _lose(self) -> None:
+        if self.armed:
+            self.armed = False
+            for one in self.others:
+                self._carry_out([one])
+            raise LostConnectionError
+
+
+HISTORIES = ["deleted", "created again", "created again and changed"]
+
+
+def history(path: str, name: str) -> list[Operation]:
+    return [Delete(path), Create(path, b"=theirs"), Put(path, b"=later")][
+        : HISTORIES.index(name) + 1
+    ]
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+async def test_a_value_that_was_written_and_then_deleted_by_others_is_in_doubt(name: str) -> None:
+    """The error said that nothing was written, so a put of an object was done twice.
+
+    It brought back an object that others had deleted, or replaced the one that they put afterwards.
+    """
+    path = "/quire/ledgers/a"
+    zk = OthersChange(history(path, name))
+    values = Values(root_of(zk), random.Random(1))
+    await values.write(("a",), b"old", None, None)
+    zk.armed = True
+    with pytest.raises((NoSuchKeyError, VersionConflictError)) as changed:
+        await values.write(("a",), b"mine", 0, b"old")
+    assert not changed.value.outcome_known
+    if name != "deleted":
+        zk._carry_out([Delete(path)])
+        zk.armed = True
+        with pytest.raises(KeyExistsError) as created:
+            await values.write(("a",), b"mine", None, None)
+        assert not created.value.outcome_known
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+async def test_a_cookie_that_was_written_and_then_deleted_by_others_is_in_doubt(name: str) -> None:
+    path = "/ledgers/cookies/b:1"
+    zk = OthersChange(history(path, name))
+    cookies = Cookies(root_of(zk))
+    await cookies.write("b:1", b"old", None)
+    if name != "created again":  # that one has the version to be replaced
+        zk.armed = True
+        with pytest.raises((NoSuchKeyError, VersionConflictError)) as changed:
+            await cookies.write("b:1", b"mine", 0)
+        assert not changed.value.outcome_known
+    if name != "deleted":
+        zk._carry_out([Delete(path)])
+        zk.armed = True
+        with pytest.raises(KeyExistsError) as created:
+            await cookies.write("b:1", b"mine", None)
+        assert not created.value.outcome_known
+
+
+async def test_a_value_that_is_not_there_is_no_reason_for_doubt() -> None:
+    values = Values(root_of(OthersChange([])), random.Random(1))
+    with pytest.raises(NoSuchKeyError) as missing:
+        await values.write(("a",), b"mine", 0, b"old")
+    assert missing.value.outcome_known
+    await values.write(("a",), b"there", None, None)
+    with pytest.raises(KeyExistsError) as there:
+        await values.write(("a",), b"mine", None, None)
+    assert there.value.outcome_known

@@ -290,8 +290,12 @@ class CollectionGuard:
         Raises MetadataWentBackError if the metadata store lacks the remembered mark, unless an
         operator has accepted the store as it is.
         """
-        found = await read_mark(self._metadata, self._bookie_id)
         remembered = self._remembered
+        found = await read_mark(self._metadata, self._bookie_id)
+        if remembered is not None and (found is None or not found.value.holds(remembered)):
+            # The server of a new session may lag behind the one that has stored the mark.
+            await self._metadata.tree.sync()
+            found = await read_mark(self._metadata, self._bookie_id)
         if not self._damaged:
             if found is None and remembered is None:
                 return None

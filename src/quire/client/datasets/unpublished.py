@@ -187,9 +187,22 @@ class UnpublishedLedgers:
 
     async def _delete_some(self, name: str, ledger_ids: Sequence[int]) -> list[int]:
         condemned = await self._condemn(name, ledger_ids)
-        await each(condemned, self._store.delete_ledger)
-        await self._pardon(name, condemned)
+        await self._delete_condemned(name, condemned)
         return [ledger_id for ledger_id in condemned if ledger_id in set(ledger_ids)]
+
+    async def _delete_condemned(self, name: str, condemned: Sequence[int]) -> None:
+        """Delete condemned ledgers, and take them off the list.
+
+        An interrupted call may have deleted some of them already. Others may have created ledgers
+        with these ids since, which are not those of the dataset and are kept.
+        """
+
+        async def delete(ledger_id: int) -> None:
+            if await self._owner(ledger_id) == name:
+                await self._store.delete_ledger(ledger_id)
+
+        await each(condemned, delete)
+        await self._pardon(name, condemned)
 
     async def _condemn(self, name: str, ledger_ids: Sequence[int]) -> Sequence[int]:
         """Condemn ledgers, and return all that are condemned now.
@@ -206,8 +219,7 @@ class UnpublishedLedgers:
                 return ()
             condemned = (*head.condemned, *new)
             if len(condemned) > 2 * CONDEMNED_MAX:
-                await each(head.condemned, self._store.delete_ledger)
-                await self._pardon(name, head.condemned)
+                await self._delete_condemned(name, head.condemned)
                 raise VersionConflictError(
                     f"dataset {name!r} was changed while ledgers of it were being deleted"
                 )

@@ -66,10 +66,10 @@ PARENT_ATTEMPTS_MAX = 100
 
 
 class FirstSeen:
-    """The creation of the node that the first attempt to delete it has seen.
+    """The creation of the node that the first attempt to delete or to write it has seen.
 
-    A later attempt must not delete another creation: the first one may have been carried out
-    although its response was lost, and another process may have created the node again.
+    A later attempt may meet another creation: the node may have been deleted, by the first attempt
+    whose response was lost or by others, and another process may have created it again.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ import random
 from collections.abc import Sequence
 
 from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError
-from quire.metadata.common import check_version, conflict, in_doubt, replaced
+from quire.metadata.common import check_version, conflict, replaced
 from quire.metadata.interface import ANY_VERSION, Versioned
 from quire.metadata.uri import VALUES_ROOT
 from quire.metadata.zookeeper.kazoo_adapter import (
@@ -63,12 +63,11 @@ class Cookies:
             try:
                 return (await self._root.create(path, data)).version
             except NodeExistsError:
+                if again and await _holds(self._root, path, data, 0):
+                    return 0
                 error = KeyExistsError(f"{what} already exists in the metadata store")
-                if again:
-                    if await _holds(self._root, path, data, 0):
-                        return 0
-                    if not await _has_version(self._root, path, 0):
-                        in_doubt(error)  # it may be our own cookie, which others changed
+                # It may be our own cookie, which others changed, or deleted and created again.
+                error.outcome_known = not again
                 raise error from None
 
         async def update(again: bool) -> int:
@@ -76,16 +75,15 @@ class Cookies:
             try:
                 return (await self._root.zk.set(path, data, version)).version
             except NoNodeError:
-                raise await self._missing(bookie_id) from None
+                raise await self._missing(bookie_id, unknown=again) from None
             except BadVersionError:
                 try:
                     there, stat = await self._root.zk.get(path)
                 except NoNodeError:
-                    raise await self._missing(bookie_id) from None
+                    raise await self._missing(bookie_id, unknown=again) from None
                 if again and there == data and stat.version == version + 1:
                     return stat.version
-                unknown = again and stat.version != version + 1
-                raise conflict(what, version, stat.version, unknown=unknown) from None
+                raise conflict(what, version, stat.version, unknown=again) from None
 
         if version is not None:
             check_version(version)
@@ -126,9 +124,9 @@ class Cookies:
     def _path(self, bookie_id: str) -> str:
         return self._root.at(f"cookies/{bookie_id}")
 
-    async def _missing(self, bookie_id: str) -> NoSuchKeyError:
+    async def _missing(self, bookie_id: str, *, unknown: bool = False) -> NoSuchKeyError:
         await self._root.check_layout()
-        return NoSuchKeyError(f"the cookie of {bookie_id} does not exist in the metadata store")
+        return _not_there(f"the cookie of {bookie_id}", unknown=unknown)
 
 
 class Values:
@@ -160,6 +158,7 @@ class Values:
         path = self._path(key)
         payload = _MARKED + self._rng.randbytes(_MARK_BYTES) + value
         what = f"the value {'/'.join(key)}"
+        first = FirstSeen()
 
         async def create(again: bool) -> int:
             await self._make_base()
@@ -177,36 +176,40 @@ class Values:
                 if there == payload:
                     return stat.version  # this is our own write, whose response was lost
                 error = KeyExistsError(f"{what} already exists in the metadata store")
-                error.outcome_known = not again or stat.version == 0
+                # Ours may have been written, and then deleted before others wrote this one.
+                error.outcome_known = not again
                 raise error
             raise conflict(what, 0)
 
         async def update(again: bool) -> int:
             assert version is not None
             if not await self._base_exists():
-                raise _no_value(key)
+                raise _no_value(key, unknown=again)
             if version == 0 and await _holds(self._root, path, b"", 0):
-                raise _no_value(key)  # it is only a parent of others
+                raise _no_value(key, unknown=again)  # it is only a parent of others
             try:
                 if known is not None:
                     there, stat = await self._newest(path)
+                    first.is_same(stat)
                     if stat.version == version and not there:
-                        raise _no_value(key)
+                        raise _no_value(key, unknown=again)
                     if stat.version == version and _value_of(there, key) != known:
                         raise replaced(what, unknown=again)
                 return (await self._root.zk.set(path, payload, version)).version
             except NoNodeError:
-                raise _no_value(key) from None
+                raise _no_value(key, unknown=again) from None
             except BadVersionError:
                 try:
                     there, stat = await self._root.zk.get(path)
                 except NoNodeError:
-                    raise _no_value(key) from None
+                    raise _no_value(key, unknown=again) from None
                 if there == payload:
                     return stat.version  # this is our own write, whose response was lost
                 if not there:
-                    raise _no_value(key) from None
-                unknown = again and stat.version != version + 1
+                    raise _no_value(key, unknown=again) from None
+                # Without `known`, nobody creates the value again after its deletion.
+                same = known is None or first.is_same(stat)
+                unknown = again and (not same or stat.version != version + 1)
                 raise conflict(what, version, stat.version, unknown=unknown) from None
 
         if version is not None:
@@ -409,11 +412,6 @@ async def read_instance_id(root: ZooKeeperRoot) -> str:
     return data.decode(errors="replace").strip()
 
 
-async def _has_version(root: ZooKeeperRoot, path: str, version: int) -> bool:
-    stat = await root.zk.exists(path)
-    return stat is not None and stat.version == version
-
-
 async def _holds(root: ZooKeeperRoot, path: str, data: bytes, version: int | None) -> bool:
     """Return whether the node has this content and this version (None: any version)."""
     try:
@@ -436,5 +434,16 @@ def _value_of(payload: bytes, key: Sequence[str]) -> bytes:
     )
 
 
-def _no_value(key: Sequence[str]) -> NoSuchKeyError:
-    return NoSuchKeyError(f"the value {'/'.join(key)} does not exist in the metadata store")
+def _no_value(key: Sequence[str], *, unknown: bool = False) -> NoSuchKeyError:
+    return _not_there(f"the value {'/'.join(key)}", unknown=unknown)
+
+
+def _not_there(what: str, *, unknown: bool) -> NoSuchKeyError:
+    """Return the error for a value that does not exist.
+
+    `unknown` says that a write of this call may have been done before others deleted the value.
+    """
+    before = ". It may have been changed before it was deleted: the response was lost"
+    error = NoSuchKeyError(f"{what} does not exist in the metadata store{before * unknown}")
+    error.outcome_known = not unknown
+    return error

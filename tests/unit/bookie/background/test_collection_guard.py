@@ -51,6 +51,7 @@ from quire.streams.objects.objects import Objects
 from quire.streams.ownership.orphans import delete_orphans
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import SMALL, free_port, memory_metadata, running_bookie
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.storage.storage import StoreOnDisk, sim_disk
 from tests.support.waiting import until
 
@@ -112,6 +113,23 @@ async def test_a_store_that_moves_forward_is_trusted_across_restarts(scene: Scen
     await guard.check()
     await guard.raise_mark()
     assert decode_mark(scene.kept).count == 4
+    assert scene.events == []
+    assert guard.may_collect
+
+
+async def test_a_server_that_lags_is_not_taken_for_a_store_that_went_back(scene: Scene) -> None:
+    """A bookie that starts again may reach another server of the store than before."""
+    await scene.start().raise_mark()
+    server = LaggingServer(scene.metadata)
+    server.fall_behind()
+    before = Scene(MemoryStore(scene.metadata.cluster), scene.kept)
+    await before.start().raise_mark()
+    await before.metadata.close()
+    scene.kept = before.kept
+    guard = scene.start()
+    await guard.check()
+    await guard.raise_mark()
+    assert decode_mark(scene.kept).count == 3
     assert scene.events == []
     assert guard.may_collect
 

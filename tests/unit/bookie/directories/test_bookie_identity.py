@@ -36,7 +36,9 @@ from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.storage.directory import mark_log_begun, read_identity
 from quire.storage.disk import RealDisk
 from quire_simulator.machine.disk import SimDisk
-from tests.support.bookies.bookie import memory_metadata, running_bookie
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.bookies.bookie import free_port, memory_metadata, running_bookie
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.metadata.metadata import in_store
 
 ID = "127.0.0.1:3181"
@@ -687,3 +689,18 @@ def test_delete_keeps_the_cookie_of_a_bookie_recreated_during_the_prompt(
     assert place.cluster() == before
     found = place.in_store(lambda store: read_directories(store, ID))
     assert found.value == made
+
+
+async def test_a_bookie_starts_through_a_server_that_lags_behind_its_last_process(
+    tmp_path: Path,
+) -> None:
+    """The error said that another process had started the bookie at the same time."""
+    metadata, port = memory_metadata(), free_port()
+    async with running_bookie(tmp_path, metadata=metadata, port=port):
+        pass
+    late = MemoryStore(metadata.cluster)
+    LaggingServer(late).fall_behind()
+    async with running_bookie(tmp_path, metadata=metadata, port=port):
+        pass
+    async with running_bookie(tmp_path, metadata=late, port=port) as bookie:
+        assert bookie.serving

@@ -1106,6 +1106,27 @@ async def test_the_next_sweep_finishes_the_work_of_one_that_died(bench: Bench) -
     assert head.condemned == ()
 
 
+async def test_the_next_sweep_spares_a_new_ledger_with_the_id_of_a_condemned_one(
+    bench: Bench,
+) -> None:
+    """A sweep died after the deletion. Another client has created a ledger with the id since."""
+    a, b = await bench.some(2)
+
+    async def hook(name: str, done: bool) -> None:
+        if name == "delete_ledger" and done:
+            raise MetadataUnavailableError("gone")
+
+    with pytest.raises(MetadataUnavailableError):
+        await Datasets(MemoryStore(bench.cluster, hook=hook)).discard("d", [a.ledger_id])
+    assert a.ledger_id not in bench.stored()
+    metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b:1",)),))
+    await bench.store.create_ledger(metadata, a.ledger_id)
+    assert await bench.datasets.discard("d", [b.ledger_id]) == [b.ledger_id]
+    assert bench.stored() == [a.ledger_id]
+    head = dataset_format.decode_head("d", bench.cluster.values["datasets", "d"].data)
+    assert head.condemned == ()
+
+
 async def test_many_orphans_are_deleted_in_batches(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
