@@ -129,6 +129,8 @@ class Collector(BackgroundJob):
         """Forget the oldest refusals that are over. After a start, a few may be behind others."""
         now, refused, over = self._now_ms(), self._catalogue.tombstones, list[int]()
         for ledger_id, expires_ms in refused.items():
+            if expires_ms > now + TOMBSTONE_TTL_MS:
+                continue  # The clock was ahead then. The refusals behind it may end long before.
             if expires_ms > now:
                 break
             over.append(ledger_id)
