@@ -291,13 +291,14 @@ class CollectionGuard:
         operator has accepted the store as it is.
         """
         found = await read_mark(self._metadata, self._bookie_id)
+        if not self._proves_current(found):
+            # The server may lag behind the one that stored the mark, for example after a restart.
+            await self._metadata.tree.sync()
+            found = await read_mark(self._metadata, self._bookie_id)
+        if self._proves_current(found):
+            self.went_back = False
+            return found
         remembered = self._remembered
-        if not self._damaged:
-            if found is None and remembered is None:
-                return None
-            if found is not None and found.value.holds(remembered):
-                self.went_back = False
-                return found
         assert remembered is not None
         refusal = None if found is None else found.value.refusal
         if refusal is not None and refusal.remembered == remembered and refusal.accepted:
@@ -307,6 +308,12 @@ class CollectionGuard:
             return found
         await self._refuse(found, remembered)
         raise MetadataWentBackError(self._why(found))
+
+    def _proves_current(self, found: Versioned[BookieMark] | None) -> bool:
+        """Return whether the mark that was found proves that the store did not go back."""
+        if self._damaged:
+            return False
+        return self._remembered is None if found is None else found.value.holds(self._remembered)
 
     async def _refuse(
         self, found: Versioned[BookieMark] | None, remembered: CollectionMark
