@@ -20,6 +20,7 @@ from quire.errors import DiskFullError, StorageError
 from quire.storage.background.job import BackgroundJob, JobContext
 from quire.storage.background.salvage import read_groups
 from quire.storage.directory import naming
+from quire.storage.log.preallocation import may_pass
 from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.segment.footer import load_records
 from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, SegmentState
@@ -128,6 +129,8 @@ class Collector(BackgroundJob):
         """Forget the oldest refusals that are over. After a start, a few may be behind others."""
         now, refused, over = self._now_ms(), self._catalogue.tombstones, list[int]()
         for ledger_id, expires_ms in refused.items():
+            if expires_ms > now + TOMBSTONE_TTL_MS:
+                continue  # The clock was ahead then. The refusals behind it may end long before.
             if expires_ms > now:
                 break
             over.append(ledger_id)
@@ -182,8 +185,9 @@ class Collector(BackgroundJob):
         self, segment: LogSegment, records: list[StateRecord] | None, error: Exception | None
     ) -> None:
         if records is None:
-            # Do not read the whole damaged segment again each time that something is deleted.
-            self._read_again_s[segment.number] = self._monotonic() + READ_AGAIN_S
+            if error is None or not may_pass(error):
+                # Do not read the whole damaged segment again each time that something is deleted.
+                self._read_again_s[segment.number] = self._monotonic() + READ_AGAIN_S
             self._give_up(segment, error)
             return
         if self._unlogged:

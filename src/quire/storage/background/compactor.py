@@ -435,8 +435,10 @@ class Compactor(PacedJob):
             # Open the old file before the new one takes its name. Running reads continue with it.
             self._files.borrow(last)
         except OSError as error:
-            last.damage = f"the file cannot be opened ({error})"
-            self._quarantine.recheck(last.number)
+            self.error = f"{last.name} cannot be opened: {error}"
+            if not may_pass(error):
+                last.damage = f"the file cannot be opened ({error})"
+                self._quarantine.recheck(last.number)
             return
         for number in choice.numbers:
             segments[number].compacting = True

@@ -64,6 +64,7 @@ from quire.storage.background.salvage import (
 )
 from quire.storage.directory import naming
 from quire.storage.interfaces import Disk, File
+from quire.storage.log.preallocation import may_pass
 from quire.storage.recovery.scan import read_segment_header
 from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.extents import FrameExtent, of_rows
@@ -175,6 +176,7 @@ class Rewrite:
         Raises:
             BadSegmentError: A source cannot be read or is damaged. Or a segment between the sources
                 may have newer copies, and its footer cannot be read or is damaged.
+            OSError: No file descriptor is left.
             LaterStorageError: A later version wrote a source.
         """
         header: SegmentHeader | None = None
@@ -186,6 +188,8 @@ class Rewrite:
             except FormatError as error:
                 raise BadSegmentError(source.number, str(error)) from None
             except OSError as error:
+                if may_pass(error):
+                    raise
                 raise BadSegmentError(source.number, f"reading its file failed: {error}") from error
         assert header is not None
         self._header = header

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from quire.codec.entry.digest import crc32c
@@ -21,6 +21,7 @@ from quire.codec.log.state_records import Deleted, FormatError, RecordKind, Stat
 from quire.core.ranges import Range, merged, without
 from quire.errors import DamagedError
 from quire.storage.interfaces import Disk, File
+from quire.storage.log.preallocation import may_pass
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment import extents, sealed_rows
 from quire.storage.segment.extents import FrameExtent
@@ -126,11 +127,17 @@ class Footers:
     def rows(self, number: int, trailer: Trailer, ledger_id: int) -> LedgerRows | None:
         """Return the rows of the ledger in the segment `number`.
 
-        Return None if there are none or if the footer cannot be read.
+        Return None if there are none or if the footer cannot be read. Raises `OSError` if that is
+        only because no file descriptor is left.
         """
-        with suppress(OSError, FormatError):
+        try:
             return self.checked_rows(number, trailer, ledger_id)
-        return None
+        except FormatError:
+            return None
+        except OSError as error:
+            if may_pass(error):
+                raise
+            return None
 
     def checked_rows(self, number: int, trailer: Trailer, ledger_id: int) -> LedgerRows:
         """Return the rows of a ledger that must be in the segment `number`.
@@ -165,7 +172,10 @@ class Footers:
         return known
 
     def extents(self, number: int, trailer: Trailer, ledger_id: int) -> list[FrameExtent]:
-        """Return the runs of the ledger in the segment `number`, or [] if they cannot be read."""
+        """Return the runs of the ledger in the segment `number`, or [] if they cannot be read.
+
+        Raises `OSError` as `rows` does.
+        """
         rows = self.rows(number, trailer, ledger_id)
         return [] if rows is None else list(extents.of_rows(ledger_id, rows))
 
@@ -175,7 +185,8 @@ def lacking(
 ) -> list[Range]:
     """Return those of the `damaged` entries of a ledger that no newer segment names, as ranges.
 
-    A newer segment whose footer cannot be read names nothing.
+    A newer segment whose footer cannot be read names nothing. Raises `OSError` if it cannot be read
+    only because no file descriptor is left.
     """
     left = without(damaged, newer.open)
     for number, trailer in reversed(newer.sealed):
@@ -194,6 +205,7 @@ def named(footers: Footers, ledger_id: int, newer: Newer) -> list[Range]:
     Raises:
         BadSegmentError: The footer of one of these segments cannot be read, or does not name the
             ledger. So it is unknown which entries have newer copies there.
+        OSError: No file descriptor is left.
     """
     ranges = list(newer.open)
     for number, trailer in newer.sealed:
@@ -202,6 +214,8 @@ def named(footers: Footers, ledger_id: int, newer: Newer) -> list[Range]:
         except FormatError as error:
             raise BadSegmentError(number, str(error)) from None
         except OSError as error:
+            if may_pass(error):
+                raise
             raise BadSegmentError(number, f"reading its file failed: {error}") from error
         for extent in extents.of_rows(ledger_id, rows):
             ranges += extent.entries()
@@ -291,6 +305,7 @@ def healthy_extents(
 
     Raises:
         FormatError: No newer segment has one of the damaged entries.
+        OSError: No file descriptor is left.
     """
     damaged = extents.damaged_entries(runs, salvage.blocks)
     newer = salvage.newer.get(ledger_id)

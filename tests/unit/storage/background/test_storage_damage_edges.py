@@ -15,6 +15,7 @@ from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, merged, overlapping
 from quire.errors import DamagedError, StorageError
 from quire.storage.background import quarantine_record
+from quire.storage.background.compactor import Compaction
 from quire.storage.background.quarantine_record import record_name
 from quire.storage.background.scrub import SegmentScrub
 from quire.storage.background.scrubber import SCRUB_NAME, target_of
@@ -258,6 +259,76 @@ def test_a_read_without_a_file_descriptor_reports_no_damage() -> None:
     with pytest.raises(StorageError, match="cannot be opened: no file descriptor is left") as found:
         box.store._reader._read_cached(segment, 0, 1)
     assert not isinstance(found.value, DamagedError)
+
+
+@pytest.mark.parametrize("short_from", [1, 2, 3])
+def test_a_compaction_without_a_file_descriptor_takes_no_segment_for_damaged(
+    short_from: int,
+) -> None:
+    """Every candidate once counted as damaged, one after the other, until a scrub had read it."""
+    box = filled(replace(ON_SUSPICION, compact_minor_ratio=0.5, compact_major_ratio=0.9))
+    done: list[Compaction] = []
+    box.store.on_compaction = done.append
+    for number in sealed(box):
+        box.store._files.close(box.segment(number))
+    real = box.disk.open
+    opened: list[str] = []
+
+    def open_or_refuse(name: str) -> SimFile:
+        if name.endswith(".seg"):
+            opened.append(name)
+            if len(opened) >= short_from:
+                raise OSError(errno.EMFILE, "Too many open files")
+        return real(name)
+
+    box.drop([1, 2, 3])
+    box.pump()
+    box.disk.open = open_or_refuse  # type: ignore[method-assign]
+    box.later()
+    assert len(opened) >= short_from
+    assert [one.damage for one in box.store._catalogue.segments.values() if one.damage] == []
+    assert not any("damaged" in one.error for one in done)
+    assert box.store.stats().scrubbed_segments == 0
+    box.disk.open = real  # type: ignore[method-assign]
+    box.later()
+    assert box.store.stats().compactions > 0
+    assert box.failures == []
+    assert box.events == []
+    assert readable(box) == {one for one in box.acknowledged if one[0] not in (1, 2, 3)}
+
+
+def test_a_lack_of_file_descriptors_makes_no_entry_with_a_newer_copy_missing() -> None:
+    """A newer segment whose index could not be opened once counted as one without copies."""
+    box = filled(ON_SUSPICION)
+    [number, *_] = sealed(box)
+    first: dict[int, list[int]] = {}
+    for ledger_id, entry_id in box.acknowledged:
+        first.setdefault(ledger_id, []).append(entry_id)
+    box.heal({one: [(min(ids), max(ids))] for one, ids in first.items()})
+    seal_current(box)
+    for other in sealed(box):
+        box.store._files.close(box.segment(other))
+    box.flip(number, 4)
+    real, refused = box.disk.open, 0
+
+    def opened(name: str) -> SimFile:
+        nonlocal refused
+        if name.endswith(".seg") and name != segment_name(number):
+            refused += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(name)
+
+    box.disk.open = opened  # type: ignore[method-assign]
+    box.store._maintenance.scrubber.suspect(number)
+    box.later()
+    assert refused
+    assert box.events == [(number, False)]
+    assert lacks(box.store) == {}
+    box.disk.open = real  # type: ignore[method-assign]
+    box.later()
+    assert lacks(box.store) == {}
+    assert box.events == [(number, False), (number, True)]
+    assert box.failures == []
 
 
 @pytest.mark.parametrize("suffix", [".damaged.new", "SCRUB.new", ".spare", ".seg"])

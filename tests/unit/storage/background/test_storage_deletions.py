@@ -287,6 +287,25 @@ def test_expired_refusals_are_forgotten() -> None:
     assert box.store.stats().tombstones == 0
 
 
+def test_a_clock_that_was_ahead_for_a_moment_keeps_no_later_refusals() -> None:
+    """The refusal from that moment once kept all later ones in memory until its own end."""
+    box = opened()
+    year_ms = 365 * 24 * 3600 * 1000
+    box.clock.ms += year_ms
+    box.store.refuse_ledger(1)
+    box.clock.ms -= year_ms
+    for ledger_id in range(2, 5):
+        box.store.refuse_ledger(ledger_id)
+    box.idle()
+    box.clock.ms += TOMBSTONE_TTL_MS - 1
+    box.store.check_space()
+    assert box.store.stats().tombstones == 4
+    box.clock.ms += 1
+    box.store.check_space()
+    assert [*box.store._catalogue.tombstones] == [1]
+    assert box.store.is_refused(1)
+
+
 def test_a_ledger_recreated_for_copies_is_fenced_after_a_start() -> None:
     box = opened()
     box.append(entries(1, 0, 2))
