@@ -274,25 +274,6 @@ async def test_a_mark_whose_answer_was_lost_causes_no_refusal(scene: Scene) -> N
     assert guard.not_raised == ""
 
 
-async def test_a_server_that_lags_is_not_taken_for_a_store_that_went_back(scene: Scene) -> None:
-    """A bookie that was restarted at once said that an old backup had been restored."""
-    await scene.start().raise_mark()
-    server = LaggingServer(scene.metadata)
-    server.fall_behind()
-    other = MemoryStore(scene.metadata.cluster)
-    first = scene.start()
-    first._metadata = other
-    await first.raise_mark()
-    await other.close()
-    assert server.behind
-    for raising in (False, True):
-        guard = scene.start()
-        await (guard.raise_mark() if raising else guard.check())
-        assert guard.may_collect
-    assert scene.events == []
-    assert decode_mark(scene.kept).count == 3
-
-
 async def test_a_damaged_mark_is_not_treated_as_missing(scene: Scene) -> None:
     guard = scene.start()
     await guard.raise_mark()
