@@ -23,7 +23,7 @@ from quire._runtime.names.former_names import former_names
 from quire._runtime.uris import without_credentials
 from quire.blocking.background import call
 from quire.client import Client
-from quire.errors import MetadataError, QuireError, StreamGapError, UsageError
+from quire.errors import JobError, MetadataError, QuireError, StreamGapError, UsageError
 from quire.spark.failures import before_publishing, publishing_one_stream
 from quire.spark.jobs.archive.store import VERIFYING
 from quire.spark.jobs.archive.versions import Version, Versions
@@ -308,6 +308,7 @@ def compact(
         HistoryDamagedError: The record of the table's newest version was changed.
         MetadataUnavailableError: The metadata store does not answer.
         StreamLockedError: Another run that appends to the stream did not end within 30 s.
+        JobError: This run lost its lock, and appended after another one that had read further.
         Exception: An error of Spark, which contains the error of the source or the sink.
     """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
@@ -405,16 +406,19 @@ class CompactSource:
         text = json.dumps([self.made_of, self.life], sort_keys=True).encode()
         return hashlib.sha256(text).hexdigest()[:16]
 
-    def span(self, since: StreamOffset | None) -> CompactSpan:
+    def span(self, since: StreamOffset | None, least: StreamOffset | None = None) -> CompactSpan:
         """Return the part of the stream that a run reads: from `since`, or from the oldest record.
 
-        Raises StreamGapError if records after `since` no longer exist, or if another stream has the
-        name. Raises also NoSuchStreamError, and the errors of reading the stream.
+        It ends at `least` or further on. Raises StreamGapError if records after `since` no longer
+        exist, or if another stream has the name. Raises also NoSuchStreamError, and the errors of
+        reading the stream.
         """
         with self.cluster.client() as client:
-            return call(self._span(client.aio, since))
+            return call(self._span(client.aio, since, least))
 
-    async def _span(self, aio: Client, since: StreamOffset | None) -> CompactSpan:
+    async def _span(
+        self, aio: Client, since: StreamOffset | None, least: StreamOffset | None
+    ) -> CompactSpan:
         # A server that lags behind would not show what was acknowledged just before this call.
         await aio.metadata.tree.sync()
         async with await open_namespace(
@@ -423,7 +427,7 @@ class CompactSource:
             view = StreamView(streams, self.stream)
             try:
                 await view.open()
-                return await _span(view, since)
+                return await _span(view, since, least)
             finally:
                 view.close()
 
@@ -500,13 +504,25 @@ class CompactSpan:
         return self.end.position <= self.start
 
 
-async def _span(view: StreamView, since: StreamOffset | None) -> CompactSpan:
+async def _span(
+    view: StreamView, since: StreamOffset | None, least: StreamOffset | None = None
+) -> CompactSpan:
     start = view.oldest
     if since is not None:
         start = since.position
         if not view.same_stream(since):
             raise remade(view.name)
     frontier = await view.frontier(start)
+    if least is not None and max(frontier.position, start) < least.position:
+        # An earlier run learned from other bookies that more is acknowledged.
+        if not view.same_stream(least):
+            raise remade(view.name)
+        known = max(await view.mark(start), frontier, key=lambda mark: mark.position)
+        records = view.records_between(await view.mark(start), known)
+        sequence = view.reached(known).sequence
+        if least.sequence is not None and sequence is not None:
+            records += least.sequence - sequence
+        return CompactSpan(start, least, records)
     if frontier.position <= start:
         return CompactSpan(start, since or view.reached(frontier), 0)
     if since is not None:
@@ -634,8 +650,9 @@ def _to_stream(
     skip_keyless: bool,
     progress: ProgressCallback,
 ) -> CompactResult:
-    since = None if full else published(source, target)
-    span = source.span(since)
+    # A run that ended before what the target includes would append older records after newer ones.
+    known = published(source, target)
+    span = source.span(None if full else known, known)
     if span.empty:
         return _result(source, target, span, 0, changed=False)
     frame = latest(source.rows(spark, span, envelope=True), source.key, skip_keyless=skip_keyless)
@@ -656,7 +673,28 @@ def _to_stream(
             txnId=txn,
         ).save()
     rows = _records(source, target, txn)
+    after = published(source, target)
+    if after is not None and after.position > span.end.position:
+        raise _overtaken(source, target, span, after)
     return _result(source, target, span, rows)
+
+
+def _overtaken(
+    source: CompactSource, target: str, span: CompactSpan, after: StreamOffset
+) -> JobError:
+    """Return the error for a run that appended after another one that had read further.
+
+    The lock is lost if the metadata store does not answer for longer than its session lasts.
+    """
+    error = JobError(
+        f"stream {target} may now have an older record last for some keys of {source.stream}: "
+        f"another job read up to {after.position} and appended, and then this one appended, which "
+        f"had read up to {span.end.position} and had lost its lock",
+        remedy="Run the job once with --full (in Python full=True), which appends the latest "
+        "record of every key again",
+    )
+    error.outcome_known = True
+    return error
 
 
 def _transaction(source: CompactSource, target: str, read: str, full: bool) -> str:
@@ -790,12 +828,14 @@ def preview_compact(
         QuireError: See `compact`, as far as that is known before reading.
     """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
+    known = None
     if to is not None:
         _, since = table_reached(made, Versions(to), to, full)
     else:
         assert to_stream is not None
-        since = None if full else published(made, to_stream)
-    span = made.span(since)
+        known = published(made, to_stream)
+        since = None if full else known
+    span = made.span(since, known)
     target = without_credentials(to or str(to_stream))
     return CompactPreview(stream, target, str(span.start), str(span.end.position), span.records)
 
