@@ -736,18 +736,21 @@ def published(source: CompactSource, target: str) -> StreamOffset | None:
 def _records(source: CompactSource, target: str, txn: str) -> int:
     segments = next(((first, n) for name, first, n in _jobs(source, target) if name == txn), (0, 0))
     with source.cluster.client() as client:
+        return call(_count(client.aio, source, target, *segments))
 
-        async def count(aio: Client) -> int:
-            async with await open_namespace(
-                aio, source.namespace, password=source.cluster.password
-            ) as streams:
-                return sum(
-                    one.known_records
-                    for one in await streams.segments(target)
-                    if segments[0] <= one.lssn < segments[0] + segments[1]
-                )
 
-        return call(count(client.aio))
+async def _count(aio: Client, source: CompactSource, target: str, first: int, count: int) -> int:
+    """Return the number of records in `count` segments of the target, from number `first` on."""
+    # Another client has published them, and the server of this one may lag behind it.
+    await aio.metadata.tree.sync()
+    async with await open_namespace(
+        aio, source.namespace, password=source.cluster.password
+    ) as streams:
+        return sum(
+            one.known_records
+            for one in await streams.segments(target)
+            if first <= one.lssn < first + count
+        )
 
 
 def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:

@@ -272,6 +272,8 @@ async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
 
 async def matching(source: Namespace, pattern: str) -> list[str]:
     """Return the names of the streams that match a shell pattern, in which `*` also matches `/`."""
+    # A server that lags behind would leave out a stream that was created just before this call.
+    await source.client.metadata.tree.sync()
     return [name for name in await source.streams() if fnmatchcase(name, pattern)]
 
 
