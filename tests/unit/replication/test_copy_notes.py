@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import shlex
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +19,7 @@ from click.testing import CliRunner
 from quire._runtime.clock import SystemClock
 from quire.cli.main import cli
 from quire.client import Client
-from quire.errors import MetadataDeniedError
+from quire.errors import MetadataDeniedError, StreamFencedError
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.problems.cluster import problems
 from quire.metadata import MetadataStore, open_metadata
@@ -37,6 +41,9 @@ from quire.spark.jobs.replicate_note import noted, report_of
 from quire.streams.namespace.namespace import open_namespace
 from tests.support.http.problems import WELL, bookie
 from tests.support.waiting import until
+
+# The package has a function of the same name.
+replicate = importlib.import_module("quire.spark.jobs.replicate")
 
 NOTE = CopyNote(
     "zk://here:2181/ledgers", "here", "/shop", "zk://there:2181/ledgers", "there", "/copies",
@@ -278,6 +285,44 @@ def test_a_note_tells_of_one_stream() -> None:
     assert note.only("orders-eu").state(1_000 + STALE_MS) == "stopped"
     full = replace(note, lags=tuple(StreamLag(f"{at}", 1, 1.0) for at in range(STREAMS_NAMED_MAX)))
     assert full.of_stream("orders-eu") is None
+    assert NOTE.of_stream("orders") is None, "nothing was measured yet"
+    assert NOTE.only("orders").records is None
+    done = replace(NOTE, **report_of([StreamLag("orders", 0, 0.0)]))
+    assert done.of_stream("orders") == StreamLag("orders", 0, 0.0)
+
+
+async def test_what_failed_and_what_was_measured_is_reported_although_the_rest_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The note said that no stream had failed, and that all were copied up to the end."""
+    monkeypatch.setattr(replicate, "MEASURE_TIMEOUT_S", 0.01)
+    nothing: Any = None
+    job = replicate._Job(
+        *[nothing] * 2, "*", True, "raise", {}, 1.0, threading.Event(), *[nothing] * 4
+    )
+    job.topics = nothing
+    copied = SimpleNamespace(segments=0, entries=0, size_bytes=0)
+    for name in ("broken", "fine", "slow"):
+        job.mirrors[name] = SimpleNamespace(copied=copied)  # type: ignore[assignment]
+    job.failed["broken"] = StreamFencedError("it was taken over", remedy="")
+
+    async def measured() -> tuple[int, int, float]:
+        return 5, 10, 2.5
+
+    async def never() -> tuple[int, int, float]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    job.lags["fine"] = SimpleNamespace(measure=measured)  # type: ignore[assignment]
+    job.lags["slow"] = SimpleNamespace(measure=never)  # type: ignore[assignment]
+    assert await job._measure() == [
+        StreamLag("broken", error="it was taken over"),
+        StreamLag("fine", 5, 2.5),
+        StreamLag("slow"),
+    ]
+    note = replace(NOTE, **report_of(await job._measure()))
+    assert note.state(NOTE.said_ms) == "failed"
+    assert note.of_stream("slow") == StreamLag("slow")
 
 
 def test_the_commands_name_a_copy_that_was_killed(tmp_path: Path) -> None:
