@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import shlex
+import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from quire.replication.marks.copy_notes import (
 from quire.replication.marks.job_announcements import running_jobs
 from quire.spark.jobs import replicate_note
 from quire.spark.jobs.replicate_note import noted, report_of
+from quire.spark.jobs.tasks import ClusterOptions
 from quire.streams.namespace.namespace import open_namespace
 from tests.support.http.problems import WELL, bookie
 from tests.support.waiting import until
@@ -180,6 +182,72 @@ async def test_a_run_reports_its_lag_and_says_why_it_ended(
             async with noted(source, target, NOTE, measure):
                 raise asyncio.CancelledError
         assert await copy_notes(here) == [], "somebody interrupted it"
+
+
+async def test_a_run_that_is_interrupted_while_it_writes_its_note_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = await made(tmp_path, "here"), await made(tmp_path, "there")
+    write, written = there.write_value, asyncio.Event()
+
+    async def slow(*given: Any, **more: Any) -> int:
+        version = await write(*given, **more)
+        written.set()
+        await asyncio.Event().wait()
+        return version
+
+    async with Client(here) as source, Client(there) as target:
+
+        async def never() -> Sequence[StreamLag]:
+            return []
+
+        async def run() -> None:
+            async with noted(source, target, NOTE, never):
+                pass
+
+        monkeypatch.setattr(there, "write_value", slow)
+        running = asyncio.create_task(run())
+        await written.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await copy_notes(here) == await copy_notes(there) == []
+
+
+def test_ctrl_c_in_a_program_removes_the_note(tmp_path: Path) -> None:
+    """The program closed both clients while the job was about to remove it."""
+    uris = [f"sqlite:///{tmp_path}/{name}.db" for name in ("here", "there")]
+    for name in ("here", "there"):
+        asyncio.run(made_namespace(tmp_path, name))
+
+    async def notes(uri: str) -> list[CopyNote]:
+        store = await open_metadata(uri)
+        found = await copy_notes(store)
+        await store.close()
+        return found
+
+    async def interrupt(main: int) -> None:
+        async def noted_in_both() -> bool:
+            return all([await notes(uri) for uri in uris])
+
+        await until(noted_in_both)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    ends = [ClusterOptions(uri) for uri in uris]
+    nothing: Any = None
+    other = threading.Thread(target=lambda main: asyncio.run(interrupt(main)),
+                             args=(threading.get_ident(),))  # fmt: skip
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        replicate.replicate(nothing, *ends, "/shop", continuous=True)
+    other.join()
+    assert [asyncio.run(notes(uri)) for uri in uris] == [[], []]
+
+
+async def made_namespace(directory: Path, name: str) -> None:
+    store = await made(directory, name)
+    async with Client(store) as client, await open_namespace(client, "/shop", create=True):
+        pass
 
 
 def test_the_worst_streams_are_named_and_unknown_lags_stay_unknown() -> None:

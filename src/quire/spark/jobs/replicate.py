@@ -66,6 +66,8 @@ Readers of the copy can then see the entry.
 """
 MEASURE_TIMEOUT_S = 10.0
 """Seconds to measure how far the copies are behind, for the note of a continuous run."""
+END_S = 10.0
+"""Seconds that a run which is interrupted may take to end."""
 STREAMS_AT_ONCE = 64
 """The number of streams that a run that ends copies at the same time.
 
@@ -240,6 +242,10 @@ def replicate(
             result: ReplicateResult = call(job.run(run, continuous=continuous))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
+        except KeyboardInterrupt:
+            # The job is cancelled, and removes its note and its ledgers with these clients.
+            job.ended.wait(END_S)
+            raise
     return result
 
 
@@ -309,14 +315,19 @@ class _Job:
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     failed: dict[str, QuireError] = field(default_factory=dict)
     lags: dict[str, Lag] = field(default_factory=dict)
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when `run` has ended, also if it was cancelled."""
 
     async def run(
         self, run: Callable[[Sequence[Piece]], list[Piece]], *, continuous: bool
     ) -> ReplicateResult:
-        source = await self.source.open()
-        target = await self._open_target(source)
-        async with await self._noted() if continuous else nullcontext():
-            return await self._run(run, source, target, continuous=continuous)
+        try:
+            source = await self.source.open()
+            target = await self._open_target(source)
+            async with await self._noted() if continuous else nullcontext():
+                return await self._run(run, source, target, continuous=continuous)
+        finally:
+            self.ended.set()
 
     async def _noted(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which the cluster has a note of this continuous run."""

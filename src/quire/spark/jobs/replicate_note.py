@@ -38,9 +38,9 @@ async def noted(
     same = note.source_id == note.target_id
     stores = [one.metadata for one in ((target,) if same else (source, target))]
     reporter, now_ms = CopyReporter(stores, note), target.clock.now_ms
-    await reporter.say(now_ms())
     saying = asyncio.create_task(_say(reporter, now_ms, measure))
     try:
+        await reporter.say(now_ms())
         yield
     except asyncio.CancelledError:
         await _end(saying)
