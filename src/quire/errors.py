@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Mapping
+from copy import copy
 from typing import Any, TypeVar
 
 
@@ -68,6 +69,16 @@ def nothing_done(error: E) -> E:
     """
     error.outcome_known = True
     return error
+
+
+def done_in_part(error: E) -> E:
+    """Return a copy of the error of one part of a call, whose other parts may have been done.
+
+    The error may know the outcome of its own part. That of the whole call is unknown to it.
+    """
+    found = copy(error)
+    found.outcome_known = False
+    return found
 
 
 class UsageError(QuireError, ValueError):

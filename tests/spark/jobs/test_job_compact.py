@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,45 @@ def test_two_runs_to_one_stream_do_not_overlap(
     assert ran == []
     run()
     assert ran == ["busy-latest"]
+
+
+def test_a_run_that_lost_its_lock_appends_no_older_records_last(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    options: ClusterOptions,
+    streams: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The older value stayed the last one, because the next run began after both."""
+    module = importlib.import_module("quire.spark.jobs.compact")
+    append(streams, "lost", changes(("a", 1)))
+    streams.create_stream("lost-latest")
+
+    def run(**how: Any) -> int:
+        return compact(
+            spark, options, "lost", ID, to_stream="lost-latest", namespace=NAMESPACE, **how
+        ).rows
+
+    def last() -> Any:
+        found = values(cluster.uri, namespace=NAMESPACE, stream="lost-latest")
+        return json.loads(found[-1])["v"]
+
+    transaction = module._transaction
+
+    def slow(*given: Any) -> str:
+        monkeypatch.undo()
+        monkeypatch.setattr(module, "locked", lambda *_: nullcontext())  # the session has ended
+        append(streams, "lost", changes(("a", 2)))
+        assert run() == 1
+        return str(transaction(*given))
+
+    monkeypatch.setattr(module, "_transaction", slow)
+    with pytest.raises(Exception, match="nothing was appended to stream lost-latest"):
+        run()
+    assert last() == 2
+    assert run() == 0
+    assert run(full=True) == 1
+    assert last() == 2
 
 
 # -- the command ------------------------------------------------------------------------------

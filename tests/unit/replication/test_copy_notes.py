@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import shlex
+import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +20,7 @@ from click.testing import CliRunner
 from quire._runtime.clock import SystemClock
 from quire.cli.main import cli
 from quire.client import Client
-from quire.errors import MetadataDeniedError
+from quire.errors import MetadataDeniedError, StreamFencedError
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.problems.cluster import problems
 from quire.metadata import MetadataStore, open_metadata
@@ -34,9 +39,13 @@ from quire.replication.marks.copy_notes import (
 from quire.replication.marks.job_announcements import running_jobs
 from quire.spark.jobs import replicate_note
 from quire.spark.jobs.replicate_note import noted, report_of
+from quire.spark.jobs.tasks import ClusterOptions
 from quire.streams.namespace.namespace import open_namespace
 from tests.support.http.problems import WELL, bookie
 from tests.support.waiting import until
+
+# The package has a function of the same name.
+replicate = importlib.import_module("quire.spark.jobs.replicate")
 
 NOTE = CopyNote(
     "zk://here:2181/ledgers", "here", "/shop", "zk://there:2181/ledgers", "there", "/copies",
@@ -175,6 +184,72 @@ async def test_a_run_reports_its_lag_and_says_why_it_ended(
         assert await copy_notes(here) == [], "somebody interrupted it"
 
 
+async def test_a_run_that_is_interrupted_while_it_writes_its_note_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = await made(tmp_path, "here"), await made(tmp_path, "there")
+    write, written = there.write_value, asyncio.Event()
+
+    async def slow(*given: Any, **more: Any) -> int:
+        version = await write(*given, **more)
+        written.set()
+        await asyncio.Event().wait()
+        return version
+
+    async with Client(here) as source, Client(there) as target:
+
+        async def never() -> Sequence[StreamLag]:
+            return []
+
+        async def run() -> None:
+            async with noted(source, target, NOTE, never):
+                pass
+
+        monkeypatch.setattr(there, "write_value", slow)
+        running = asyncio.create_task(run())
+        await written.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await copy_notes(here) == await copy_notes(there) == []
+
+
+def test_ctrl_c_in_a_program_removes_the_note(tmp_path: Path) -> None:
+    """The program closed both clients while the job was about to remove it."""
+    uris = [f"sqlite:///{tmp_path}/{name}.db" for name in ("here", "there")]
+    for name in ("here", "there"):
+        asyncio.run(made_namespace(tmp_path, name))
+
+    async def notes(uri: str) -> list[CopyNote]:
+        store = await open_metadata(uri)
+        found = await copy_notes(store)
+        await store.close()
+        return found
+
+    async def interrupt(main: int) -> None:
+        async def noted_in_both() -> bool:
+            return all([await notes(uri) for uri in uris])
+
+        await until(noted_in_both)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    ends = [ClusterOptions(uri) for uri in uris]
+    nothing: Any = None
+    other = threading.Thread(target=lambda main: asyncio.run(interrupt(main)),
+                             args=(threading.get_ident(),))  # fmt: skip
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        replicate.replicate(nothing, *ends, "/shop", continuous=True)
+    other.join()
+    assert [asyncio.run(notes(uri)) for uri in uris] == [[], []]
+
+
+async def made_namespace(directory: Path, name: str) -> None:
+    store = await made(directory, name)
+    async with Client(store) as client, await open_namespace(client, "/shop", create=True):
+        pass
+
+
 def test_the_worst_streams_are_named_and_unknown_lags_stay_unknown() -> None:
     found = report_of([
         StreamLag("fine", 0, 0.0), StreamLag("late", 5, 9.0), StreamLag("later", 3, 20.0),
@@ -278,6 +353,44 @@ def test_a_note_tells_of_one_stream() -> None:
     assert note.only("orders-eu").state(1_000 + STALE_MS) == "stopped"
     full = replace(note, lags=tuple(StreamLag(f"{at}", 1, 1.0) for at in range(STREAMS_NAMED_MAX)))
     assert full.of_stream("orders-eu") is None
+    assert NOTE.of_stream("orders") is None, "nothing was measured yet"
+    assert NOTE.only("orders").records is None
+    done = replace(NOTE, **report_of([StreamLag("orders", 0, 0.0)]))
+    assert done.of_stream("orders") == StreamLag("orders", 0, 0.0)
+
+
+async def test_what_failed_and_what_was_measured_is_reported_although_the_rest_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The note said that no stream had failed, and that all were copied up to the end."""
+    monkeypatch.setattr(replicate, "MEASURE_TIMEOUT_S", 0.01)
+    nothing: Any = None
+    job = replicate._Job(
+        *[nothing] * 2, "*", True, "raise", {}, 1.0, threading.Event(), *[nothing] * 4
+    )
+    job.topics = nothing
+    copied = SimpleNamespace(segments=0, entries=0, size_bytes=0)
+    for name in ("broken", "fine", "slow"):
+        job.mirrors[name] = SimpleNamespace(copied=copied)  # type: ignore[assignment]
+    job.failed["broken"] = StreamFencedError("it was taken over", remedy="")
+
+    async def measured() -> tuple[int, int, float]:
+        return 5, 10, 2.5
+
+    async def never() -> tuple[int, int, float]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    job.lags["fine"] = SimpleNamespace(measure=measured)  # type: ignore[assignment]
+    job.lags["slow"] = SimpleNamespace(measure=never)  # type: ignore[assignment]
+    assert await job._measure() == [
+        StreamLag("broken", error="it was taken over"),
+        StreamLag("fine", 5, 2.5),
+        StreamLag("slow"),
+    ]
+    note = replace(NOTE, **report_of(await job._measure()))
+    assert note.state(NOTE.said_ms) == "failed"
+    assert note.of_stream("slow") == StreamLag("slow")
 
 
 def test_the_commands_name_a_copy_that_was_killed(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ from quire.streams.read.positions import (
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
 from quire.streams.read.segment_list import LIST_AGAIN_S
-from quire.streams.write.pending_entry import PendingEntry
+from quire.streams.write.pending_entry import Appended, PendingEntry
 from quire.streams.write.segments import Segments, SegmentWriter
 from quire.streams.write.writer import StreamWriter
 from quire.streams.write.writer_task import GIVE_UP_S
@@ -1582,6 +1582,20 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         await streams.close()
 
     run(scene)
+
+
+async def test_an_append_is_in_doubt_if_its_first_records_are_in_the_stream() -> None:
+    """An entry that was never sent fails with an error whose outcome is known."""
+    entries = [PendingEntry(0), PendingEntry(1), PendingEntry(2)]
+    entries[0].settle()
+    for entry in entries[1:]:
+        entry.settle(UnreadableMetadataError("the metadata is damaged"))
+    with pytest.raises(UnreadableMetadataError) as in_part:
+        await Appended([(entry, 0, 1) for entry in entries]).wait()
+    assert not in_part.value.outcome_known
+    with pytest.raises(UnreadableMetadataError) as nothing:
+        await Appended([(entry, 0, 1) for entry in entries[1:]]).wait()
+    assert nothing.value.outcome_known
 
 
 def test_an_append_in_flight_is_in_doubt_after_any_error_of_the_writer(

@@ -13,16 +13,19 @@ import pytest
 
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from quire.errors import (
     ArgumentTypeError,
     LaterMetadataError,
     MetadataError,
     NoSuchStreamError,
+    RecordTooLargeError,
     StreamClosedError,
     StreamExistsError,
     StreamFencedError,
     StreamGapError,
     StreamQuotaError,
+    UnreadableMetadataError,
     UsageError,
 )
 from quire.metadata.tree import Delete, Operation, Put, Result
@@ -40,7 +43,8 @@ from quire.streams.topics.topic_metadata import (
     TopicMetadata,
     partition_number,
 )
-from quire.streams.topics.writer import STICKY_BYTES
+from quire.streams.topics.writer import STICKY_BYTES, TopicAppended
+from quire.streams.write.pending_entry import Appended, PendingEntry
 from tests.support.streams import Bench, run
 
 NODE = "/acme/test/.quire/topics/"
@@ -825,6 +829,46 @@ def test_a_partition_that_is_taken_over_leaves_the_others_working() -> None:
         assert found == {(0, b"fine"), (1, b"new")}
 
     with_topic(scene)
+
+
+def test_the_outcome_is_unknown_if_another_partition_may_have_got_its_records() -> None:
+    """The error of one partition said that nothing was appended. Whoever repeated the call then
+    appended the records of the other partitions twice.
+    """
+
+    async def scene(b: Bench, topic: Any) -> None:
+        keys = [
+            next(f"k{n}" for n in range(99) if topic.partition_of(f"k{n}") == p) for p in (1, 2)
+        ]
+        values = [b"fine", bytes(MAX_PAYLOAD_BYTES + 1)]
+        async with topic.open_writer() as writer:
+            with pytest.raises(RecordTooLargeError) as caught:
+                await writer.append_many(values, keys=keys)
+            assert not caught.value.outcome_known
+            assert str(caught.value).startswith(
+                "partition 2 of topic clicks got none of its records, but partition 1 may have got "
+                "theirs. The reason: a record for stream clicks/2 has"
+            )
+            with pytest.raises(RecordTooLargeError) as nothing:
+                await writer.append_many(values[::-1], keys=keys[::-1])
+            assert nothing.value.outcome_known
+            assert str(nothing.value).startswith("a record for stream clicks/2 has")
+        assert [record.value async for record in topic.open_reader()] == [b"fine"]
+
+    with_topic(scene)
+
+
+async def test_the_outcome_of_all_partitions_is_unknown_if_one_of_them_fails() -> None:
+    entries = [PendingEntry(0), PendingEntry(0)]
+    entries[0].settle(UnreadableMetadataError("the metadata is damaged"))
+    entries[1].settle()
+    parts = {at: Appended([(entry, 0, 1)]) for at, entry in enumerate(entries)}
+    with pytest.raises(UnreadableMetadataError) as alone:
+        await TopicAppended([0], {0: parts[0]}).wait()
+    assert alone.value.outcome_known
+    with pytest.raises(UnreadableMetadataError) as caught:
+        await TopicAppended([0, 1], parts).wait()
+    assert not caught.value.outcome_known
 
 
 def test_a_topic_writer_refuses_invalid_arguments() -> None:

@@ -154,7 +154,8 @@ class CopyNote:
         for one in self.lags:
             if one.stream == name:
                 return one
-        known = self.records == 0 or len(self.lags) < STREAMS_NAMED_MAX
+        # Before its first measurement, the process knows no lag of any stream.
+        known = self.records == 0 or 0 < len(self.lags) < STREAMS_NAMED_MAX
         return StreamLag(name, 0, 0.0) if known else None
 
     def name_of(self, own_id: str, path: str) -> str | None:

@@ -400,16 +400,19 @@ class CompactSource:
         text = json.dumps([self.made_of, self.life], sort_keys=True).encode()
         return hashlib.sha256(text).hexdigest()[:16]
 
-    def span(self, since: StreamOffset | None) -> CompactSpan:
+    def span(self, since: StreamOffset | None, least: StreamOffset | None = None) -> CompactSpan:
         """Return the part of the stream that a run reads: from `since`, or from the oldest record.
 
-        Raises StreamGapError if records after `since` no longer exist, or if another stream has the
-        name. Raises also NoSuchStreamError, and the errors of reading the stream.
+        It ends at `least` or further on. Raises StreamGapError if records after `since` no longer
+        exist, or if another stream has the name. Raises also NoSuchStreamError, and the errors of
+        reading the stream.
         """
         with self.cluster.client() as client:
-            return call(self._span(client.aio, since))
+            return call(self._span(client.aio, since, least))
 
-    async def _span(self, aio: Client, since: StreamOffset | None) -> CompactSpan:
+    async def _span(
+        self, aio: Client, since: StreamOffset | None, least: StreamOffset | None
+    ) -> CompactSpan:
         # A server that lags behind would not show what was acknowledged just before this call.
         await aio.metadata.tree.sync()
         async with await open_namespace(
@@ -418,7 +421,7 @@ class CompactSource:
             view = StreamView(streams, self.stream)
             try:
                 await view.open()
-                return await _span(view, since)
+                return await _span(view, since, least)
             finally:
                 view.close()
 
@@ -495,13 +498,25 @@ class CompactSpan:
         return self.end.position <= self.start
 
 
-async def _span(view: StreamView, since: StreamOffset | None) -> CompactSpan:
+async def _span(
+    view: StreamView, since: StreamOffset | None, least: StreamOffset | None = None
+) -> CompactSpan:
     start = view.oldest
     if since is not None:
         start = since.position
         if not view.same_stream(since):
             raise remade(view.name)
     frontier = await view.frontier(start)
+    if least is not None and max(frontier.position, start) < least.position:
+        # An earlier run learned from other bookies that more is acknowledged.
+        if not view.same_stream(least):
+            raise remade(view.name)
+        known = max(await view.mark(start), frontier, key=lambda mark: mark.position)
+        records = view.records_between(await view.mark(start), known)
+        sequence = view.reached(known).sequence
+        if least.sequence is not None and sequence is not None:
+            records += least.sequence - sequence
+        return CompactSpan(start, least, records)
     if frontier.position <= start:
         return CompactSpan(start, since or view.reached(frontier), 0)
     if since is not None:
@@ -629,8 +644,9 @@ def _to_stream(
     skip_keyless: bool,
     progress: ProgressCallback,
 ) -> CompactResult:
-    since = None if full else published(source, target)
-    span = source.span(since)
+    # A run that ended before what the target includes would append older records after newer ones.
+    known = published(source, target)
+    span = source.span(None if full else known, known)
     if span.empty:
         return _result(source, target, span, 0, changed=False)
     frame = latest(source.rows(spark, span, envelope=True), source.key, skip_keyless=skip_keyless)
@@ -693,18 +709,21 @@ def published(source: CompactSource, target: str) -> StreamOffset | None:
 def _records(source: CompactSource, target: str, txn: str) -> int:
     segments = next(((first, n) for name, first, n in _jobs(source, target) if name == txn), (0, 0))
     with source.cluster.client() as client:
+        return call(_count(client.aio, source, target, *segments))
 
-        async def count(aio: Client) -> int:
-            async with await open_namespace(
-                aio, source.namespace, password=source.cluster.password
-            ) as streams:
-                return sum(
-                    one.known_records
-                    for one in await streams.segments(target)
-                    if segments[0] <= one.lssn < segments[0] + segments[1]
-                )
 
-        return call(count(client.aio))
+async def _count(aio: Client, source: CompactSource, target: str, first: int, count: int) -> int:
+    """Return the number of records in `count` segments of the target, from number `first` on."""
+    # Another client has published them, and the server of this one may lag behind it.
+    await aio.metadata.tree.sync()
+    async with await open_namespace(
+        aio, source.namespace, password=source.cluster.password
+    ) as streams:
+        return sum(
+            one.known_records
+            for one in await streams.segments(target)
+            if first <= one.lssn < first + count
+        )
 
 
 def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
@@ -785,12 +804,14 @@ def preview_compact(
         QuireError: See `compact`, as far as that is known before reading.
     """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
+    known = None
     if to is not None:
         _, since = table_reached(made, Versions(to), to, full)
     else:
         assert to_stream is not None
-        since = None if full else published(made, to_stream)
-    span = made.span(since)
+        known = published(made, to_stream)
+        since = None if full else known
+    span = made.span(since, known)
     target = without_credentials(to or str(to_stream))
     return CompactPreview(stream, target, str(span.start), str(span.end.position), span.records)
 

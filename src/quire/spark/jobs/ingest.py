@@ -276,27 +276,29 @@ def _published(
     txn_id: str,
 ) -> dict[str, tuple[int, int]]:
     """Return the number of records and of bytes of the batch in each stream that has it."""
+    return call(_look(client.aio, cluster, target, names, txn_id))
 
-    async def look(aio: Client) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
-        async with await open_namespace(
-            aio, target.namespace, password=cluster.password
-        ) as streams:
-            there = set(await streams.streams())
-            names_of = [name for name in _named(names, there) if name in there]
 
-            async def of(name: str) -> None:
-                metadata = streams.metadata(name)
-                segments = await publishing.published_segments(metadata, BatchKey.of_job(txn_id))
-                if segments is not None:
-                    sizes = await each(segments, lambda one: aio.ledger_metadata(one.ledger_id))
-                    records = sum(one.record_count for one in segments)
-                    found[name] = (records, sum(size.length for size in sizes))
+async def _look(
+    aio: Client, cluster: ClusterOptions, target: IngestTarget, names: Sequence[str], txn_id: str
+) -> dict[str, tuple[int, int]]:
+    # Another client publishes the batch, and the server of this one may lag behind it.
+    await aio.metadata.tree.sync()
+    found: dict[str, tuple[int, int]] = {}
+    async with await open_namespace(aio, target.namespace, password=cluster.password) as streams:
+        there = set(await streams.streams())
+        names_of = [name for name in _named(names, there) if name in there]
 
-            await each(names_of, of)
-        return found
+        async def of(name: str) -> None:
+            metadata = streams.metadata(name)
+            segments = await publishing.published_segments(metadata, BatchKey.of_job(txn_id))
+            if segments is not None:
+                sizes = await each(segments, lambda one: aio.ledger_metadata(one.ledger_id))
+                records = sum(one.record_count for one in segments)
+                found[name] = (records, sum(size.length for size in sizes))
 
-    return call(look(client.aio))
+        await each(names_of, of)
+    return found
 
 
 def _named(names: Sequence[str], there: set[str]) -> list[str]:

@@ -19,14 +19,14 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
 from quire._runtime.names.process_name import process_name
-from quire._runtime.tasks import TaskGroup
+from quire._runtime.tasks import TaskGroup, each
 from quire._runtime.units import counted
 from quire.blocking.background import call
 from quire.client import Client
@@ -64,6 +64,10 @@ EXPLICIT_LAC_S = 0.2
 
 Readers of the copy can then see the entry.
 """
+MEASURE_TIMEOUT_S = 10.0
+"""Seconds to measure how far the copies are behind, for the note of a continuous run."""
+END_S = 10.0
+"""Seconds that a run which is interrupted may take to end."""
 STREAMS_AT_ONCE = 64
 """The number of streams that a run that ends copies at the same time.
 
@@ -238,6 +242,10 @@ def replicate(
             result: ReplicateResult = call(job.run(run, continuous=continuous))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
+        except KeyboardInterrupt:
+            # The job is cancelled, and removes its note and its ledgers with these clients.
+            job.ended.wait(END_S)
+            raise
     return result
 
 
@@ -272,6 +280,8 @@ async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
 
 async def matching(source: Namespace, pattern: str) -> list[str]:
     """Return the names of the streams that match a shell pattern, in which `*` also matches `/`."""
+    # A server that lags behind would leave out a stream that was created just before this call.
+    await source.client.metadata.tree.sync()
     return [name for name in await source.streams() if fnmatchcase(name, pattern)]
 
 
@@ -305,14 +315,19 @@ class _Job:
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     failed: dict[str, QuireError] = field(default_factory=dict)
     lags: dict[str, Lag] = field(default_factory=dict)
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when `run` has ended, also if it was cancelled."""
 
     async def run(
         self, run: Callable[[Sequence[Piece]], list[Piece]], *, continuous: bool
     ) -> ReplicateResult:
-        source = await self.source.open()
-        target = await self._open_target(source)
-        async with await self._noted() if continuous else nullcontext():
-            return await self._run(run, source, target, continuous=continuous)
+        try:
+            source = await self.source.open()
+            target = await self._open_target(source)
+            async with await self._noted() if continuous else nullcontext():
+                return await self._run(run, source, target, continuous=continuous)
+        finally:
+            self.ended.set()
 
     async def _noted(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which the cluster has a note of this continuous run."""
@@ -325,13 +340,27 @@ class _Job:
             truncation=self.truncation, skip_gaps=self.on_gap == "skip", settings=self.settings,
         )  # fmt: skip
 
-        async def measure() -> Sequence[StreamLag]:
-            return [
-                StreamLag(one.stream, one.lag_records, one.lag_seconds, one.error[:TEXT_MAX])
-                for one in (await self._result()).streams
-            ]
+        return noted(*ends, note, self._measure)
 
-        return noted(*ends, note, measure)
+    async def _measure(self) -> list[StreamLag]:
+        """Return how far the copy of each stream is, or why it failed.
+
+        The lag of a stream that cannot be measured within `MEASURE_TIMEOUT_S` is unknown.
+        """
+        found = {name: StreamLag(name, error=self._why_failed(name)) for name in self.mirrors}
+
+        async def look(name: str) -> None:
+            one = await self._replica(name)
+            found[name] = StreamLag(name, one.lag_records, one.lag_seconds, one.error[:TEXT_MAX])
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MEASURE_TIMEOUT_S):
+                await each(list(found), look)
+        return list(found.values())
+
+    def _why_failed(self, name: str) -> str:
+        error = self.failed.get(name)
+        return "" if error is None else str(error)[:TEXT_MAX]
 
     async def _run(
         self,

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from quire.client import Client
-from quire.errors import QuireError
 from quire.replication.marks.copy_notes import (
     SAY_INTERVAL_S,
     STREAMS_NAMED_MAX,
@@ -17,10 +16,6 @@ from quire.replication.marks.copy_notes import (
     CopyReporter,
     StreamLag,
 )
-
-MEASURE_TIMEOUT_S = 10.0
-"""Seconds to measure how far the copies are behind. After that the note says that it is unknown."""
-
 
 Measure = Callable[[], Awaitable[Sequence[StreamLag]]]
 
@@ -38,14 +33,14 @@ async def noted(
         source: The client of the source's cluster.
         target: The client of the target's cluster.
         note: The note, with what does not change.
-        measure: Returns how far the copy of each stream is.
+        measure: Returns how far the copy of each stream is, as far as it is known soon.
     """
     same = note.source_id == note.target_id
     stores = [one.metadata for one in ((target,) if same else (source, target))]
     reporter, now_ms = CopyReporter(stores, note), target.clock.now_ms
-    await reporter.say(now_ms())
     saying = asyncio.create_task(_say(reporter, now_ms, measure))
     try:
+        await reporter.say(now_ms())
         yield
     except asyncio.CancelledError:
         await _end(saying)
@@ -62,12 +57,7 @@ async def noted(
 async def _say(reporter: CopyReporter, now_ms: Callable[[], int], measure: Measure) -> None:
     while True:
         await asyncio.sleep(SAY_INTERVAL_S)
-        try:
-            async with asyncio.timeout(MEASURE_TIMEOUT_S):
-                told = report_of(await measure())
-        except (QuireError, TimeoutError):
-            told = {"records": None, "seconds": None}
-        await reporter.say(now_ms(), **told)
+        await reporter.say(now_ms(), **report_of(await measure()))
 
 
 async def _end(saying: asyncio.Task[None]) -> None:

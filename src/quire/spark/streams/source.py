@@ -61,10 +61,10 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @worker.plainly
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that Spark passes to `latestOffset`.
+        """Return the limit of the options.
 
-        `latestOffset` only sees from it whether there is a limit, and takes the number from the
-        options.
+        Spark passes it back to `latestOffset`, which only looks whether it is a limit at all,
+        because the options contain the numbers.
         """
         options = self._options
         if options.records_max is not None:

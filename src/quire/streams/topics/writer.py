@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from quire._runtime.opening import open_or_closed, represented
 from quire._runtime.tasks import each
+from quire._runtime.units import plural
 from quire.client.write.writer import payload_list
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.wire.v2 import Buffer
-from quire.errors import QuireError, StreamClosedError, UsageError, nothing_done, whole_number
+from quire.errors import (
+    QuireError,
+    StreamClosedError,
+    UsageError,
+    done_in_part,
+    nothing_done,
+    whole_number,
+)
 from quire.streams.topics.partitioner import partition_of
 from quire.streams.write.envelopes import Headers, Text, each_given, text_bytes
 from quire.streams.write.pending_entry import Appended
@@ -60,7 +68,12 @@ class TopicAppended:
             QuireError: A writer failed. The records of other partitions may be acknowledged.
         """
         for appended in self._parts.values():
-            await appended.wait()
+            try:
+                await appended.wait()
+            except QuireError as error:
+                if len(self._parts) == 1:
+                    raise
+                raise done_in_part(error) from error.__cause__
         upcoming = {partition: iter(appended) for partition, appended in self._parts.items()}
         return [TopicPosition(partition, next(upcoming[partition])) for partition in self._chosen]
 
@@ -244,11 +257,30 @@ class TopicWriter:
         parts: dict[int, Appended] = {}
         for number, indexes in rows.items():
             given = {name: [column[at] for at in indexes] for name, column in columns.items()}
-            parts[number] = await self._writers[number].submit_many(
-                [values[at] for at in indexes],
-                **given,  # type: ignore[arg-type]
-            )
+            try:
+                parts[number] = await self._writers[number].submit_many(
+                    [values[at] for at in indexes],
+                    **given,  # type: ignore[arg-type]
+                )
+            except QuireError as error:
+                if not parts:
+                    raise
+                raise self._refused_in_part(error, number, parts) from error
         return TopicAppended(chosen, parts)
+
+    def _refused_in_part(
+        self, error: QuireError, partition: int, others: Collection[int]
+    ) -> QuireError:
+        """Return the error of a partition that refused its records after `others` got theirs."""
+        found = done_in_part(error)
+        theirs = plural("partition", len(others))
+        found.args = (
+            f"partition {partition} of topic {self.name} got none of its records, but {theirs} "
+            f"{', '.join(map(str, sorted(others)))} may have got theirs. The reason: "
+            f"{error.args[0]}",
+            *error.args[1:],
+        )
+        return found
 
     def _choose(
         self, values: Sequence[bytes], keys: Sequence[bytes | None], partition: int | None

@@ -15,6 +15,7 @@ from quire._runtime.opening import represented
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import HEAD_BYTES
 from quire.codec.wire.v2 import Buffer
+from quire.errors import QuireError, done_in_part
 
 
 class PendingEntry:
@@ -163,5 +164,11 @@ class Appended(Sequence[DLSN]):
             QuireError: The writer failed before the records were acknowledged. See
                 `StreamWriter.append`.
         """
-        for entry, _, _ in self._parts:
-            await asyncio.shield(entry.waiter())
+        for at, (entry, _, _) in enumerate(self._parts):
+            try:
+                await asyncio.shield(entry.waiter())
+            except QuireError as error:
+                if not at:
+                    raise
+                # The records of the entries before it are in the stream.
+                raise done_in_part(error) from error.__cause__

@@ -256,7 +256,11 @@ class Segments:
         return max(1, self.taken.claim.newest)
 
     def check_quota(self, more_bytes: int) -> None:
-        """Raise StreamQuotaError if `more_bytes` would exceed the stream's quota `bytes_max`."""
+        """Raise StreamQuotaError if `more_bytes` would exceed the stream's quota `bytes_max`.
+
+        In this case, it first begins to delete in the background what retention and truncation
+        allow, so that a later append may succeed.
+        """
         limit = self._settings.bytes_max
         if not limit:
             return

@@ -24,6 +24,7 @@ from quire.errors import (
     StreamFencedError,
     UnauthorizedError,
     UsageError,
+    done_in_part,
 )
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.write.pending_entry import PendingEntry
@@ -517,8 +518,7 @@ class WriterTask:
         segment = self.segments.open
         if segment is not None:
             segment.ledger.abandon()
-            in_doubt = copy(error)
-            in_doubt.outcome_known = False
+            in_doubt = done_in_part(error)
             for entry in segment.in_flight:
                 entry.settle(in_doubt)
         for entry in self._queue:

@@ -179,7 +179,7 @@ def test_errors_of_a_compaction_have_no_keys(monkeypatch: pytest.MonkeyPatch) ->
         newest=lambda: None, claim=lambda: SimpleNamespace(former=Version("a"))
     )
     monkeypatch.setattr(compact, "Versions", lambda *_: versions)
-    source: Any = SimpleNamespace(span=lambda _: span)
+    source: Any = SimpleNamespace(span=lambda *_: span)
     with pytest.raises(UsageError, match=f"another run has compacted to {SHOWN} in") as caught:
         compact._to_table(spark, source, URI, False, False, compact.silent)
     found.append(caught.value)
@@ -191,7 +191,7 @@ def test_the_result_of_a_compaction_has_no_keys(monkeypatch: pytest.MonkeyPatch)
     span = SimpleNamespace(
         start=DLSN(0, 0, 0), end=SimpleNamespace(position=DLSN(1, 0, 0)), records=0
     )
-    source: Any = SimpleNamespace(stream="orders", span=lambda _: span)
+    source: Any = SimpleNamespace(stream="orders", span=lambda *_: span)
     assert compact._result(source, URI, span, 0).target == SHOWN
     monkeypatch.setattr(compact, "source_of", lambda *_: source)
     monkeypatch.setattr(compact, "Versions", lambda *_: None)

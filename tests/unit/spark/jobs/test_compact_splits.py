@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.errors import StreamGapError
-from quire.spark.jobs.compact import CompactSource, CompactSpan
+from quire.spark.jobs.compact import CompactSource, CompactSpan, _span
 from quire.spark.streams.offsets import StreamOffset
 from quire.spark.streams.view import StreamView
 from quire.streams import DLSN
@@ -56,5 +56,33 @@ def test_tasks_do_not_read_another_stream_of_the_name() -> None:
             await writer.append(b"1")
         with pytest.raises(StreamGapError, match="not the one that was compacted before"):
             await CompactSource._splits(SOURCE, b.client, span)
+
+    run(scene)
+
+
+def test_a_run_reads_at_least_as_far_as_an_earlier_one() -> None:
+    """A run with `full` asked a bookie that knew less, and ended before what the target included.
+
+    It appended older records of some keys after the newer ones, and the next run began after both.
+    """
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            for number in range(3):
+                await writer.append(b"%d" % number)
+            view = StreamView(b.streams, "s")
+            await view.open()
+            ledger = view.segments[0].ledger_id
+            known = await _span(view, None)
+            assert (known.end.position, known.end.sequence, known.records) == (DLSN(1, 3, 0), 3, 3)
+            least = StreamOffset(DLSN(1, 4, 0), ledger, 4, view.life)
+            found = await _span(view, None, least)
+            assert (found.start, found.end, found.records) == (known.start, least, 4)
+            assert await _span(view, None, known.end) == known
+            assert (await _span(view, least, least)).empty
+            other = StreamOffset(DLSN(1, 4, 0), ledger + 99, 4, view.life)
+            with pytest.raises(StreamGapError, match="not the one that was compacted before"):
+                await _span(view, None, other)
+            view.close()
 
     run(scene)
