@@ -327,7 +327,7 @@ class BookieConfig(CheckedSettings):
     oldest of these requests are read, and connections whose request is older than a second are
     closed. Requests smaller than 16 KiB are always read."""
     partial_frame_timeout_s: float = 60.0
-    """Seconds within which a request must arrive completely. Otherwise its connection is closed. 0:
+    """Seconds after which a request that has not arrived completely ends its connection. 0:
     no limit."""
     dead_client_s: float = 30.0
     """Seconds until the operating system ends a connection to a client whose machine no longer
@@ -417,7 +417,7 @@ class BookieConfig(CheckedSettings):
     after a crash. A smaller value shortens that start further and writes more."""
     index_cache_segments: PositiveInt = 16
     """The number of new segments after which the index cache is written again. If a segment that
-    the cache covers has changed, it is written without waiting for that number."""
+    the cache covers has changed, the cache is written without waiting for that number."""
     damage_report_interval_s: float = 10.0
     """Seconds between two reports of damaged entries. A report marks their ledgers as
     under-replicated, so that autorecovery repairs them. 0: never."""

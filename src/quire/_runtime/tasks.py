@@ -221,7 +221,7 @@ async def each(
 async def came(event: asyncio.Event, within: asyncio.Timeout) -> bool:
     """Wait for an event, and return whether it was set in time.
 
-    Call it with a new time-out object: `await came(event, asyncio.timeout(3))`. Cancel-safe.
+    Pass a new time-out object: `await came(event, asyncio.timeout(3))`. Cancel-safe.
     """
     try:
         async with within:

@@ -91,6 +91,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
 
         Returns:
             The names, sorted.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer.
         """
         return call(self.aio.list_datasets())
 
@@ -200,6 +203,8 @@ class Datasets(ContextHandle[AsyncDatasets]):
         look_at_most: int | None = None,
     ) -> list[int]:
         """Delete the ledgers that `sweep` deletes. A warning in the log names the skipped items.
+
+        If the call is interrupted, the next sweep continues.
 
         Args:
             older_than_s: As for `sweep`.

@@ -597,7 +597,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
     def read_runs(self, first: int = 0, last: int | None = None) -> Iterator[EntryRun]:
         """Read a range of entries as runs of consecutive entries in one buffer.
 
-        This is `read` without a Python object for each entry.
+        This is `read` without a Python object for each entry. Interrupting this call is safe.
 
         Args:
             first: The id of the first entry.
@@ -684,6 +684,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
     def tail_runs(self, first: int | None = None) -> Iterator[EntryRun]:
         """Follow the ledger as `tail` does, without a Python object for each entry.
 
+        Interrupting this call is safe, as for `tail`.
+
         Args:
             first: The id of the first entry. The default is the first entry after
                 `last_add_confirmed`.
@@ -745,7 +747,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         """Read a range of entries into an Arrow table.
 
         The columns are ledger_id, entry_id, length (the payload bytes of the entry) and value. The
-        whole range is held in memory.
+        whole range is held in memory. Interrupting this call is safe.
 
         Args:
             first: The id of the first entry.
@@ -763,6 +765,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
     def to_pandas(self, first: int = 0, last: int | None = None) -> pandas.DataFrame:
         """Read a range of entries into a pandas data frame, with the columns of `to_arrow`.
 
+        Interrupting this call is safe.
+
         Args:
             first: The id of the first entry.
             last: The id of the last entry. The default is `last_add_confirmed`.
@@ -778,6 +782,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
     def to_polars(self, first: int = 0, last: int | None = None) -> polars.DataFrame:
         """Read a range of entries into a Polars data frame, with the columns of `to_arrow`.
+
+        Interrupting this call is safe.
 
         Args:
             first: The id of the first entry.

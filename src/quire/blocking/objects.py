@@ -160,6 +160,8 @@ class Objects(ContextHandle[AsyncObjects]):
     def pages(self, prefix: str = "", *, after: str = "") -> Iterator[builtins.list[ObjectInfo]]:
         """Yield the objects with a common prefix in pages of up to 100.
 
+        Interrupting is safe: continue after the last name.
+
         Args:
             prefix: As for `list`.
             after: As for `list`.
@@ -202,7 +204,7 @@ class Objects(ContextHandle[AsyncObjects]):
         same. The call reads the metadata of every ledger from `first` on. It does not find ledgers
         without a creation time. Ledgers and objects that cannot be read are skipped, and a warning
         in the log names them. A ledger that was written for such an object is not an orphan,
-        because the object may name it.
+        because the object may name it. Interrupting is safe.
 
         Args:
             older_than_s: Yield only ledgers that are older than this, in seconds.

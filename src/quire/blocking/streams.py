@@ -148,6 +148,9 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
         Returns:
             Whether there is such a stream. A topic is no stream, but its partitions are.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer.
         """
         return call(self.aio.exists(name))
 

@@ -113,7 +113,7 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
     yield gauge("quire_bookie_long_polls", "The number of tailing reads that wait.",
                 bookie.service.long_polls.count)  # fmt: skip
     yield gauge("quire_bookie_min_free_bytes",
-                "The free bytes of a disk below which it accepts no adds (min_free_bytes).",
+                "The free bytes of a disk below which the bookie accepts no adds (min_free_bytes).",
                 bookie.config.min_free_bytes)  # fmt: skip
     yield expiry_metric("bookie", bookie.certificates())
     yield from _limits(bookie)

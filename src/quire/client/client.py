@@ -758,6 +758,8 @@ async def connect(
 ) -> LedgerClient:
     """Connect to a cluster, for its ledgers only. See `quire.connect`.
 
+    No bookie has to answer. If the call fails or is cancelled, nothing stays open.
+
     Args:
         uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
         config: Limits, time-outs, TLS and placement. The default is `ClientConfig()`.
@@ -811,7 +813,7 @@ async def connected(
         The connected client.
 
     Raises:
-        QuireError: The errors of `connect`. Nothing stays open.
+        QuireError: The errors of `connect`. Nothing stays open then, nor if the call is cancelled.
     """
     config = ClientConfig() if config is None else config
     check_config(config)

@@ -83,7 +83,7 @@ class HttpSideConfig:
     key is read from the certificate's file."""
     http_no_payloads: bool = False
     """Whether every request for the content of entries and records is refused
-    (`--http-no-payloads`). Otherwise such requests need the token."""
+    (`--http-no-payloads`). If it is false, such requests need the token."""
     http_name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""
@@ -119,7 +119,7 @@ class HttpServerConfig:
     key is read from the certificate's file."""
     no_payloads: bool = False
     """Whether every request for the content of entries and records is refused
-    (`--http-no-payloads`). Otherwise such requests need the token."""
+    (`--http-no-payloads`). If it is false, such requests need the token."""
     name: tuple[str, ...] = ()
     """Further host names that requests may be addressed to (`--http-name`). Requests to any other
     name are refused."""

@@ -121,7 +121,7 @@ class UnchangedRanges:
             self._noted[span.first, span.last] = span.stamp, _digest(here)
 
     def complete(self) -> None:
-        """Complete a pass: the ranges that it noted replace the remembered ones."""
+        """Complete a pass: the ranges that the pass has recorded replace the remembered ones."""
         self._stamps = self._noted
 
 

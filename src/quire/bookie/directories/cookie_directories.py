@@ -107,9 +107,13 @@ def _look(disk: Disk, uri: str) -> FoundDirectory:
     except LaterVersionError:
         raise  # The directory is in order, so the bookie must not start without it.
     except (OSError, QuireError) as error:
+        why, remedy = str(error), "Check the permissions and the disk"
+        if lack := shortage(error):
+            why, remedy = lack, ""  # it says what to do
+        elif isinstance(error, QuireError):
+            why, remedy = str(error.args[0]), error.remedy
         found.error = StorageError(
-            f"the data directory {disk.path} cannot be used: {shortage(error) or error}",
-            remedy=getattr(error, "remedy", "") or "Check the permissions and the disk",
+            f"the data directory {disk.path} cannot be used: {why}", remedy=remedy
         )
     else:
         if identity is not None:

@@ -107,7 +107,7 @@ class BookiePool:
         """Close all connections.
 
         On return, the bookies have read everything that writers sent. Whatever a bookie has not
-        read after `CLOSE_DRAIN_S` is dropped.
+        read after `CLOSE_DRAIN_S` is dropped. No error is raised.
         """
         self.closed = True
         self._watch.close()
@@ -218,7 +218,7 @@ class BookiePool:
         """Read the addresses of all registered bookies that were not read before.
 
         Call this before you judge the placement of ledgers, or choose with `pick_now`. If the
-        metadata store does not answer, assumed addresses stay.
+        metadata store does not answer, assumed addresses stay, and no error is raised. Cancel-safe.
         """
         if not self._lazy:
             return
@@ -230,7 +230,7 @@ class BookiePool:
     async def changed(self, deadline: float) -> bool:
         """Wait for a change of the registered bookies until `deadline` (loop time).
 
-        Returns whether there was a change.
+        Returns whether there was a change. Cancel-safe.
         """
         return await came(self._changed, asyncio.timeout_at(deadline))
 
@@ -351,7 +351,7 @@ class BookiePool:
     async def ask_many(
         self, bookie_id: str, ledger_id: int, entries: list[int], flags: int = 0, key: bytes = b""
     ) -> list[bytes | BaseException]:
-        """Read single entries as `BookieChannel.read_many` does, once more if `ask` would."""
+        """Read entries as `BookieChannel.read_many` does, with the retry and errors of `ask`."""
 
         async def read(channel: BookieChannel) -> list[bytes | BaseException]:
             answers = await channel.read_many(ledger_id, entries, flags, key)
@@ -365,7 +365,7 @@ class BookiePool:
     async def ask_control(
         self, bookie_id: str, call: Callable[[ControlChannel], Awaitable[T]]
     ) -> T:
-        """Make a request as `ask` does, but over a protocol v3 connection."""
+        """Make a request as `ask` does, with its errors, but over a protocol v3 connection."""
         try:
             return await call(await self.control(bookie_id))
         except SilentConnectionError:

@@ -218,6 +218,9 @@ class Datasets(Ready):
 
         Returns:
             The names, sorted.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer.
         """
         names = await self._heads.names()
         skipped: list[Skipped] = []
@@ -394,6 +397,8 @@ class Datasets(Ready):
         look_at_most: int | None = None,
     ) -> list[int]:
         """Delete the ledgers that `sweep` deletes. A warning in the log names the skipped items.
+
+        If the call is cancelled, the next sweep continues.
 
         Args:
             older_than_s: As for `sweep`.

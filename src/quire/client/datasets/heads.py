@@ -41,7 +41,11 @@ logger = logging.getLogger("quire.datasets")
 
 
 class DatasetHeads:
-    """The heads and chunks of the datasets of one cluster."""
+    """The heads and chunks of the datasets of one cluster.
+
+    Every call raises MetadataUnavailableError if the metadata store does not answer. Reads are
+    cancel-safe. The outcome of a cancelled change is unknown.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store

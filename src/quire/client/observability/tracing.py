@@ -109,8 +109,8 @@ class Tracing:
     def of_session(self, ledger_id: int) -> SessionSpans | None:
         """Return the spans of a session that adds to a ledger, or None without a tracer.
 
-        Call it while the session is made. The span that is current then is linked to the spans of
-        the session's ensemble changes, which run in the background.
+        Call this while the session is being made. The span that is current then is linked to the
+        spans of the session's ensemble changes, which run in the background.
         """
         if self._tracer is None:
             return None

@@ -194,7 +194,7 @@ class LedgerReader:
     ) -> AsyncGenerator[EntryRun, None]:
         """Read a range of entries as runs of consecutive entries in one buffer.
 
-        This is `read` without a Python object for each entry.
+        This is `read` without a Python object for each entry. Cancelling this call is safe.
 
         Args:
             first: The id of the first entry.
@@ -320,6 +320,8 @@ class LedgerReader:
     async def tail_runs(self, first: int | None = None) -> AsyncGenerator[EntryRun, None]:
         """Follow the ledger as `tail` does, without a Python object for each entry.
 
+        Cancelling this call is safe, as for `tail`.
+
         Args:
             first: The id of the first entry. The default is the first entry after
                 `last_add_confirmed`.
@@ -416,7 +418,7 @@ class LedgerReader:
         """Read a range of entries into an Arrow table.
 
         The columns are ledger_id, entry_id, length (the payload bytes of the entry) and value. The
-        whole range is held in memory.
+        whole range is held in memory. Cancelling this call is safe.
 
         Args:
             first: The id of the first entry.
@@ -435,6 +437,8 @@ class LedgerReader:
     async def to_pandas(self, first: int = 0, last: int | None = None) -> pandas.DataFrame:
         """Read a range of entries into a pandas data frame, with the columns of `to_arrow`.
 
+        Cancelling this call is safe.
+
         Args:
             first: The id of the first entry.
             last: The id of the last entry. The default is `last_add_confirmed`.
@@ -450,6 +454,8 @@ class LedgerReader:
 
     async def to_polars(self, first: int = 0, last: int | None = None) -> polars.DataFrame:
         """Read a range of entries into a Polars data frame, with the columns of `to_arrow`.
+
+        Cancelling this call is safe.
 
         Args:
             first: The id of the first entry.

@@ -377,9 +377,9 @@ class AddSession:
     async def reached(self) -> None:
         """Wait at most `REACH_S` until every reachable member was sent all its entries.
 
-        Call it before `stop`, when all entries are confirmed. An ack quorum has the entries then,
-        but without this wait a member that is still being connected would never get them. They
-        would lack a copy until an audit finds that. Cancel-safe.
+        Call this before `stop`, when all entries are confirmed. An ack quorum has the entries then,
+        but without this wait a member that is still being connected would never get them, and they
+        would lack a copy until an audit finds that. No error is raised. Cancel-safe.
         """
         self._reached = self._loop.create_future()
         self.wake_reached()

@@ -227,7 +227,7 @@ class EnsembleChanges:
     def replace(self, member: EnsembleMember, *, may_return: bool = False) -> None:
         """Replace a member as soon as no other change of the ensemble is in progress.
 
-        With `may_return`, try a new connection to the same bookie first.
+        With `may_return`, a new connection to the same bookie is tried first.
         """
         session = self._session
         if session.pool.closed:

@@ -20,7 +20,7 @@ class SpreadPipeline(AddPipeline):
     def spread_over(self, domains: Sequence[str], domains_min: int) -> None:
         """Set the fault domain of each member, by index.
 
-        Call it before the first entry. After an ensemble change, call it again while the pipeline
+        Call this before the first entry. After an ensemble change, call it again while the pipeline
         is still frozen, so that nothing is confirmed with the old domains.
 
         Args:

@@ -73,8 +73,12 @@ class BookieRoutes:
                       choices=("journal", "entrylog", "index"))  # fmt: skip
         held = Field("readOnly", "boolean", "whether to refuse entries of writers", required=True)
         forced = (
-            Field("forceMajor", "boolean", "make a major compaction without its interval"),
-            Field("forceMinor", "boolean", "make a minor compaction without its interval"),
+            Field(
+                "forceMajor", "boolean", "begin a major compaction without waiting for its interval"
+            ),
+            Field(
+                "forceMinor", "boolean", "begin a minor compaction without waiting for its interval"
+            ),
         )
         suspended = (
             Field("suspendMajor", "boolean", "suspend major compactions"),
@@ -90,29 +94,29 @@ class BookieRoutes:
                   "Return the bookie's settings", self.config,
                   example={"gc_interval_s": 600.0}),
             Route("GET", f"{PREFIX}/info",
-                  "Return the free and total space of its disks", self.info,
+                  "Return the free and total space of the bookie's disks", self.info,
                   example={"freeSpace": 1, "totalSpace": 2}),
-            Route("GET", f"{PREFIX}/state", "Return its state", self.state,
+            Route("GET", f"{PREFIX}/state", "Return the state of the bookie", self.state,
                   example={"running": True, "readOnly": False, "shuttingDown": False,
                            "availableForHighPriorityWrites": True, "loadedPercent": 100}),
             Route("GET", f"{PREFIX}/state/readonly",
-                  "Return whether it is read-only", self.readonly,
+                  "Return whether the bookie is read-only", self.readonly,
                   example={"readOnly": False}),
             Route("PUT", f"{PREFIX}/state/readonly",
-                  "Keep it read-only until its next start, or stop keeping it so", self.hold,
-                  body=(held,), example={"readOnly": True}),
+                  "Keep the bookie read-only until its next start, or stop keeping it so",
+                  self.hold, body=(held,), example={"readOnly": True}),
             Route("GET", f"{PREFIX}/is_ready",
-                  "Return 200 when it serves clients, otherwise 503", self.is_ready,
+                  "Return 200 when the bookie serves clients, otherwise 503", self.is_ready,
                   example=Text("OK"), open=True),
             Route("GET", f"{PREFIX}/sanity",
-                  "Check that it answers on its own port and that its log accepts a group",
+                  "Check that the bookie answers on its own port and that its log accepts a group",
                   self.sanity,
                   example={"passed": True, "readOnly": False}),
             Route("GET", f"{PREFIX}/last_log_mark",
-                  "Return the current segment of its log and where that segment ends",
+                  "Return the current segment of the bookie's log and where that segment ends",
                   self.last_log_mark, example={"LastLogMark: Journal Id - 7(7.txn)": "Pos - 4096"}),
             Route("GET", f"{PREFIX}/list_disk_file",
-                  "List the segments of its log", self.list_disk_file,
+                  "List the segments of the bookie's log", self.list_disk_file,
                   query=(files,), example={"entrylog files": "log/0000000000000001.seg\t"}),
             Route("GET", f"{PREFIX}/gc", "Return whether a requested collection or compaction "
                   "is running", self.collecting, example={"is_in_force_gc": "false"}),
@@ -120,7 +124,8 @@ class BookieRoutes:
                   "Collect deleted ledgers now, then compact if due or forced; 409 if nothing may "
                   "be deleted", self.collect, body=forced,
                   example="Triggered GC on BookieServer: 10.0.0.1:3181"),
-            Route("GET", f"{PREFIX}/gc_details", "Return what compaction has done", self.gc_details,
+            Route("GET", f"{PREFIX}/gc_details",
+                  "Return what compaction has done since the bookie started", self.gc_details,
                   example=[{"majorCompactionCounter": 1, "minorCompactionCounter": 0}]),
             Route("GET", f"{PREFIX}/gc/suspend_compaction",
                   "Return whether compaction is suspended",
@@ -133,7 +138,8 @@ class BookieRoutes:
                   self.resume, body=resumed,
                   example="Resume majorGC on BookieServer: 10.0.0.1:3181"),
             Route("GET", REPORT_PATH,
-                  "Return why it accepts no entries, and the state of its directories and segments",
+                  "Return why the bookie accepts no entries, and the state of its directories and "
+                  "segments",
                   self.report, example={"id": "10.0.0.1:3181", "version": "1.0.0",
                                         "state": "writable", "unwritable": [], "directories": []}),
             *(

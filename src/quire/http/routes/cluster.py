@@ -129,17 +129,27 @@ class ClusterRoutes:
     def _autorecovery(self) -> list[Route]:
         prefix = "/api/v1/autorecovery"
         enabled = Field("enabled", "boolean", "whether autorecovery is enabled", required=True)
-        seconds = Field("delay_seconds", "seconds", "the delay", required=True, maximum=DELAY_MAX_S)
+        seconds = Field(
+            "delay_seconds",
+            "seconds",
+            "the seconds to wait for a lost bookie",
+            required=True,
+            maximum=DELAY_MAX_S,
+        )
         marked = (
             Field("missingreplica", "string", "only ledgers that lack a replica on this bookie"),
-            Field("excludingmissingreplica", "string", "no ledgers that lack one on this bookie"),
+            Field(
+                "excludingmissingreplica", "string", "no ledgers that lack a replica on this bookie"
+            ),
             Field("printmissingreplica", "boolean", "include the bookies that lack a replica"),
         )
         source = Field("bookie_src", "strings", "the lost bookie; exactly one", required=True)
         dest = Field(
             "bookie_dest", "strings", "accepted without effect: placement chooses the bookies"
         )
-        cookie = Field("delete_cookie", "boolean", "remove its cookie when no ledger names it")
+        cookie = Field(
+            "delete_cookie", "boolean", "remove the bookie's cookie when no ledger names the bookie"
+        )
         bookie = Field("bookie_src", "string", "the bookie", required=True)
         job = {"id": 1, "kind": "recover", "target": "10.0.0.1:3181", "state": "running"}
         return [

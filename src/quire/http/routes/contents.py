@@ -54,11 +54,13 @@ LIMIT = Field(
     minimum=1, maximum=PAGE_MAX,
 )  # fmt: skip
 AFTER_NAME = Field("after", "string", "begin after this name: `next` of the previous page")
-AFTER_NUMBER = Field("after", "integer", "the number of ledgers to pass over: `next` of the page")
+AFTER_NUMBER = Field(
+    "after", "integer", "the number of ledgers to pass over: `next` of the previous page"
+)
 BUCKET = Field("bucket", "string", f"the bucket of the objects (default {DEFAULT_BUCKET})")
 PREFIX_OF_NAMES = Field("prefix", "string", "only objects whose names begin with this text")
-PART = Field("search", "string", "only those whose name contains this text")
-NAME = Field("name", "string", "the name", required=True)
+PART = Field("search", "string", "only datasets whose name contains this text")
+NAME = Field("name", "string", "the name of the item to return", required=True)
 
 
 class ContentRoutes:

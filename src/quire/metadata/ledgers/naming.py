@@ -44,8 +44,8 @@ class SomeLedgers:
 async def check_all_listed(metadata: MetadataStore) -> None:
     """Raise MetadataError if the store may have ledgers that its list of ledgers does not contain.
 
-    Call it before you take away what no listed ledger needs, if the list was made without this
-    check.
+    Call this before you remove something because no listed ledger needs it, if the list was made
+    without this check.
     """
     async for _ in metadata.list_ledgers(complete=True):
         pass

@@ -71,8 +71,8 @@ class AutorecoverySettings(CheckedSettings):
     """The number of ledgers that one process repairs at the same time."""
     bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S
     """The rate at which one process copies entries, and reads them to examine replicas. A larger
-    value restores the replicas sooner and leaves less throughput to clients. It is spent in slices
-    of 8 ms. `"none"`: no limit."""
+    value restores the replicas sooner and leaves less throughput to clients. The rate is applied
+    in slices of 8 ms. `"none"`: no limit."""
 
     @property
     def backoff(self) -> Backoff:

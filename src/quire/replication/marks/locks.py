@@ -49,7 +49,11 @@ class ReplicationLock:
 
 
 class ReplicationLocks:
-    """The marks and locks of a cluster's ledgers."""
+    """The marks and locks of a cluster's ledgers.
+
+    Every call raises MetadataUnavailableError if the metadata store does not answer. Reads are
+    cancel-safe. The outcome of a cancelled change is unknown; repeating the change is safe.
+    """
 
     def __init__(self, store: MetadataStore, owner: str, clock: Clock) -> None:
         """Access marks and locks. `owner` is the name in locks: a host, or a bookie id."""

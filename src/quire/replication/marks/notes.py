@@ -7,6 +7,9 @@ No decision about data depends on a note. Notes are values of Quire that Apache'
 because Apache's text format of a mark has no field for them. The note about a ledger's failure is
 deleted with its mark. If a Java worker repaired the ledger, the note stays for a while, and is not
 shown.
+
+Every call raises MetadataUnavailableError if the metadata store does not answer. Calls may be
+cancelled: a note that was being written is then old or new.
 """
 
 from __future__ import annotations

@@ -250,8 +250,8 @@ async def refuse_unknown(
     """Raise UsageError if the cluster does not know a bookie that no examined ledger names.
 
     The cluster knows a bookie that is registered or has a cookie. The message names `unread`, the
-    number of ledgers whose metadata cannot be read. It says that only `ledger_id` was examined, if
-    that is given. Raises MetadataError.
+    number of ledgers whose metadata cannot be read. If `ledger_id` is given, the message says that
+    only this ledger was examined. Raises MetadataError.
     """
     known = await _known(client)
     if bookie in known:

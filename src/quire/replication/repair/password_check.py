@@ -23,7 +23,7 @@ async def check_password(client: Client, ledger: OpenedLedger) -> None:
     not checked: it is in the metadata, or nobody needs it any more, because the ledger is closed.
 
     Raises:
-        UnauthorizedError: The bookie refuses the password, or no bookie that answers has an entry.
+        UnauthorizedError: A bookie refuses the password, or no bookie that answers has an entry.
     """
     metadata, ledger_id = ledger.metadata, ledger.ledger_id
     if metadata.closed or metadata.password is not None:

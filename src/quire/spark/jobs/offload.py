@@ -260,7 +260,7 @@ def preview_offload(
     """Return what `offload` would do now with these arguments, without using Spark.
 
     Nothing changes in the cluster or in the directory. No lock is taken, so a job that runs
-    meanwhile may do part of it.
+    meanwhile may do a part of what the preview lists.
 
     Args:
         cluster: The cluster.

@@ -512,7 +512,7 @@ class StreamView:
         """Return the position after the last entry that fits into `limit` stored bytes.
 
         The bytes are counted from `start` on, and the result is never after `end`. With `least`,
-        the result includes one entry even if that is larger. A segment whose ledger is gone is
+        the result includes one entry even if it does not fit. A segment whose ledger is gone is
         treated as by `after_records`. Raises the errors of reading a ledger.
         """
         left = limit + start.size_bytes

@@ -299,10 +299,10 @@ class LedgerPart:
             stop = _run_stop(run, entry_id, stop)
 
     def stop_of(self, entry_id: int, stop: int) -> int:
-        """Return the first entry after `entry_id` that the part has, or `stop` if that is less.
+        """Return the first entry after `entry_id` that the part has, or `stop` if `stop` is less.
 
-        A read of an older copy of `entry_id` must end before it, because this part has a newer
-        copy.
+        A read of an older copy of `entry_id` must end before the returned entry, because this part
+        has a newer copy of that one.
         """
         if self.listed is None:
             return _first_after(self.ids, entry_id, stop)

@@ -335,9 +335,9 @@ async def last_shown(
     """Return the last entry of the source's segment that readers of the copy can see already.
 
     `partial` is the copy's segment in progress. Returns -1 if readers see no entry. A closed ledger
-    counts like an open one, and a copy of another ledger like that of the source's present one:
-    what it has must not disappear from the copy either. Returns -1 also if the ledger is gone.
-    Raises the other errors of `Client.open_ledger`.
+    counts like an open one. A copy that was made from another ledger counts like a copy of the
+    source's present ledger: its entries must not disappear from the copy either. Returns -1 also if
+    the ledger is gone. Raises the other errors of `Client.open_ledger`.
     """
     if partial is None or partial.lssn != segment.lssn:
         return -1

@@ -389,6 +389,9 @@ class Namespace:
 
         Returns:
             Whether there is such a stream. A topic is no stream, but its partitions are.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer.
         """
         return await self.metadata(name).exists()
 
@@ -1088,6 +1091,8 @@ async def open_namespace(
     password: bytes = b"",
 ) -> Namespace:
     """Open a namespace. See `quire.Client.namespace`.
+
+    If the call is cancelled, the namespace may or may not have been created.
 
     Args:
         client: The client of the cluster.

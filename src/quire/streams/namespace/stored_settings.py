@@ -59,8 +59,8 @@ async def add_settings(
 ) -> None:
     """Add settings to those that a node stores. A value of None removes a setting.
 
-    The operations of `guard` make the transaction fail if the node is not the one that is meant:
-    another node that gets its path later begins with the same versions.
+    The operations of `guard` make the transaction fail if another node has the path by now, because
+    its versions may be the same.
 
     Raises UsageError if the settings are not valid together with the inherited ones,
     NoSuchKeyError if the node, or a node of `guard`, does not exist, and MetadataError if the

@@ -127,8 +127,8 @@ class StreamLives:
     async def clear(self) -> None:
         """Delete the directories of the lives of this stream in which no life is left.
 
-        A life that is in one may be that of another stream, which has the path by now. What another
-        program left there is deleted when the next life begins.
+        A directory in which there is a life is kept, because it may belong to another stream, which
+        has the path by now. What another program left there is deleted when the next life begins.
         """
         for directory in self._directories.values():
             try:

@@ -634,7 +634,7 @@ class StreamMetadata:
     async def free_allocation(self, claim: WriterClaim) -> None:
         """Record in the node `allocation` that no ledger is allocated.
 
-        The caller must have deleted the one that was. Raises the errors of `change`.
+        The caller must have deleted the ledger that was allocated. Raises the errors of `change`.
         """
         await self._put_allocation(claim, NO_LEDGER)
 

@@ -162,11 +162,11 @@ async def position_before_end(
     """Return the position of the `count`-th acknowledged record before a position of the stream.
 
     Without `end`, the records are counted from the end of the stream. Only the last segments before
-    it that have so many records are read. If there are fewer records, the result is the position of
-    the oldest one, and None if there are none. Control records do not count, but the result may be
-    the beginning of a segment, where they come before the first record. If nothing but a segment
-    whose ledger is gone comes before `end`, the result is the beginning of that segment, so that
-    reading reports the gap.
+    the end are read, until they have `count` records. If there are fewer records, the result is the
+    position of the oldest one, and None if there are none. Control records do not count, but the
+    result may be the beginning of a segment, where they come before the first record. If nothing
+    but a segment whose ledger is gone comes before `end`, the result is the beginning of that
+    segment, so that reading reports the gap.
     """
     facts: list[SegmentStatistics] = []
     later = 0

@@ -156,7 +156,8 @@ class StreamReader:
     async def find_life(self) -> None:
         """Look which stream has the name now, so that the reader never reads another one.
 
-        Otherwise the first read decides. Raises NoSuchStreamError and MetadataUnavailableError.
+        Without this call, the first read decides which stream it is. Raises NoSuchStreamError and
+        MetadataUnavailableError. Cancel-safe.
         """
         life = await self._metadata.life_id()
         if self._life is not None and life != self._life:

@@ -91,7 +91,8 @@ class Subscription(Ready):
     async def find_life(self) -> None:
         """Look which stream has the name now, so that the subscription never is one of another.
 
-        Otherwise the first use decides. Raises NoSuchStreamError and MetadataUnavailableError.
+        Without this call, the first use decides which stream it is. Raises NoSuchStreamError and
+        MetadataUnavailableError. Cancel-safe.
         """
         await self._check_life()
 

@@ -312,6 +312,8 @@ async def open_dict(
 ) -> DurableDict:
     """Open a dictionary with the content that it had before. See `quire.Client.durable_dict`.
 
+    If the call fails or is cancelled, nothing is lost: call it again.
+
     Args:
         streams: The namespace that holds the dictionary's stream.
         name: The name of the stream.

@@ -676,8 +676,8 @@ async def lead(
 ) -> Leader[ResultT]:
     """Become the leader of a state machine. See `quire.Client.state_machine`.
 
-    The previous leader is fenced, and `machine` is brought to the state that it had reached. If
-    this call fails, nothing is lost: call it again.
+    The previous leader is fenced, and `machine` is brought to the state that this leader had
+    reached. If this call fails or is cancelled, nothing is lost: call it again, with a new machine.
 
     Args:
         streams: The namespace that holds the machine's stream.
@@ -693,7 +693,8 @@ async def lead(
         The leader.
 
     Raises:
-        QuireError: The stream could not be opened or read. See `Namespace.open_writer`.
+        QuireError: The stream could not be opened or read, for example because the metadata store
+            or too few bookies answer. See `Namespace.open_writer`.
     """
     leader = Leader(streams, name, machine, snapshot_every=snapshot_every)
     await leader._begin(create)
@@ -708,7 +709,8 @@ async def follow(
 ) -> Follower[ResultT]:
     """Keep a machine up to date with the commands of the leaders. See `quire.Client.state_machine`.
 
-    On return `machine` has the newest snapshot. Later commands are applied in the background.
+    On return `machine` has the newest snapshot. Later commands are applied in the background. If
+    the call is cancelled, call it again with a new machine.
 
     Args:
         streams: The namespace that holds the machine's stream.
@@ -720,7 +722,8 @@ async def follow(
 
     Raises:
         NoSuchStreamError: The stream does not exist.
-        QuireError: The snapshot cannot be read or belongs to another stream.
+        QuireError: The snapshot cannot be read, for example because the metadata store or its
+            bookies do not answer, or it belongs to another stream.
     """
     follower = Follower(streams, name, machine)
     await streams.metadata(name).require()

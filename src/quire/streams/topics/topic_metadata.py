@@ -95,7 +95,11 @@ def partition_number(stream: str) -> tuple[str, int] | None:
 
 
 class TopicMetadata:
-    """The access to the nodes of the topics of one namespace: it reads and changes them."""
+    """The access to the nodes of the topics of one namespace, to read and to change them.
+
+    Every call raises MetadataUnavailableError if the metadata store does not answer. Reads are
+    cancel-safe. The outcome of a cancelled change is unknown.
+    """
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client

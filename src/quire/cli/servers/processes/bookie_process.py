@@ -80,7 +80,7 @@ class BookieProcess:
 
     @property
     def name(self) -> str:
-        """The id of the bookie. Before its first answer it is the one that a new bookie gets."""
+        """The id of the bookie, or the one that a new bookie would get until the bookie answers."""
         return self.status.id or self.share.name
 
     @property

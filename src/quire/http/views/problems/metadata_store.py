@@ -91,8 +91,8 @@ def of_noticed_outages(
 def of_metadata_disk(disk: MetadataDisk | None, bookies: Iterable[Bookie] = ()) -> list[Problem]:
     """Return the problem of a disk that is full or nearly full, and that has the metadata file.
 
-    A disk that is nearly full and is also that of one of `bookies` is reported as that one's. None
-    as `disk` means that this machine has no metadata file, or that its disk is not known.
+    A disk that is nearly full is reported for the bookie instead if one of `bookies` uses it too.
+    None as `disk` means that this machine has no metadata file, or that its disk is not known.
     """
     if disk is None or not disk.total_bytes:
         return []
