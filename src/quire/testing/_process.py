@@ -297,13 +297,16 @@ class ServerProcess:
         process = self._process
         assert process is not None
         assert process.stdout is not None
+        # `select.select` takes no descriptor above 1023.
+        output = select.poll()
+        output.register(process.stdout, select.POLLIN)
         line = b""
         while not self._ready:
             if stopping is not None and stopping.is_set():
                 raise StoppedError(
                     f"the start of the cluster was called off before {self.name} was ready"
                 )
-            if not select.select([process.stdout], [], [], STOPPING_POLL_S)[0]:
+            if not output.poll(STOPPING_POLL_S * 1000):
                 if time.monotonic() < deadline:
                     continue
                 self.kill()

@@ -25,6 +25,7 @@ from quire.errors import (
     NoSuchKeyError,
     NoSuchLedgerError,
     StartError,
+    UsageError,
     VersionConflictError,
 )
 from quire.metadata.interface import BookieAddress, Bookies, Versioned
@@ -740,6 +741,13 @@ def test_a_zookeeper_on_a_port_in_use_is_refused(
         second.start()
     assert second.pid is None
     assert "zookeeper.log" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["jürgen", "a\\b"])
+def test_a_directory_that_java_would_misread_is_refused(tmp_path: Path, name: str) -> None:
+    """The server used another directory, and the start waited for a minute for its answer."""
+    with pytest.raises(UsageError, match="ASCII characters only, and no backslash"):
+        ZooKeeperServer(tmp_path / name)
 
 
 def test_a_server_that_exits_is_reported(tmp_path: Path) -> None:

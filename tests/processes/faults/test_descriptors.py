@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 
 import quire
 from quire.errors import RecoveryError
+from quire.testing._process import ServerProcess
 from tests.support.long import long_after
 from tests.support.processes.cli import COMMAND
 from tests.support.waiting import wait_for
@@ -151,3 +154,23 @@ def test_connections_do_not_take_the_descriptors_of_the_log(
         "connections instead of 4096. Raise it: "
     )
     assert not [one for one in lines if one["event"] == "read_only"]
+
+
+def test_a_program_with_many_open_files_starts_the_processes_of_a_local_cluster(
+    tmp_path: Path,
+) -> None:
+    """`select` refused the number of the descriptor, and the process was left running."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2_048:
+        pytest.skip("this process may not open so many files")
+    program = "import time; print('ready', flush=True); time.sleep(60)"
+    process = ServerProcess("a server", [sys.executable, "-c", program], tmp_path / "log")
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+        for _ in range(1_100):
+            stack.enter_context(open(os.devnull))
+        stack.callback(process.kill)
+        process.launch()
+        process.wait_ready(time.monotonic() + 60)
+        assert process.said == "ready"

@@ -83,6 +83,13 @@ class ZooKeeperServer:
                 "printable characters"
             )
         self.data_dir = Path(data_dir).absolute()
+        if not str(self.data_dir).isascii() or "\\" in str(self.data_dir):
+            # Java would read another path in the configuration, and use that directory.
+            raise UsageError(
+                f"{str(self.data_dir)!r} cannot be the directory of a ZooKeeper server: its path "
+                "must have ASCII characters only, and no backslash",
+                remedy="Use another directory",
+            )
         self.host = host
         self.port = port
         self._any_port = port == 0
