@@ -45,6 +45,9 @@ restart the process blindly."""
 BESIDE_BACKOFF = Backoff(5.0, 5.0)
 TRIM_INTERVAL_S = 5.0
 """Seconds between two checks whether a burst of requests has left free memory behind."""
+READS_END_S = 1.0
+"""Seconds to wait for the threads that read, at the end of the process. A disk that hangs must not
+keep the process from ending."""
 SWITCH_INTERVAL_S = 0.0005
 """The interpreter's switch interval in seconds. It is short so that the log thread gets the
 interpreter lock soon after its sync returns."""
@@ -187,8 +190,10 @@ async def _serve(options: BookieOptions) -> int:
     finally:
         await tasks.close()
         await around.aclose()
+        limit_s = READS_END_S
         for reader in readers:
-            reader.close()
+            if not reader.close(limit_s):
+                limit_s = 0.0
         await metadata.close()
 
 

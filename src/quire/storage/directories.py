@@ -695,10 +695,13 @@ class LedgerDirectories(StoreEvents):
     def stats(self) -> StorageStats:
         """Return the sums of the statistics of the directories in use.
 
-        If none is in use, the sums are over all directories that were read.
+        If none is in use, the sums are over all directories that were read. The counters always
+        are, because a counter that sinks looks like one of a new process.
         """
-        places = self._serving or [place for place in self._places if place.read]
-        total = total_stats([place.store.stats() for place in places])
+        read = [place for place in self._places if place.read]
+        places = self._serving or read
+        ended = [place.store.stats() for place in read if place not in places]
+        total = total_stats([place.store.stats() for place in places], ended)
         return replace(total, writable=self.writable, negatives_unknown=self.negatives_unknown)
 
     def usage(self) -> list[SegmentUsage]:

@@ -48,6 +48,11 @@ def _sync_directory(path: str) -> None:
         os.close(fd)
 
 
+def _lock_file(fd: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 class RealFile:
     """An `interfaces.File` that uses a file descriptor of the operating system."""
 
@@ -200,7 +205,7 @@ class RealDisk:
         """
         self.path = os.path.abspath(path)
         self._open_flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
-        self._lock_fd = -1
+        self._lock_fds: list[int] = []
         if make and not read_only:
             os.makedirs(self.path, PRIVATE_DIRECTORY_MODE, exist_ok=True)
 
@@ -269,21 +274,29 @@ class RealDisk:
         return os.stat(self.path).st_dev
 
     def lock(self) -> None:
-        if self._lock_fd >= 0:
+        if self._lock_fds:
             return
-        fd = os.open(
-            self._full(LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE_MODE
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        fds = [os.open(self._full(LOCK_NAME), flags, PRIVATE_FILE_MODE)]
         try:
-            if fcntl is not None:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_file(fds[0])
+            # Somebody may delete the file and so let another process lock a new one. Lock the
+            # directory too, on file systems that can.
+            fds.append(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+            try:
+                _lock_file(fds[1])
+            except BlockingIOError:
+                raise
+            except OSError:
+                pass
         except BaseException:
-            os.close(fd)
+            for fd in fds:
+                os.close(fd)
             raise
-        self._lock_fd = fd
+        self._lock_fds = fds
 
     def close(self) -> None:
         """Release the lock of the directory. Open files stay open."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        fds, self._lock_fds = self._lock_fds, []
+        for fd in fds:
+            os.close(fd)

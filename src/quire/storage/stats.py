@@ -134,6 +134,15 @@ class StorageStats:
     writable: bool
 
 
+COUNTERS = frozenset((
+    "groups", "batches", "bytes_written", "log_given_back_bytes", "segments_removed",
+    "compactions", "compactions_major", "compaction_copied_bytes", "compaction_written_bytes",
+    "compaction_freed_bytes", "damaged_reads", "scrubbed_bytes", "scrubbed_segments",
+    "scrub_rounds", "catch_up_waited_seconds", "index_caches_written",
+))  # fmt: skip
+"""The fields of `StorageStats` that count from the start of the process on, and never sink."""
+
+
 def collect_stats(
     catalogue: Catalogue,
     appender: Appender,
@@ -211,11 +220,12 @@ def space_of(places: Iterable[HasSpace]) -> tuple[int, int] | None:
     return sum(total for total, _ in found.values()), sum(free for _, free in found.values())
 
 
-def total_stats(parts: Sequence[StorageStats]) -> StorageStats:
+def total_stats(parts: Sequence[StorageStats], ended: Sequence[StorageStats] = ()) -> StorageStats:
     """Combine the statistics of one or more stores.
 
     Numbers are added. A text is the first one that is not empty. A flag is True if it is True for
-    any store.
+    any store. `ended` has the statistics of stores that have failed, of which only the counters are
+    added.
     """
     total: dict[str, Any] = {}
     for field in fields(StorageStats):
@@ -223,6 +233,8 @@ def total_stats(parts: Sequence[StorageStats]) -> StorageStats:
         if isinstance(values[0], str):
             total[field.name] = next(filter(None, values), "")
         else:
+            if field.name in COUNTERS:
+                values += [getattr(part, field.name) for part in ended]
             total[field.name] = any(values) if isinstance(values[0], bool) else sum(values)
     return StorageStats(**total)
 

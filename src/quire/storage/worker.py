@@ -117,8 +117,8 @@ class _Threads:
             self._threads.append(thread)
         self._calls.put((call, ended))
 
-    def close(self) -> None:
-        """Wait for the calls that are running, and end the threads. Queued calls are not run."""
+    def close(self, limit_s: float | None = None) -> bool:
+        """End the threads, wait for them as `ThreadReader.close` does, and return its result."""
         self._closed = True
         with suppress(Empty):
             while (queued := self._calls.get_nowait()) is not None:
@@ -126,7 +126,10 @@ class _Threads:
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(limit_s)
+            if thread.is_alive():
+                return False
+        return True
 
     def _serve(self) -> None:
         while (queued := self._calls.get()) is not None:
@@ -182,10 +185,15 @@ class ThreadReader:
         # If a later read meets the same error, that read reports it.
         self._ahead.run(call, lambda result, error: done())
 
-    def close(self) -> None:
-        """Wait for the reads that are running. Queued reads are not run."""
-        for threads in (self._readers, self._ahead):
-            threads.close()
+    def close(self, limit_s: float | None = None) -> bool:
+        """Wait for the reads that are running, and return whether all of them have ended.
+
+        Queued reads are not run. With `limit_s`, a read that takes longer than so many seconds
+        ends the wait, because a disk that hangs may never finish it. Its thread remains until the
+        process ends.
+        """
+        ended = self._readers.close(limit_s)
+        return self._ahead.close(limit_s if ended else 0.0) and ended
 
 
 def _settle(found: asyncio.Future[T], result: T, error: Exception | None) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from quire._runtime.event_log import EventLog
 from quire._runtime.retry import Backoff
-from quire.bookie import main
+from quire.bookie import main, server
 from quire.bookie.main import BookieOptions, _beside, _serve, _started, _until_stopped
 from quire.bookie.server import Bookie
 from quire.errors import BookieUnavailableError, StartError, StorageError
@@ -27,6 +27,7 @@ from quire.metadata import open_metadata
 from quire.metadata.bookies.start_commands import StartCommand, read_start_command
 from quire.storage.worker import ThreadReader
 from tests.support.bookies.bookie import SMALL
+from tests.support.waiting import until
 
 CONFIG = replace(SMALL, batch_scheduling=False)
 
@@ -164,9 +165,9 @@ async def test_the_reader_of_every_directory_is_closed(
             super().__init__(loop)
             readers.append(self)
 
-        def close(self) -> None:
+        def close(self, limit_s: float | None = None) -> bool:
             closed.append(self)
-            super().close()
+            return super().close(limit_s)
 
     monkeypatch.setattr(main, "ThreadReader", Reader)
     for name in ("one", "two"):
@@ -261,6 +262,36 @@ async def test_a_stop_that_takes_too_long_is_logged() -> None:
     )
     assert status == 1
     assert events == [("stop_timeout", {"seconds": 0.01})]
+
+
+async def test_a_process_ends_although_a_thread_waits_for_a_disk_that_hangs(
+    tmp_path: Path, signals: dict[int, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `stop_timeout_s`, the process waited for its threads until it was killed."""
+    waiting, released = threading.Event(), threading.Event()
+
+    def write(disks: object, data: bytes) -> None:
+        waiting.set()
+        released.wait()
+
+    async def work(bookie_id: str) -> None:
+        await asyncio.to_thread(waiting.wait)
+        signals[signal.SIGTERM]()
+
+    monkeypatch.setattr(server, "write_remembered", write)
+    config = replace(CONFIG, stop_timeout_s=0.1)
+    options = await prepared(tmp_path, bookie_id="b", beside=work, config=config)
+    statuses: list[int] = []
+    process = threading.Thread(
+        target=lambda: statuses.append(asyncio.run(_serve(options))), daemon=True
+    )
+    process.start()
+    try:
+        await until(lambda: bool(statuses), "the process to end")
+        assert statuses == [1]
+    finally:
+        released.set()
+        await asyncio.to_thread(process.join)
 
 
 @pytest.mark.parametrize(("held", "trims"), [(0, True), (49, True), (51, False)])

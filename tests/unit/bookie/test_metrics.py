@@ -28,7 +28,7 @@ from quire.bookie.metrics import COUNTED, NOW, SINCE_START
 from quire.bookie.protocol.service import Counters
 from quire.http.server.metrics import AUTORECOVERY
 from quire.replication.autorecovery.settings import AutorecoveryStats
-from quire.storage.stats import StorageStats
+from quire.storage.stats import COUNTERS, StorageStats
 
 seconds = st.floats(0, 30, allow_nan=False)
 
@@ -132,4 +132,5 @@ def test_every_counter_has_a_metric_with_a_description() -> None:
     numbers = {one.name for one in fields(StorageStats) if one.type in ("int", "float", "bool")}
     assert numbers == {*SINCE_START, *NOW}
     assert not set(SINCE_START) & set(NOW)
+    assert set(SINCE_START) == COUNTERS
     assert {one.name for one in fields(AutorecoveryStats)} == set(AUTORECOVERY)

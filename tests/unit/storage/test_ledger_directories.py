@@ -38,6 +38,7 @@ from quire.storage.read.read_exceptions import NoEntry
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment.batch import LogBatch
 from quire.storage.segment.segment import segment_name
+from quire.storage.stats import COUNTERS
 from quire.storage.store import LedgerStore
 from tests.support.bookies.bookie import SMALL, memory_metadata, peer_of, running_bookie
 from tests.support.storage.directories import DirectoriesOnDisks
@@ -69,6 +70,26 @@ async def test_an_error_closing_one_directory_does_not_keep_the_others_open() ->
     with pytest.raises(OSError, match="first"):
         await box.store.close()
     assert closed == [0, 1, 2]
+
+
+def test_counters_do_not_sink_when_a_directory_fails() -> None:
+    """A monitoring system takes a counter that sinks for one that began again at 0."""
+    box = DirectoriesOnDisks(2)
+    box.open()
+    for ledger_id in range(4):
+        box.store.create_ledger(ledger_id, key_of(ledger_id))
+        box.store.append(make_batch([(ledger_id, 0, b"x" * 100)]), ignore)
+    box.idle()
+    assert all(len(store.ledgers) == 2 for store in box.stores)
+    before = box.store.stats()
+    for number, ledgers in enumerate((2, 4)):
+        box.stores[number]._disk_failed(OSError("it is broken"))
+        box.idle()
+        after = box.store.stats()
+        assert after.ledgers == ledgers
+        assert {one: getattr(after, one) for one in COUNTERS} == (
+            {one: getattr(before, one) for one in COUNTERS}
+        )
 
 
 # -- where a ledger goes ----------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quire.storage.disk import RealDisk, RealFile
+from quire.storage.disk import LOCK_NAME, RealDisk, RealFile
 
 WAIT_S = 0.2
 """Seconds that a preallocation gives a write that may run beside it."""
@@ -246,6 +248,38 @@ def test_files_are_listed_renamed_and_removed_by_name(disk: RealDisk) -> None:
 def test_file_names_outside_the_directory_are_refused(disk: RealDisk, name: str) -> None:
     with pytest.raises(ValueError, match="inside"):
         disk.open(name)
+
+
+def test_a_directory_stays_locked_if_its_lock_file_is_deleted(disk: RealDisk) -> None:
+    """A second bookie then once began to write the log of the first."""
+    other = RealDisk(disk.path)
+    disk.lock()
+    os.remove(f"{disk.path}/{LOCK_NAME}")
+    with pytest.raises(BlockingIOError):
+        other.lock()
+    disk.close()
+    other.lock()
+    other.close()
+
+
+def test_a_file_system_that_cannot_lock_directories_is_used_with_the_lock_file(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def flock(fd: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EBADF, "NFS locks only files that are open for writing")
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    other = RealDisk(disk.path)
+    disk.lock()
+    with pytest.raises(BlockingIOError):
+        other.lock()
+    disk.close()
+    other.lock()
+    other.close()
 
 
 def test_only_one_disk_object_holds_the_lock(disk: RealDisk) -> None:
