@@ -1619,6 +1619,10 @@ def test_an_append_in_flight_is_in_doubt_after_any_error_of_the_writer(
         with pytest.raises(UnreadableMetadataError) as later:
             await writer.append(b"3")
         assert later.value.outcome_known  # it was never sent
+        for end in (writer.flush, writer.close):
+            with pytest.raises(UnreadableMetadataError) as ended:
+                await end()
+            assert not ended.value.outcome_known  # of the records before
         for name in ("bookie-0", "bookie-1"):
             await b.world.start(name)
 

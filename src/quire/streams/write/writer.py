@@ -33,6 +33,7 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
     check_type,
+    done_in_part,
     nothing_done,
     whole_number,
 )
@@ -271,7 +272,11 @@ class StreamWriter:
         if last is None:
             self._check()
             return None
-        await asyncio.shield(last.waiter())
+        try:
+            await asyncio.shield(last.waiter())
+        except QuireError as error:
+            # The last record may never have been sent. That says nothing about those before it.
+            raise done_in_part(error) from error.__cause__
         return last.position(len(last) - 1)
 
     async def producer(self, producer_id: str) -> Producer:

@@ -241,7 +241,8 @@ class WriterTask:
             self._work.set()
         await asyncio.wait([self._task])
         if self.failure is not None and not (self._complete or known):
-            raise self.failure.with_traceback(None)
+            # The failure may know that later appends do nothing. Earlier ones may have succeeded.
+            raise done_in_part(self.failure) from self.failure.__cause__
 
     def abandon(self, error: QuireError | None = None) -> None:
         """End at once. Appends raise `error`, or report that the writer was abandoned."""
