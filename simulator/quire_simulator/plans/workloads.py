@@ -830,6 +830,7 @@ WORKLOADS: dict[str, Mix] = {
     "stream walks": replace(WALKS, bookies_min=3, walks_mostly="streams"),
     "store walks": replace(WALKS, walks_mostly="stores"),
     "repair walks": replace(WALKS, bookies_min=4, walks_mostly="repairs"),
+    "protocol walks": replace(WALKS, bookies_min=1, walks_mostly="protocol"),
     "sessions": Mix(
         ("sessions expire", "expire session", "expire client", "expire client", "metadata fails",
          "late watches", "slow metadata", "restart", "clock jumps", "kill"),

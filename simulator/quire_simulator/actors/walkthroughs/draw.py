@@ -18,6 +18,12 @@ from quire_simulator.actors.walkthroughs import (
     streams,
 )
 from quire_simulator.actors.walkthroughs.walk import Walk
+from quire_simulator.actors.walkthroughs.wire import (
+    answers_walk,
+    connections_walk,
+    losses_walk,
+    requests_walk,
+)
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.world.stage import Stage
 
@@ -42,7 +48,20 @@ STREAMS: tuple[Script, ...] = (
 )
 STORES: tuple[Script, ...] = (stores.walk_store,)
 REPAIRS: tuple[Script, ...] = (repairs.walk_repair,)
-CHOICES = {"ledgers": LEDGERS, "streams": STREAMS, "stores": STORES, "repairs": REPAIRS}
+PROTOCOL: tuple[Script, ...] = (
+    requests_walk.walk_requests,
+    connections_walk.walk_connections,
+    requests_walk.walk_requests,
+    answers_walk.walk_answers,
+    losses_walk.walk_losses,
+)
+CHOICES = {
+    "ledgers": LEDGERS,
+    "streams": STREAMS,
+    "stores": STORES,
+    "repairs": REPAIRS,
+    "protocol": PROTOCOL,
+}
 """The walkthroughs of each kind. A run that does not name a kind has one of the first two."""
 TIME_S = 300.0
 """Simulated seconds within which a walkthrough ends."""

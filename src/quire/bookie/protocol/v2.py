@@ -176,7 +176,14 @@ class RequestsV2:
         self._accept(at + start * size, at + len(ledgers) * size)
 
     def _take(
-        self, word: int, key: bytes, ledger: int, entries: Sequence[int], at: int, size: int
+        self,
+        word: int,
+        key: bytes,
+        ledger: int,
+        entries: Sequence[int],
+        at: int,
+        size: int,
+        version: int = 2,
     ) -> None:
         """Accept or refuse adds of one ledger with ascending entry ids.
 
@@ -189,13 +196,20 @@ class RequestsV2:
             entries: The entry ids.
             at: The offset of the first frame in the chunk.
             size: The bytes of each frame.
+            version: The version of the protocol in the frames, which a refusal repeats.
         """
+        if entries[0] < 0 <= entries[-1]:
+            # Only the negative ids are refused, whatever arrives together with them.
+            bad = sum(entry < 0 for entry in entries)
+            self._take(word, key, ledger, entries[:bad], at, size, version)
+            self._take(word, key, ledger, entries[bad:], at + bad * size, size, version)
+            return
         stop = at + len(entries) * size
         last_lac = stop - size + LAC_AT
         lac = int.from_bytes(self._view[last_lac : last_lac + 8], "big", signed=True)
         code = self._batcher.take(word & 0xFFFF, key, ledger, entries, size, lac)
         if code:
-            self._connection.out.append(add_responses_of(ledger, entries, code))
+            self._connection.out.append(add_responses_of(ledger, entries, code, version))
             return
         self._accept(at, stop)
 
@@ -222,7 +236,7 @@ class RequestsV2:
         elif size < FRAME_HEADER_BYTES + MIN_ENTRY_BYTES:
             out.append(add_response(Code.BAD_REQUEST, ledger, entry, version))
         else:
-            self._take(ADD_WORD | flags, key, ledger, (entry,), at, size)
+            self._take(ADD_WORD | flags, key, ledger, (entry,), at, size, version)
             self.submit(version)
 
     def _take_spans(self) -> list[memoryview]:

@@ -113,7 +113,7 @@ class RequestsV3:
         count = min(equal_frames(view, at, end, size), self._batcher.most(size))
         if count >= MIN_STRETCH:
             stretch = stretch_of(view, at, size, count)
-            if stretch is not None:
+            if stretch is not None and not stretch.entry_ids[0] < 0 <= stretch.entry_ids[-1]:
                 self._add_stretch(stretch)
                 return at + size * count
             stop = at + size * count

@@ -237,10 +237,12 @@ def add_responses(ledger_id: int, first: int, count: int) -> bytes:
     return bytes(out)
 
 
-def add_responses_of(ledger_id: int, entry_ids: Iterable[int], code: int = 0) -> bytes:
-    """Return responses with one code to any adds of one ledger."""
-    pack = RESPONSE.pack
-    return b"".join([pack(24, ADD_WORD, code, ledger_id, entry) for entry in entry_ids])
+def add_responses_of(
+    ledger_id: int, entry_ids: Iterable[int], code: int = 0, version: int = VERSION
+) -> bytes:
+    """Return responses with one code to any adds of one ledger, in the version of the adds."""
+    pack, word = RESPONSE.pack, header_word(Opcode.ADD, 0, version)
+    return b"".join([pack(24, word, code, ledger_id, entry) for entry in entry_ids])
 
 
 def add_responses_each(ledger_ids: Sequence[int], entry_ids: Sequence[int]) -> bytes:
