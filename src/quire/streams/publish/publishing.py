@@ -639,7 +639,8 @@ async def _check(
             f"stream {name} holds {counted(end.held_bytes, 'byte')}, and {batch.key} would "
             f"exceed its quota of {counted(limit, 'byte')} (setting bytes_max). Nothing was "
             "published",
-            remedy="Truncate the stream, or raise bytes_max. Then run the job, or start the query, again",
+            remedy="Truncate the stream, or raise bytes_max. Then run the job, or start the query, "
+            "again",
         )
 
     async def look(one: BuiltSegment) -> None:
