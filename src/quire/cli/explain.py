@@ -19,6 +19,7 @@ from quire.cli.common.configuration import configured
 from quire.cli.common.groups import EXIT_NO_METADATA, EXIT_SOON, EXIT_WRONG, fail, say
 from quire.cli.common.logs import printable
 from quire.cli.common.options import (
+    Duration,
     asynchronous,
     checked,
     file_option,
@@ -52,7 +53,8 @@ WAIT_S = 2.0
 """Seconds to wait for observations other than the answers of bookies, such as the count of
 under-replicated ledgers. Later answers are left out."""
 ANSWER_TIMEOUT_S = 8.0
-"""Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
+"""Seconds for the whole answer, without `--timeout`. This leaves two of ten seconds to start and to
+end the process."""
 SERVER_TIMEOUT_S = 5.0
 """Seconds to get the last known state from an HTTP server, which may itself wait for the store."""
 ASK_SERVER = (
@@ -109,7 +111,8 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
         if whole.expired():
             raise QuireError(
                 f"examining the cluster at {uri} took longer than {answer_timeout_s:g} s",
-                remedy="The metadata store may be slow. Try again, or look at its load",
+                remedy="The metadata store, the bookies or this machine may be busy. Give the "
+                "command more time, for example `--timeout 1m`",
             ) from None
         raise
     finally:
@@ -161,23 +164,38 @@ def _keep_token_file(context: click.Context, parameter: click.Parameter, value: 
     callback=_keep_token_file,
     expose_value=False,
 )
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Duration(1),
+    default=ANSWER_TIMEOUT_S,
+    show_default=True,
+    help="How long to examine the cluster, in seconds or with a unit (1m). After that the command "
+    "fails without findings. On a busy machine, give it more time.",
+)
 @json_option("Print one JSON object, the overview of the HTTP API.")
 @asynchronous
-async def explain_cluster(uri: str, exit_code: bool, server: str | None, as_json: bool) -> int:
+async def explain_cluster(
+    uri: str, exit_code: bool, server: str | None, timeout_s: float, as_json: bool
+) -> int:
     """Explain what is wrong with the cluster, and what to do about it.
 
     The command examines bookies, certificates, disks, racks, the metadata store and autorecovery.
     For each problem it says what happened, what is at risk, what is being done automatically, and
-    what you should type. It answers within ten seconds, even if servers do not respond. Nothing is
-    changed.
+    what you should type. Without --timeout it answers within ten seconds, even if servers do not
+    respond. Nothing is changed.
     """
     from quire.http.views.cluster_view import ClusterView
     from quire.http.views.problems.metadata_store import unsteady
 
     try:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(explaining(uri, ANSWER_TIMEOUT_S))
-            cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S, ANSWERS_WAIT_S)
+            client = await stack.enter_async_context(explaining(uri, timeout_s))
+            # With more time, more observations are complete.
+            more = max(1.0, timeout_s / ANSWER_TIMEOUT_S)
+            cluster = ClusterView(
+                time.monotonic, await _fetch(stack), more * WAIT_S, more * ANSWERS_WAIT_S
+            )
             stack.push_async_callback(cluster.close)
             view = await cluster.look(client)
             if server is not None and not unsteady(view.outages.values()):
