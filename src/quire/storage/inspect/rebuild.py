@@ -64,6 +64,8 @@ class SegmentToRebuild:
     sealed: bool
     lost_groups: int
     """The number of lost groups in the segment. 0 if the segment is sealed."""
+    end_group: int
+    """The number after that of the last group that counts."""
     size_bytes: int
 
 
@@ -78,7 +80,12 @@ def plan(disk: Disk) -> list[SegmentToRebuild]:
         newest = max(segments, default=0)
         return [
             SegmentToRebuild(
-                number, number == newest, one.state is SegmentState.SEALED, one.lost_groups, one.end
+                number,
+                number == newest,
+                one.state is SegmentState.SEALED,
+                one.lost_groups,
+                one.end_group,
+                one.end,
             )
             for number, one in sorted(segments.items())
         ]
@@ -119,6 +126,10 @@ def _rebuild(
         found = UnsealedSegment(
             work.number, segment.description.header, _scan(file, own_id, segment), file
         )
+        if not work.sealed and not found.compacted:
+            # A crash may have left a torn group, or one that a later segment has again.
+            groups = found.scan.groups
+            found.scan.groups = [one for one in groups if one.header.number < work.end_group]
         lost = _what_is_lost(found, segment, work)
         if lost:
             return Rebuilt(work.number, RebuildOutcome.INCOMPLETE, f"{why}; {lost}")

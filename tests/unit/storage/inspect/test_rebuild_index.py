@@ -25,7 +25,7 @@ from tests.support.storage.segments import (
     sealed_numbers,
     spoilt,
 )
-from tests.support.storage.storage import StoreOnDisk, entries, sim_disk
+from tests.support.storage.storage import StoreOnDisk, disk_of, entries, opened, sim_disk
 
 CRASH_SEEDS = 4
 """The number of seeds with which each operation is the last. Each keeps other unsynced parts."""
@@ -145,6 +145,45 @@ def test_a_damaged_index_is_not_rebuilt_from_incomplete_groups() -> None:
     found = rebuilt(disk)[number]
     assert (found.outcome, "lost" in found.why) == (RebuildOutcome.INCOMPLETE, True)
     assert contents(disk) == before
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_rebuilt_index_omits_a_group_that_does_not_count(torn: bool) -> None:
+    """An entry that was never acknowledged became a damaged one, which no bookie could restore.
+
+    The last group was torn, or it was written again by a start that was killed before it had sealed
+    the segment.
+    """
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.pump()
+    box.append([(1, 3, b"z" * 5000)])
+    box.pump()
+    disk = disk_of(box)
+    disk.kill()
+    name = segment_name(box.store.usage()[-1].number)
+    file = disk.open(name)
+    at = bytes(file.read(0, 1 << 20) or b"").index(b"z" * 5000)
+    if torn:
+        file.write([bytes(512)], (at + 4000) // 512 * 512)
+        file.sync()
+    file.close()
+    assert (box.open().torn_group is not None) is torn
+    box.append(entries(2, 0, 1))
+    while box.log.run():  # The thread that seals does nothing.
+        pass
+    disk.kill()
+    done = rebuilt(disk)
+    first, last = sorted(done)
+    assert done[first].outcome is RebuildOutcome.REBUILT
+    assert done[last].outcome is RebuildOutcome.OPEN
+    assert problems_of(disk) == []
+    with open_segment(disk, first) as one:
+        assert [row.count for row in one.rows(1)] == [3]
+    report = box.open()
+    assert (report.problems, report.damaged_blocks, report.negatives_unknown) == ((), 0, False)
+    assert len(box.read(1, 0, 9)) == 3 + (not torn)
+    assert box.store.last_entry_id(1) == 2 + (not torn)
 
 
 def test_rebuilding_an_index_does_not_hide_damaged_entries() -> None:
