@@ -222,8 +222,7 @@ class _Actor:
                 await writer.flush()
             places = await call(self.stage.stage, self.who, appended.wait())
         except QuireError as error:
-            alone = len({one.partitions for one in sent.values()}) == 1
-            if error.outcome_known and alone and len(next(iter(sent.values())).partitions) == 1:
+            if error.outcome_known:
                 for payload, one in sent.items():
                     one.refused = True
                     if one.place is not None:
