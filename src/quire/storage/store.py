@@ -363,6 +363,9 @@ class LedgerStore(StoreEvents):
         current = self._appender.current
         info = self._catalogue.create(ledger_id, master_key, current.number if current else 0)
         for deletion in self._maintenance.collector.take_unlogged(ledger_id):
+            # The deletion may be logged in the next segment. A copy of it then removes a ledger
+            # that was touched only before that segment, and must not remove this one.
+            info.touched = info.born + 1
             self._appender.add_pending(deletion)
         self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))
         if refused:

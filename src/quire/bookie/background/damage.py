@@ -275,11 +275,15 @@ class DamageReports:
 
 
 def names(metadata: LedgerMetadata, bookie: str, ranges: Iterable[Range]) -> bool:
-    """Return whether the bookie is in the ensemble of any entry in the ranges."""
+    """Return whether the bookie is in the ensemble of any entry in the ranges.
+
+    A closed ledger has no entries after its last one, even if bookies have received some.
+    """
     segments = metadata.segments
+    last_entry_id = metadata.last_entry_id if metadata.closed else 2**63 - 1
     ends = [one.first_entry_id - 1 for one in segments[1:]]
     return any(
         bookie in segment.ensemble and segment.first_entry_id <= last and first <= end
-        for segment, end in zip(segments, (*ends, 2**63 - 1), strict=True)
+        for segment, end in zip(segments, (*ends, last_entry_id), strict=True)
         for first, last in ranges
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from quire.codec.log.state_records import FormatError
+from quire.codec.log.group import GROUP_START
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError
 from quire.core.ranges import Range, count
 from quire.storage.background.quarantine import damaged_here, damaged_sealed
 from quire.storage.background.salvage import Footers, lacking, newer_copies
@@ -20,7 +21,7 @@ from quire.storage.inspect.snapshot import LOOKS_MAX, with_log
 from quire.storage.interfaces import Disk
 from quire.storage.recovery.log_recovery import RecoveredLog
 from quire.storage.segment.catalogue import Catalogue
-from quire.storage.segment.footer import load_footer
+from quire.storage.segment.footer import load_footer, read
 from quire.storage.segment.segment import LogSegment
 
 
@@ -68,8 +69,7 @@ class DirectoryScrub:
         self._directory_id = b""
         self._catalogue = Catalogue()
         self._footers: set[int] = set()
-        """The numbers of the segments with nonzero bytes after their groups that are not a valid
-        footer."""
+        """The numbers of the segments that have the remains of a footer after their groups."""
         self.problems: tuple[str, ...] = ()
         """The problems of the log as a whole that a start would report, such as missing segments,
         in words."""
@@ -79,7 +79,15 @@ class DirectoryScrub:
     def _take(self, recovered: RecoveredLog, directory_id: bytes) -> None:
         self._directory_id = directory_id
         self._catalogue = recovered.replayer.catalogue
-        self._footers = {one.number for one in recovered.unsealed if one.scan.tail_used}
+        newest = max(self._catalogue.segments, default=0)
+        self._footers = {
+            one.number
+            for one in recovered.unsealed
+            # The newest segment gets its footer at a clean stop. Otherwise it may end with a group
+            # that was never written completely, which is no damage.
+            if one.scan.tail_used and (recovered.clean or one.number != newest)
+            if not read(one.file, one.scan.end, BLOCK_BYTES).startswith(GROUP_START)
+        }
         self.problems = tuple(recovered.problems)
 
     def segments(

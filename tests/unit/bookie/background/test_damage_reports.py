@@ -271,6 +271,25 @@ def test_a_bookie_should_have_only_entries_of_segments_that_name_it() -> None:
     assert names(LedgerMetadata(1, 1, 1, (Segment(0, (ME,)),)), ME, [(10**9, 10**9)])
 
 
+async def test_damaged_entries_after_the_end_of_a_closed_ledger_are_not_reported() -> None:
+    """Nobody has them, so the ledger was once marked again every ten minutes.
+
+    A recovery may close a ledger before entries that a single bookie has received.
+    """
+    there = Scene()
+    reports = await there.begin()
+    await there.ledger(1, (ME, OTHER), (ME, OTHER))
+    there.store.damaged = {1: [(15, 20)]}
+    stored = await there.metadata.read_ledger(1)
+    closed = replace(stored.value, state=LedgerState.CLOSED, last_entry_id=14, length=1)
+    await there.metadata.write_ledger(1, closed, stored.version)
+    assert await reports.report(there.log) == 0
+    assert not await there.marked(1)
+    there.store.damaged = {1: [(14, 20)]}
+    there.clock.ms += int(AGAIN_S * 1000)
+    assert await reports.report(there.log) == 1
+
+
 # -- metadata that makes no sense -----------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quire.codec.log.group import GROUP_MAGIC
 from quire.codec.log.state_records import BLOCK_BYTES, FormatError
 from quire.storage.background.quarantine_record import (
     LEDGERS_MAX,
@@ -22,7 +23,15 @@ from quire.storage.inspect.scrub_report import DirectoryScrub
 from quire.storage.inspect.space_report import look as look_at_space
 from quire.storage.segment.segment import segment_name
 from tests.support.storage.scrubbed_store import EAGER, ON_SUSPICION, blocks_of, filled, look
-from tests.support.storage.storage import SMALL, lacks, make_batch, sealed
+from tests.support.storage.storage import (
+    SMALL,
+    disk_of,
+    entries,
+    lacks,
+    make_batch,
+    opened,
+    sealed,
+)
 
 # -- finding ----------------------------------------------------------------------------------
 
@@ -368,6 +377,29 @@ def test_the_scrub_of_a_directory_agrees_with_its_bookie() -> None:
     healed = {one.number: one for one in DirectoryScrub(box.disk).segments()}
     assert healed[numbers[0]].damaged == found[numbers[0]].damaged
     assert healed[numbers[0]].lacking == {}
+
+
+@pytest.mark.parametrize("missing", [0, 1, 20])
+def test_the_scrub_of_a_directory_takes_an_incomplete_group_for_no_damaged_footer(
+    missing: int,
+) -> None:
+    """The first sector, one of the run table, or one of the entries was never written."""
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.pump()
+    box.append([(ledger_id, 3, bytes([1]) * 500) for ledger_id in range(1, 60)])
+    box.pump()
+    disk = disk_of(box)
+    disk.kill()
+    file = disk.open(segment_name(box.store.usage()[-1].number))
+    start = bytes(file.read(0, 1 << 20) or b"").rindex(GROUP_MAGIC)
+    file.write([bytes(512)], start + 512 * missing)
+    file.sync()
+    scrub = DirectoryScrub(disk)
+    assert scrub.problems == ()
+    assert [one.clean for one in scrub.segments()] == [True]
+    report = box.open()
+    assert (report.problems, report.negatives_unknown) == ((), False)
 
 
 def test_explain_space_reports_what_a_scrub_has_found() -> None:

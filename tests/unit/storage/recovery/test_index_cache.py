@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
 from quire.codec.log.footer import TRAILER_BYTES
 from quire.codec.log.state_records import BLOCK_BYTES, RecordKind, StateRecord
-from quire.errors import BookieUnavailableError, StorageError
+from quire.errors import BookieUnavailableError, DiskFullError, StorageError
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.server.api import Reply
 from quire.storage.background.index_cache_writer import CacheFile, Snapshot
@@ -56,7 +57,56 @@ def cache_of(box: StoreOnDisk) -> InodeContent:
     return found.copy()
 
 
+def log_only(box: StoreOnDisk) -> None:
+    """Write the log, but seal and remove nothing."""
+    while box.log.run():
+        pass
+
+
 # -- when it is trusted -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_fence_outlives_a_deletion_that_had_to_wait_for_space(cached: bool) -> None:
+    """A ledger was dropped on a full disk, and created again before that was logged.
+
+    The deletion was then logged in the segment after the one in which the ledger was created. A
+    copy of it once removed the fence that had come from the index cache.
+    """
+    box = opened(replace(EAGER, index_cache_segments=1))
+    store = box.store
+    begin = partial(store._appender.begin_segment, lambda error: None)
+    box.append([(1, 0, b"x"), (2, 0, b"y")])
+    box.idle()
+    begin()
+    box.idle()
+    collector = store._maintenance.collector
+    log_records = collector._log_records
+    collector._log_records = lambda records, done: done(DiskFullError("no space"))
+    box.drop([1])
+    collector._log_records = log_records
+    assert not store.deletions_logged
+    store.create_ledger(1, key_of(1))
+    for _ in range(2):  # The deletion and the key are in a segment that is removed below.
+        begin()
+        log_only(box)
+    box.append([(2, 1, b"y")])
+    box.fence(1)
+    log_only(box)
+    begin()
+    log_only(box)
+    for _ in range(3):
+        box.idle()
+    if cached:
+        look(box)
+    assert store.stats().index_caches_written == cached
+    assert box.fenced == {1}
+    disk_of(box).kill()
+    report = box.open()
+    assert report.index_cache.startswith("used") is cached
+    assert box.store.ledgers[1].fenced
+    assert box.store.ledgers[1].master_key == key_of(1)
+    check(box)
 
 
 def test_a_start_after_a_clean_stop_reads_no_footers() -> None:
