@@ -33,7 +33,15 @@ from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.support.long import long_after
 from tests.support.metadata.backends import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, connect, ids_of
-from tests.support.metadata.zookeeper_proxy import CREATE_2, DELETE, SET, Loss, Proxy, Request
+from tests.support.metadata.zookeeper_proxy import (
+    CREATE_2,
+    DELETE,
+    MULTI,
+    SET,
+    Loss,
+    Proxy,
+    Request,
+)
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
@@ -272,7 +280,7 @@ async def test_two_writes_of_the_same_bytes_are_distinguished(
     with pytest.raises(VersionConflictError) as raised:
         await writing
     assert raised.value.outcome_known
-    proxy.lose(change(CREATE_2, "lock"), Loss.REQUEST, reopen=False)
+    proxy.lose(change(MULTI, ""), Loss.REQUEST, reopen=False)
     creating = asyncio.ensure_future(store.write_value(("lock",), b"taken", None))
     await held_back(proxy)
     assert await other.write_value(("lock",), b"taken", None) == 0

@@ -330,6 +330,11 @@ class OthersChange(ZooKeeper):
         self._lose()
         return done
 
+    async def commit(self, operations: Sequence[Operation]) -> list[Result]:
+        results = await super().commit(operations)
+        self._lose()
+        return results
+
     def _lose(self) -> None:
         if self.armed:
             self.armed = False
@@ -341,10 +346,14 @@ class OthersChange(ZooKeeper):
 HISTORIES = ["deleted", "created again", "created again and changed"]
 
 
+def values_of(zk: ZooKeeper) -> Values:
+    root = root_of(zk)
+    return Values(root, Commits(root, TaskSet()), random.Random(1))
+
+
 def history(path: str, name: str) -> list[Operation]:
-    return [Delete(path), Create(path, b"=theirs"), Put(path, b"=later")][
-        : HISTORIES.index(name) + 1
-    ]
+    changes: list[Operation] = [Delete(path), Create(path, b"=theirs"), Put(path, b"=later")]
+    return changes[: HISTORIES.index(name) + 1]
 
 
 @pytest.mark.parametrize("name", HISTORIES)
@@ -355,18 +364,41 @@ async def test_a_value_that_was_written_and_then_deleted_by_others_is_in_doubt(n
     """
     path = "/quire/ledgers/a"
     zk = OthersChange(history(path, name))
-    values = Values(root_of(zk), random.Random(1))
+    values = values_of(zk)
     await values.write(("a",), b"old", None, None)
     zk.armed = True
     with pytest.raises((NoSuchKeyError, VersionConflictError)) as changed:
         await values.write(("a",), b"mine", 0, b"old")
     assert not changed.value.outcome_known
-    if name != "deleted":
-        zk._carry_out([Delete(path)])
-        zk.armed = True
-        with pytest.raises(KeyExistsError) as created:
-            await values.write(("a",), b"mine", None, None)
-        assert not created.value.outcome_known
+
+
+@pytest.mark.parametrize("parent", [False, True])
+@pytest.mark.parametrize("name", HISTORIES)
+async def test_a_value_is_created_once_although_others_delete_it(name: str, parent: bool) -> None:
+    """The repeated request created it again, so an object that others had deleted came back."""
+    path = "/quire/ledgers/a"
+    zk = OthersChange(history(path, name))
+    values = values_of(zk)
+    await values.write(("b",), b"", None, None)
+    if parent:
+        zk._carry_out([Create(path, b"")])
+    zk.armed = True
+    assert await values.write(("a",), b"mine", None, None) == int(parent)
+    assert not zk.armed
+    left = zk.nodes.get(path)
+    assert (left and left.data) == [None, b"=theirs", b"=later"][HISTORIES.index(name)]
+
+
+@pytest.mark.parametrize("lost", list(sequences(3)), ids=lambda lost: ", ".join(lost) or "none")
+async def test_a_value_is_created_whatever_is_lost(lost: tuple[str, ...]) -> None:
+    zk = OthersChange([])
+    zk.losses = list(lost)
+    values = values_of(zk)
+    assert await values.write(("a",), b"mine", None, None) == 0
+    assert zk.nodes["/quire/ledgers/a"].data.endswith(b"mine")
+    with pytest.raises(KeyExistsError) as there:
+        await values.write(("a",), b"other", None, None)
+    assert there.value.outcome_known
 
 
 @pytest.mark.parametrize("name", HISTORIES)
@@ -389,7 +421,7 @@ async def test_a_cookie_that_was_written_and_then_deleted_by_others_is_in_doubt(
 
 
 async def test_a_value_that_is_not_there_is_no_reason_for_doubt() -> None:
-    values = Values(root_of(OthersChange([])), random.Random(1))
+    values = values_of(OthersChange([]))
     with pytest.raises(NoSuchKeyError) as missing:
         await values.write(("a",), b"mine", 0, b"old")
     assert missing.value.outcome_known

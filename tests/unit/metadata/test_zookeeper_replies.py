@@ -112,7 +112,8 @@ async def test_a_node_is_missing_only_if_the_newest_state_lacks_it() -> None:
         async def sync(self, path: str) -> None:
             synced.append(path)
 
-    tree = ZooKeeperTree(cast(Any, Root(ZooKeeper())), TaskSet(), lambda: None)
+    root: Any = Root(ZooKeeper())
+    tree = ZooKeeperTree(root, Commits(root, TaskSet()), TaskSet(), lambda: None)
     assert await tree.exists("/there")
     assert not await tree.exists("/missing")
     assert synced == ["/there", "/missing"]
@@ -232,8 +233,8 @@ async def test_a_value_is_missing_only_if_the_newest_state_lacks_it() -> None:
     nodes = {"/ledgers/INSTANCEID": b"one", "/quire/ledgers": b"one", "/quire/ledgers/a": b"=1"}
 
     def values() -> Values:
-        root = Root(LaggingServer(nodes))
-        return Values(cast(Any, root), random.Random(1))
+        root: Any = Root(LaggingServer(nodes))
+        return Values(root, Commits(root, TaskSet()), random.Random(1))
 
     assert await values().read(("a",)) == Versioned(b"1", 0)
     assert await read_instance_id(cast(Any, Root(LaggingServer(nodes)))) == "one"

@@ -61,7 +61,7 @@ class _Mark:
 
 
 class Commits:
-    """The commits of the tree of one store, and the marks that they use."""
+    """The commits of one store, and the marks that they use."""
 
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
@@ -70,9 +70,12 @@ class Commits:
         self._idle: list[_Mark] = []
         self._session_id = 0
 
-    async def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """Carry out all of the operations or none, with the errors of `Tree.commit`."""
-        what = f"commit {len(operations)} operations, the first on {operations[0].path}"
+    async def commit(self, operations: Sequence[Operation], what: str = "") -> list[Result]:
+        """Carry out all of the operations or none, with the errors of `Tree.commit`.
+
+        `what` names the commit in messages. Otherwise its first operation does.
+        """
+        what = what or f"commit {len(operations)} operations, the first on {operations[0].path}"
         async with self._at_once:
             commit = _Commit(self, self._root, operations, what)
 

@@ -61,6 +61,7 @@ from quire.metadata.zookeeper.bookies import (
     read_bookies,
     read_ids,
 )
+from quire.metadata.zookeeper.commits import Commits
 from quire.metadata.zookeeper.kazoo_adapter import (
     CONNECT_TIMEOUT_S,
     Access,
@@ -113,8 +114,9 @@ class ZooKeeperStore:
         self._ledgers = ZooKeeperLedgers(self._root, self._tasks)
         self._bookie_lists = BookieLists(self._root)
         self._cookies = Cookies(self._root)
-        self._values = Values(self._root, rng)
-        self.tree = ZooKeeperTree(self._root, self._tasks, self._check_open)
+        commits = Commits(self._root, self._tasks)
+        self._values = Values(self._root, commits, rng)
+        self.tree = ZooKeeperTree(self._root, commits, self._tasks, self._check_open)
         self._registrations: dict[str, ZooKeeperRegistration] = {}
         self._withdrawing: dict[str, asyncio.Task[None]] = {}
         self._closed = False

@@ -60,12 +60,18 @@ _OWN = "zookeeper"
 class ZooKeeperTree:
     """The tree of a ZooKeeper store. `quire.metadata.tree.Tree` documents the calls."""
 
-    def __init__(self, root: ZooKeeperRoot, tasks: TaskSet, check_open: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        root: ZooKeeperRoot,
+        commits: Commits,
+        tasks: TaskSet,
+        check_open: Callable[[], None],
+    ) -> None:
         self._root = root
         self._zk = root.zk
         self._tasks = tasks
         self._check_open = check_open
-        self._commits = Commits(root, tasks)
+        self._commits = commits
         self._session_watches: EventWatches[[]] = EventWatches()
         self._session_seen = self._zk.session_id
         self._forget = self._zk.on_connected(self._look_at_session)

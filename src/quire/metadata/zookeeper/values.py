@@ -17,10 +17,19 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError
+from quire.errors import (
+    KeyExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    QuireError,
+    VersionConflictError,
+)
 from quire.metadata.common import check_version, conflict, replaced
 from quire.metadata.interface import ANY_VERSION, Versioned
+from quire.metadata.tree import Create, Put
 from quire.metadata.uri import VALUES_ROOT
+from quire.metadata.zookeeper.commits import Commits
 from quire.metadata.zookeeper.kazoo_adapter import (
     Access,
     BadVersionError,
@@ -132,8 +141,9 @@ class Cookies:
 class Values:
     """Quire's own values, at `/quire<root>/<key>/<key>...`."""
 
-    def __init__(self, root: ZooKeeperRoot, rng: random.Random) -> None:
+    def __init__(self, root: ZooKeeperRoot, commits: Commits, rng: random.Random) -> None:
         self._root = root
+        self._commits = commits
         self._rng = rng
         self._base = VALUES_ROOT + root.path
         self._base_checked = False
@@ -159,27 +169,6 @@ class Values:
         payload = _MARKED + self._rng.randbytes(_MARK_BYTES) + value
         what = f"the value {'/'.join(key)}"
         first = FirstSeen()
-
-        async def create(again: bool) -> int:
-            await self._make_base()
-            for _ in range(_ATTEMPTS_MAX):
-                try:
-                    return (await self._root.create(path, payload)).version
-                except NodeExistsError:
-                    pass
-                try:
-                    there, stat = await self._root.zk.get(path)
-                    if not there:  # it is only a parent of others, and becomes a value as well
-                        return (await self._root.zk.set(path, payload, stat.version)).version
-                except (NoNodeError, BadVersionError):
-                    continue
-                if there == payload:
-                    return stat.version  # this is our own write, whose response was lost
-                error = KeyExistsError(f"{what} already exists in the metadata store")
-                # Ours may have been written, and then deleted before others wrote this one.
-                error.outcome_known = not again
-                raise error
-            raise conflict(what, 0)
 
         async def update(again: bool) -> int:
             assert version is not None
@@ -212,9 +201,67 @@ class Values:
                 unknown = again and (not same or stat.version != version + 1)
                 raise conflict(what, version, stat.version, unknown=unknown) from None
 
-        if version is not None:
-            check_version(version)
-        return await self._root.do(f"write {what}", create if version is None else update)
+        if version is None:
+            return await self._create(path, payload, what)
+        check_version(version)
+        return await self._root.do(f"write {what}", update)
+
+    async def _create(self, path: str, payload: bytes, what: str) -> int:
+        """Create a value, and return its version.
+
+        This is a commit of the tree, because a node that is missing after a lost response does not
+        show whether it was created: others may have deleted it. It must not be created twice.
+        """
+        operation: Create | Put = Create(path, payload)
+        parent = path.rpartition("/")[0]
+
+        async def prepare(again: bool) -> None:
+            # If the session ends with a lost response, a node that is missing only because its
+            # parent is missing leaves the outcome unknown.
+            await self._make_base()
+            if parent != self._base and await self._root.zk.exists(parent) is None:
+                await self._root.make(parent)
+
+        async def make_parent(again: bool) -> None:
+            await self._root.make(parent)
+
+        async def look(again: bool) -> tuple[bytes, Stat] | None:
+            try:
+                return await self._newest(path)
+            except NoNodeError:
+                return None
+
+        await self._root.do(f"write {what}", prepare)
+        for _ in range(_ATTEMPTS_MAX):
+            session_id = self._root.zk.session_id
+            try:
+                await self._commits.commit([operation], f"write {what}")
+            except KeyExistsError:
+                there = await self._root.do(f"read {what}", look)
+                if there is None:
+                    continue
+                if there[0]:
+                    raise KeyExistsError(f"{what} already exists in the metadata store") from None
+                # It is only a parent of others, and becomes a value as well.
+                operation = Put(path, payload, there[1].version)
+            except (NoSuchKeyError, VersionConflictError):
+                if isinstance(operation, Create):
+                    await self._root.do(f"write {what}", make_parent)
+                operation = Create(path, payload)
+            except MetadataUnavailableError as in_doubt:
+                if session_id == self._root.zk.session_id:
+                    raise
+                # The session has ended, but the node may show that the commit was done.
+                try:
+                    there = await self._root.do(f"read {what}", look)
+                except QuireError:
+                    raise in_doubt from None
+                if there is None or there[0] != payload:
+                    raise
+                return there[1].version
+            else:
+                return operation.version + 1 if isinstance(operation, Put) else 0
+        raise conflict(what, 0)
 
     async def delete(self, key: Sequence[str], version: int, known: bytes | None) -> bool:
         path = self._path(key)
