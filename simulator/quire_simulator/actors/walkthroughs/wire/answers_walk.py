@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.bookie.protocol import answer_budget
+from quire.bookie.protocol import connection as connection_limits
 from quire.bookie.protocol.connection_limits import SWEEP_S
 from quire.codec.wire import v2
 from quire.config import BookieConfig
@@ -248,7 +249,7 @@ class _AnswersWalk:
     async def _polls(self) -> None:
         """Send many reads that wait at once, and wake all of them with one add."""
         client = await self._connect()
-        count = self.chance.choice([20, 300, 700])
+        count = min(self.chance.choice([20, 300, 700]), connection_limits.MAX_POLLS)
         known, requests = self.known, self.requests
         lac = known.ledgers[LEDGER_ID].lac
         requests.begin(self.now_s)

@@ -67,6 +67,9 @@ def _take(
     if not candidates:
         walk.fail("answers_follow_the_protocol", f"nobody asked for {_shown(data)}")
         return
+    for poll in known.polls:
+        if poll.expected in candidates and at_s >= poll.deadline_s:
+            poll.expected.allow()  # It has ended in the present state.
     shown = data
     data, moved_at_ms = without_timestamp(data) if data[4] == FIRST_BYTE else (data, 0)
     for one in candidates:

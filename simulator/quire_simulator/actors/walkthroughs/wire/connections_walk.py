@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from quire.bookie.protocol import connection_limits as limits
 from quire.codec.wire import v2
@@ -259,7 +260,8 @@ class _ConnectionsWalk:
                     self.walk.fail("connections_end_in_time", what)
                 continue
             latest_s = at_s + limits.SWEEP_S + MARGIN_S
-            if not await one.client.until(lambda one=one: one.client.lost, latest_s - self.now_s):
+            client = one.client
+            if not await client.until(partial(getattr, client, "lost"), latest_s - self.now_s):
                 what = f"connection {one.client.number} was not closed: {due}"
                 self.walk.fail("connections_end_in_time", what)
             if one.client.lost_s < at_s - MARGIN_S:

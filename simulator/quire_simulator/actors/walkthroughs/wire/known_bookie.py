@@ -173,6 +173,7 @@ class KnownBookie:
                 return deleted
             self.ledgers[ledger_id] = Ledger(key, fenced=ledger_id in self.refused)
             self.refused.discard(ledger_id)
+            self._changed(ledger_id)  # It is there from now on, also if the request is refused.
         elif not ledger.key:
             if not again:
                 return keyless

@@ -208,7 +208,9 @@ class Requests:
         short = len(body) < ENTRY_BYTES_MIN
         code = Code.BAD_REQUEST if short else self.known.add(flags & 6, key, body)
         what = f"v2 add {told[0]}:{told[1]}"
-        expected = self._expect(client, what, ("add", *told), v2.add_response(code, *told, version))
+        expected = self._expect(
+            client, what, ("add", *told), v2.add_response(code, told[0], told[1], version)
+        )
         if not code:
             expected.order = client.number, 2, ledger_id
         return expected
@@ -336,7 +338,7 @@ class Requests:
         size = chance.choice([0, -5, 1, 36, 64, 137, 138, 400, 3_000, 60_000, 2**62])
         ledger = self.known.ledgers.get(ledger_id)
         if ledger is not None and first in ledger.entries and chance.random() < 0.4:
-            some, at = [], first
+            some, at = list[int](), first
             while at in ledger.entries and len(some) < 4:
                 some.append(len(ledger.entries[at]) + 4)
                 at += 1
@@ -410,7 +412,7 @@ class Requests:
         told = PACKET.unpack_from(body)
         what = f"v{version} add {told[0]}:{told[1]}"
         if version > 2:
-            answer = v2.add_response(Code.BAD_VERSION, *told, version)
+            answer = v2.add_response(Code.BAD_VERSION, told[0], told[1], version)
             return Drawn(data, [self._expect(client, what, ("add", *told), answer)], what)
         expected = self._added_v2(client, ledger_id, key_bytes, body, flags, version)
         expected.order = None

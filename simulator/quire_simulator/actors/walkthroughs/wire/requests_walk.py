@@ -235,9 +235,9 @@ class RequestsWalk:
         self._check_counters()
         self.walk.stage.history.add(self.walk.name, "stops")
         self.known.end_polls()
-        polls = list(self.known.open)
-        for one in polls:
+        for one in self.known.open:
             one.earliest_s = one.latest_s = 0.0
+            one.optional = self.cold > 0  # Reads that wait for the disk are dropped.
         await self.box.stop()
         await self._answered()
         for client in self.clients:
@@ -357,10 +357,11 @@ class RequestsWalk:
         for one in drawn:
             self._record(client, one.text)
         self._record(client, what)
-        for one in self.known.open:
-            if one.key[0] == client.number:
-                at_hand = self.exact and one.timed and one.key[1] != "batch" and not self.cold
-                one.optional = not at_hand or any(p.expected is one for p in self.known.polls)
+        for waiting in self.known.open:
+            if waiting.key[0] == client.number:
+                soon = self.exact and waiting.timed and waiting.key[1] != "batch" and not self.cold
+                polls = any(poll.expected is waiting for poll in self.known.polls)
+                waiting.optional = not soon or polls
         self.known.polls = [p for p in self.known.polls if p.connection != client.number]
         data = b"".join(one.data for one in drawn) + bad
         cuts = [] if len(bad) < 8 else self._cuts(len(data))
