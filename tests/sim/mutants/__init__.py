@@ -9,6 +9,7 @@ from tests.sim.mutants.bookies import (
     hostile,
     loading,
     metrics,
+    protocol,
     replacements,
     resizing,
 )
@@ -52,7 +53,7 @@ ROOMS = (
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
     damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs,
-    bad_copies, arguments, stores, repairs,
+    bad_copies, arguments, stores, repairs, protocol,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -14,7 +14,11 @@ from quire.codec.wire import v2
 from quire.config import BookieConfig
 from quire_simulator.actors.walkthroughs.walk import Walk
 from quire_simulator.actors.walkthroughs.wire.checks import check_answers
-from quire_simulator.actors.walkthroughs.wire.driven_bookie import GC_INTERVAL_S, DrivenBookie
+from quire_simulator.actors.walkthroughs.wire.driven_bookie import (
+    GC_INTERVAL_S,
+    ROOM_BYTES,
+    DrivenBookie,
+)
 from quire_simulator.actors.walkthroughs.wire.known_bookie import Expected, KnownBookie
 from quire_simulator.actors.walkthroughs.wire.raw_client import RawClient
 from quire_simulator.actors.walkthroughs.wire.requests import Drawn, Requests
@@ -48,11 +52,11 @@ def _config(walk: Walk, chance: random.Random) -> BookieConfig:
         max_unsent_bytes=share,
         max_answer_bytes=chance.choice([share, 3 * share, 2048 * KIB]),
         unsent_timeout_s=chance.choice([0.0, 2.5, 6.0]),
-        max_batch_read_bytes=BookieConfig().max_batch_read_bytes,
-        max_partial_bytes=BookieConfig().max_partial_bytes,
-        max_long_polls=BookieConfig().max_long_polls,
-        max_long_poll_s=BookieConfig().max_long_poll_s,
-        log_cache_bytes=chance.choice([1, BookieConfig().log_cache_bytes]),
+        max_batch_read_bytes=5 << 20,
+        max_partial_bytes=ROOM_BYTES,
+        max_long_polls=65_536,
+        max_long_poll_s=60.0,
+        log_cache_bytes=chance.choice([1, ROOM_BYTES]),
         first_request_timeout_s=60.0,
         gc_interval_s=GC_INTERVAL_S,
     )
@@ -68,7 +72,9 @@ class _AnswersWalk:
         self.requests = Requests(chance, self.known, self.box)
         self.exact = not walk.stage.plan.knobs
         self.clients: list[RawClient] = []
-        self.dropped = self.stalled = 0
+        self.stalled = 0
+        self.dropped: tuple[int, int] | None = (0, 0)
+        """The least and the most requests that were dropped, or None if that is not known."""
         self.network = walk.stage.world.network
 
     @property
@@ -155,7 +161,7 @@ class _AnswersWalk:
             waiting = self._waiting()
             await client.until(self._closed, limit_s + SWEEP_S + 4.0)
             self._ended(begin_s, limit_s)
-            self.dropped += waiting
+            self._drop(waiting)
         elif way == "stays" and stuck and not limit_s:
             await asyncio.sleep(15.0)
         closed = self._closed()
@@ -167,14 +173,14 @@ class _AnswersWalk:
             one.optional = closed > 0 or way == "leaves"
         if way == "leaves":
             if not closed:
-                self.dropped += self._waiting()
+                self._drop(self._waiting())
             client.transport.abort()
             await client.ended("a close by the client")
         client.transport.resume_reading()
         if closed:
             self.stalled += closed
             if pressed:
-                self.dropped = -1
+                self.dropped = None
             await client.ended("a client that received nothing", 5.0)
         await self._answered(client, self.polite)
 
@@ -182,6 +188,11 @@ class _AnswersWalk:
         """Return how many more clients the bookie has closed because they receive nothing."""
         told = self.box.values()["quire_bookie_connections_stalled_total"]
         return int(told) - self.stalled
+
+    def _drop(self, most: int) -> None:
+        """Note that at most so many requests are dropped. Others may begin before that."""
+        if self.dropped is not None:
+            self.dropped = self.dropped[0], self.dropped[1] + most
 
     def _waiting(self) -> int:
         return int(self.box.values()["quire_bookie_waiting_requests"])
@@ -240,7 +251,7 @@ class _AnswersWalk:
         if closed:
             for one in expected:
                 one.optional = True  # The clients that were closed are those that end now.
-        self.dropped = -1
+        self.dropped = None
         await self._answered(*slow, self.polite)
         for client in slow:
             if not client.lost:
@@ -313,9 +324,9 @@ class _AnswersWalk:
         waited = values["quire_bookie_requests_waited_total"]
         dropped = values["quire_bookie_requests_dropped_total"]
         self.walk.between("requests that waited", waited, dropped, 1 << 40)
-        if self.exact and self.dropped >= 0:
-            self.walk.same("dropped requests", dropped, self.dropped)
-        self.dropped = int(dropped)
+        if self.exact and self.dropped is not None:
+            self.walk.between("dropped requests", dropped, *self.dropped)
+        self.dropped = int(dropped), int(dropped)
         stalled = values["quire_bookie_connections_stalled_total"]
         if self.exact:
             self.walk.same("stalled connections", stalled, self.stalled)

@@ -13,7 +13,7 @@ from quire.codec.wire import v2
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig
 from quire_simulator.actors.walkthroughs.walk import Walk
-from quire_simulator.actors.walkthroughs.wire.driven_bookie import DrivenBookie
+from quire_simulator.actors.walkthroughs.wire.driven_bookie import ROOM_BYTES, DrivenBookie
 from quire_simulator.actors.walkthroughs.wire.raw_client import RawClient
 
 STEPS = 30
@@ -41,9 +41,9 @@ def _config(walk: Walk, chance: random.Random) -> BookieConfig:
         partial_frame_timeout_s=chance.choice([0.0, 3.0, 7.0]),
         idle_timeout_s=chance.choice([0.0, 2.0, 5.0]),
         max_partial_bytes=100_000,
-        max_answer_bytes=BookieConfig().max_answer_bytes,
-        max_unsent_bytes=BookieConfig().max_unsent_bytes,
-        max_queued_bytes=BookieConfig().max_queued_bytes,
+        max_answer_bytes=ROOM_BYTES,
+        max_unsent_bytes=ROOM_BYTES,
+        max_queued_bytes=ROOM_BYTES,
     )
 
 

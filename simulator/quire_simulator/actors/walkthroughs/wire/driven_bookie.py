@@ -25,6 +25,8 @@ T = TypeVar("T")
 PORT = 3181
 METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("another:3181",)),))
 LOADING_POLL_S = 0.05
+ROOM_BYTES = 64 << 20
+"""A limit of memory that no walkthrough reaches, whatever was drawn as knobs."""
 GC_INTERVAL_S = 1_000.0
 """An interval of garbage collection that is longer than any walkthrough."""
 

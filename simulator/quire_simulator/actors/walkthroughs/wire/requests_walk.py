@@ -13,7 +13,11 @@ from quire.codec.wire.v3 import Op
 from quire.config import BookieConfig
 from quire_simulator.actors.walkthroughs.walk import Walk
 from quire_simulator.actors.walkthroughs.wire.checks import check_answers, check_counters
-from quire_simulator.actors.walkthroughs.wire.driven_bookie import GC_INTERVAL_S, DrivenBookie
+from quire_simulator.actors.walkthroughs.wire.driven_bookie import (
+    GC_INTERVAL_S,
+    ROOM_BYTES,
+    DrivenBookie,
+)
 from quire_simulator.actors.walkthroughs.wire.known_bookie import Counts, KnownBookie
 from quire_simulator.actors.walkthroughs.wire.raw_client import RawClient
 from quire_simulator.actors.walkthroughs.wire.requests import (
@@ -45,17 +49,16 @@ async def walk_requests(walk: Walk) -> None:
 def draw_config(walk: Walk, chance: random.Random) -> BookieConfig:
     """Return the settings of a bookie with room for everything that honest clients send."""
     frame_bytes = chance.choice([16, 16, 64]) * KIB
-    usual = BookieConfig()
     return replace(
         walk.stage.plan.bookie_config,
         max_frame_bytes=frame_bytes,
         segment_bytes=chance.choice([4, 16]) * frame_bytes,
         min_free_bytes=0,
-        max_partial_bytes=usual.max_partial_bytes,
-        max_batch_read_bytes=chance.choice([usual.max_batch_read_bytes, 500]),
-        max_long_polls=chance.choice([2, 5, usual.max_long_polls]),
-        max_long_poll_s=chance.choice([usual.max_long_poll_s, 8.0, 0.2]),
-        unsent_timeout_s=usual.unsent_timeout_s,
+        max_partial_bytes=ROOM_BYTES,
+        max_batch_read_bytes=chance.choice([5 << 20, 500]),
+        max_long_polls=chance.choice([2, 5, 65_536]),
+        max_long_poll_s=chance.choice([60.0, 8.0, 0.2]),
+        unsent_timeout_s=60.0,
         first_request_timeout_s=0.0,
         damage_report_interval_s=0.0,
         gc_over_replicated_interval_s=0.0,
