@@ -192,7 +192,7 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
     try:
         with raising_signals(lambda: None):
             signal.raise_signal(signal.SIGHUP)
-            with stopping_signals() as stop:
+            with stopping_signals(lambda: None) as stop:
                 signal.raise_signal(signal.SIGHUP)
                 assert not stop.is_set()
     finally:
@@ -205,7 +205,7 @@ def test_a_background_command_of_a_script_is_stopped_by_sigint() -> None:
     try:
         with raising_signals(lambda: None):
             signal.raise_signal(signal.SIGINT)
-            with stopping_signals() as stop:
+            with stopping_signals(lambda: None) as stop:
                 signal.raise_signal(signal.SIGINT)
                 assert stop.is_set()
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -213,11 +213,15 @@ def test_a_background_command_of_a_script_is_stopped_by_sigint() -> None:
         signal.signal(signal.SIGINT, former)
 
 
-def test_the_first_signal_stops_and_the_second_ends() -> None:
+def test_the_first_signal_stops_and_says_so_and_the_second_ends() -> None:
+    """A job that completed its work after Ctrl-C, which can take a minute, said nothing."""
+
     def wait() -> None:
-        with raising_signals(lambda: None), stopping_signals() as stop:
+        told = threading.Event()
+        with raising_signals(lambda: None), stopping_signals(told.set) as stop:
             signal.raise_signal(signal.SIGTERM)
             assert stop.is_set()
+            assert told.wait(60)
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(SignalReceived, match=r"^interrupted$"):

@@ -84,10 +84,12 @@ def ending_signals() -> list[signal.Signals]:
 
 
 @contextmanager
-def stopping_signals() -> Iterator[threading.Event]:
+def stopping_signals(begun: Callable[[], object]) -> Iterator[threading.Event]:
     """Yield an event that the first signal of `NAMES` sets, so that an endless job can end cleanly.
 
-    A second signal has the effect that it had outside this block. In another thread than the main
+    The signal also calls `begun`, which tells the user that the job is ending. It runs in a thread
+    of its own, because the signal may have interrupted the main thread while that was printing. A
+    second signal has the effect that it had outside this block. In another thread than the main
     one, signals are left alone, and the event is never set.
     """
     stop = threading.Event()
@@ -99,6 +101,7 @@ def stopping_signals() -> Iterator[threading.Event]:
         def end(number: int, frame: FrameType | None) -> None:
             stop.set()
             former.close()
+            threading.Thread(target=begun, name="quire-ending", daemon=True).start()
 
         for number in ending_signals():
             if (was := signal.getsignal(number)) is not None:

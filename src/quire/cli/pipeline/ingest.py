@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
+from quire.cli.common.groups import say
 from quire.cli.common.options import Duration, checked, composed, flag, key_values
 from quire.cli.common.signals import stopping_signals
 from quire.cli.pipeline.job import RUN_AGAIN, PipelineJob, job_options
@@ -253,8 +254,12 @@ def _follow(
     with (
         job.session(_named(target)) as (spark, progress),
         # With --available-now the rest would be missing, so that a signal is not the normal end.
-        nullcontext() if how["available_now"] else stopping_signals() as stop,
+        nullcontext() if how["available_now"] else stopping_signals(_ending) as stop,
     ):
         result = follow(spark, job.cluster, files, target, progress=progress, stop=stop, **how)
     batches = counted(result.batches, "micro-batch")
     job.show(result.as_json(), f"{counted(result.records, 'record')} appended in {batches}")
+
+
+def _ending() -> None:
+    say("ending: the next run writes a micro-batch again that is not complete")

@@ -118,7 +118,7 @@ def replicate(
 
     with (
         job.session(f"{path}/{streams}") as (spark, progress),
-        stopping_signals() if continuous else nullcontext() as stop,
+        stopping_signals(_ending) if continuous else nullcontext() as stop,
     ):
         result = jobs.replicate(
             spark,
@@ -135,6 +135,10 @@ def replicate(
         )
     job.show(result.as_json(), _line(result))
     return _failed(result)
+
+
+def _ending() -> None:
+    say("ending: what is being copied is completed first. To end at once, interrupt once more")
 
 
 def _failed(result: ReplicateResult | ReplicatePreview) -> int | None:
