@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from quire.bookie.protocol import answer_budget
 from quire.bookie.protocol import connection as connection_limits
-from quire.bookie.protocol.connection_limits import SWEEP_S
+from quire.bookie.protocol import connection_limits
 from quire.codec.wire import v2
 from quire.config import BookieConfig
 from quire_simulator.actors.walkthroughs.walk import Walk
@@ -159,7 +159,7 @@ class _AnswersWalk:
         limit_s = self.config.unsent_timeout_s
         if way == "stays" and stuck and limit_s and self.exact and not self._closed():
             waiting = self._waiting()
-            await client.until(self._closed, limit_s + SWEEP_S + 4.0)
+            await client.until(self._closed, limit_s + connection_limits.SWEEP_S + 4.0)
             self._ended(begin_s, limit_s)
             self._drop(waiting)
         elif way == "stays" and stuck and not limit_s:
@@ -204,7 +204,7 @@ class _AnswersWalk:
             return
         took_s = self.now_s - begin_s
         self.walk.between("seconds of a client that receives nothing", took_s, limit_s,
-                          limit_s + 2 * SWEEP_S + 1.0)  # fmt: skip
+                          limit_s + 2 * connection_limits.SWEEP_S + 1.0)  # fmt: skip
 
     async def _polite(self, seconds: float) -> None:
         """Check that a client that receives its answers gets them in time."""
