@@ -399,7 +399,7 @@ async def test_other_changes_with_lost_replies_are_resolved(store: ZooKeeperStor
     await store.write_value(("a",), b"x", None)
     with lost_answer(zk, "create"):
         assert await store.write_cookie("b:1", b"x", None) == 0
-    with lost_answer(zk, "create"):
+    with lost_answer(zk, "commit"):
         assert await store.write_value(("b",), b"x", None) == 0
     with lost_answer(zk, "create"):
         registration = await store.register_bookie(ONE)

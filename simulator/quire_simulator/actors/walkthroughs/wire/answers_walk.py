@@ -7,9 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from quire.bookie.protocol import answer_budget
-from quire.bookie.protocol import connection as connection_limits
-from quire.bookie.protocol import connection_limits
+from quire.bookie.protocol import answer_budget, connection_limits
+from quire.bookie.protocol import connection as connections
 from quire.codec.wire import v2
 from quire.config import BookieConfig
 from quire_simulator.actors.walkthroughs.walk import Walk
@@ -22,7 +21,7 @@ from quire_simulator.actors.walkthroughs.wire.driven_bookie import (
 from quire_simulator.actors.walkthroughs.wire.known_bookie import Expected, KnownBookie
 from quire_simulator.actors.walkthroughs.wire.raw_client import RawClient
 from quire_simulator.actors.walkthroughs.wire.requests import Drawn, Requests
-from quire_simulator.machine.transport import WINDOW_BYTES
+from quire_simulator.machine import transport
 
 KIB = 1024
 LEDGER_ID = 5
@@ -150,7 +149,7 @@ class _AnswersWalk:
         held = self.box.values()["quire_bookie_answer_bytes"]
         most = self.config.max_unsent_bytes + self._largest(expected) + 2 * KIB
         self.walk.between("bytes of answers of a slow client", held, 0, most)
-        stuck = whole > WINDOW_BYTES
+        stuck = whole > transport.WINDOW_BYTES
         if stuck and self.exact:
             self.walk.between("bytes of answers that wait", held, 1, most)
         pressed = 2 * (held + self._largest(expected)) >= self.config.max_answer_bytes
@@ -260,7 +259,7 @@ class _AnswersWalk:
     async def _polls(self) -> None:
         """Send many reads that wait at once, and wake all of them with one add."""
         client = await self._connect()
-        count = min(self.chance.choice([20, 300, 700]), connection_limits.MAX_POLLS)
+        count = min(self.chance.choice([20, 300, 700]), connections.MAX_POLLS)
         known, requests = self.known, self.requests
         lac = known.ledgers[LEDGER_ID].lac
         requests.begin(self.now_s)
