@@ -57,6 +57,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Let SIGINT raise KeyboardInterrupt again.
+
+    uvloop leaves its handler behind when a command has ended in the process of the tests, which is
+    the end of the process for a user.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
