@@ -685,7 +685,7 @@ class Requests:
         most, mine = self.box.config.max_long_polls, connection_limits.MAX_POLLS
         if self._connections > 1:
             # Nobody knows in which order the connections arrive.
-            return True if self._polls_most < most else None
+            return True if self._polls_most < min(most, mine) else None
         if len(polls) >= most or len(own) >= mine:
             return False
         short = self._short_polls
