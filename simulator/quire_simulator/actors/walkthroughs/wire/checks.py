@@ -79,6 +79,10 @@ def _take(
         plain = data
         if one.free_bytes is not None:
             plain = _without_free_bytes(walk, one, data)
+        if plain not in one.allowed and one.pieced is not None:
+            pieced = one.pieced(plain)
+            if pieced is not None:
+                one.allowed[plain] = {pieced}
         if plain in one.allowed:
             break
     else:

@@ -48,6 +48,8 @@ class Ledger:
     explicit: bytes | None = None
     former: dict[int, set[bytes]] = field(default_factory=dict)
     """All that was ever added under an entry id."""
+    added: list[tuple[int, bytes]] = field(default_factory=list)
+    """All that was ever added, in order."""
 
     @property
     def last(self) -> int:
@@ -79,6 +81,9 @@ class Expected:
     matter."""
     looked: Looked = field(default_factory=dict)
     """What the read may have found so far."""
+    pieced: Callable[[bytes], Found | None] | None = None
+    """Returns what the read has found if this answer is right although it shows no single state,
+    because the read took its entries one after the other."""
     ledger_id: int = 0
     timed: bool = False
     """Whether the bookie measures how long the answer takes, at least if it is at hand."""
@@ -214,6 +219,7 @@ class KnownBookie:
         ledger = self.ledgers[ledger_id]
         ledger.entries[entry_id] = body
         ledger.former.setdefault(entry_id, set()).add(body)
+        ledger.added.append((entry_id, body))
         ledger.lac = max(ledger.lac, lac)
         ledger.highest_lac = max(ledger.highest_lac, lac)
         self._changed(ledger_id)
@@ -315,6 +321,52 @@ class KnownBookie:
             at += 1
         data = batch_read_response(Code.OK, ledger_id, first, request_id, found)
         return [(data, (False, sum(map(len, found))))]
+
+    def pieces(
+        self, ledger_id: int, first: int, request_id: int, count: int, size: int
+    ) -> Callable[[bytes], Found | None]:
+        """Return the check of an answer to a batch read that begins now; see `Expected.pieced`.
+
+        A batch read that waits for the disk takes its entries in order, each as it is then.
+        """
+        ledger = self.ledgers.get(ledger_id)
+        base = {} if ledger is None else dict(ledger.entries)
+        start = 0 if ledger is None else len(ledger.added)
+
+        def found(data: bytes) -> Found | None:
+            now = self.ledgers.get(ledger_id)
+            head = batch_read_response(Code.OK, ledger_id, first, request_id)
+            if now is None or first < 0 or data[4 : len(head)] != head[4:]:
+                return None
+            later = now.added[start:]
+            state, steps = dict(base), iter(later)
+            at, left, read_bytes = first, size - BATCH_BASE_BYTES, 0
+            offset = len(head)
+            while offset < len(data):
+                stop = offset + BATCH_ENTRY_BYTES + int.from_bytes(data[offset : offset + 4], "big")
+                body = data[offset + BATCH_ENTRY_BYTES : stop]
+                while state.get(at) != body:
+                    step = next(steps, None)
+                    if step is None:
+                        return None
+                    state[step[0]] = step[1]
+                left -= stop - offset
+                if left < 0 and at > first:
+                    return None
+                at, offset, read_bytes = at + 1, stop, read_bytes + len(body)
+            if at == first or 0 < count < at - first:
+                return None
+            while at - first != count:
+                more = state.get(at)
+                if more is None or left < BATCH_ENTRY_BYTES + len(more):
+                    break
+                step = next(steps, None)
+                if step is None:
+                    return None  # One more entry was there and fitted all the time.
+                state[step[0]] = step[1]
+            return False, read_bytes
+
+        return found
 
     def read_v3(
         self, txn: int, ledger_id: int, entry_id: int, looked: Looked, *,

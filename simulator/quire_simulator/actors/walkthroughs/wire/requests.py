@@ -255,7 +255,9 @@ class Requests:
         again = partial(self.known.read_batch, ledger_id, first, number, count, real)
         what = f"v2 batch {ledger_id}:{first} count={count} size={size}"
         client.only_v2 = True
-        return Drawn(data, [self._late(client, what, ("batch", number), again, ledger_id)], what)
+        expected = self._late(client, what, ("batch", number), again, ledger_id)
+        expected.pieced = self.known.pieces(ledger_id, first, number, count, real)
+        return Drawn(data, [expected], what)
 
     def waiting(self, client: RawClient, ledger_id: int, previous: int) -> Drawn:
         """Return a read that waits for a minute until the LAC is above `previous`."""
@@ -378,6 +380,7 @@ class Requests:
         what = f"v2 waiting batch {ledger_id}:{first} count={count} size={size}"
         client.only_v2 = True
         expected = self._late(client, what, ("batch", number), again, ledger_id, timed=False)
+        expected.pieced = self.known.pieces(ledger_id, first, number, count, real)
         expected.latest_s = self.sent_s + v2_limits.BATCH_WAIT_S + 30
         return Drawn(data, [expected], what)
 
@@ -689,7 +692,8 @@ class Requests:
         if len(polls) >= most or len(own) >= mine:
             return False
         short = self._short_polls
-        return True if len(polls) + short < most and len(own) + short < mine else None
+        # A connection also counts those whose wait has just ended, until they are answered.
+        return True if len(polls) + short < most and self._polls_most < mine else None
 
     def poll(self, client: RawClient, ledger_id: int) -> Drawn | None:
         """Draw a read that waits until the LAC moves."""
