@@ -260,6 +260,42 @@ def test_the_queue_counts_as_full_while_no_segment_is_prepared() -> None:
     assert box.read(1, 0, 400) == [box.written[1, i] for i in range(400)]
 
 
+def test_a_full_queue_counts_as_drained_after_the_log_has_failed() -> None:
+    """Connections that wait for space in the queue must learn that nothing is queued any more."""
+    box = opened(replace(SMALL, max_queued_bytes=20_000))
+    drained: list[int] = []
+    box.store.on_drained = lambda: drained.append(box.store.queued_bytes)
+    number = 0
+    while not box.store.queue_full:
+        box.append(entries(1, number, 10))
+        number += 10
+    disk_of(box).fail_sync_once()
+    box.pump()
+    assert box.store.failed is not None
+    assert drained == [0]
+    assert not box.store.queue_full
+
+
+def test_a_failed_log_does_not_wait_for_a_segment() -> None:
+    box = opened()
+    drained: list[int] = []
+    box.store.on_drained = lambda: drained.append(1)
+    number = 0
+    while not box.store.queue_full:
+        # Maintenance does not run, so no segment is prepared.
+        box.append(entries(1, number, 10, 200))
+        while box.log.run():
+            pass
+        number += 10
+    disk_of(box).fail_sync_once()
+    box.append(entries(1, number, 10, 200))
+    while box.log.run():
+        pass
+    assert box.store.failed is not None
+    assert drained == [1]
+    assert not box.store.queue_full
+
+
 def test_on_a_full_disk_adds_are_refused_but_fences_and_recovery_are_not() -> None:
     box = opened()
     disk = disk_of(box)

@@ -283,7 +283,7 @@ class AnswerBudget:
 
         If the connection ends, or the budget is closed, before that, `start` is never called. With
         `first`, the request comes before the other waiting requests of its connection, because it
-        has waited already.
+        came before them. It may have waited already.
         """
         if account.gone or self._closed:
             return
@@ -432,6 +432,7 @@ class AnswerBudget:
             account.waiting.appendleft((size, start))
         else:
             account.waiting.append((size, start))
+        if account is not self._beginning:  # Otherwise the request was counted when it came.
             self.counters.waited += 1
         self.requests_waiting += 1
         if account is not self._beginning and account not in self._over_share:

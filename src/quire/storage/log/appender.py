@@ -460,6 +460,10 @@ class Appender:
                     self._raised.append(raised)
         self._release_barriers(error)
         self.on_failure(error)
+        # Nothing is queued any more, and no segment will be prepared. Callers that accept no more
+        # adds because of that must not wait for ever, because they accept no reads either.
+        self._stalled = False
+        self._check_drained()
         self._raise_first()
 
     # -- the end mark -----------------------------------------------------------------------------

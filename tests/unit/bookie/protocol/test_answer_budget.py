@@ -96,3 +96,37 @@ async def test_a_request_that_fails_does_not_keep_others_waiting(budget: AnswerB
     assert [str(error) for error in reported] == ["this request fails"]
     assert budget.held_bytes == 0
     assert budget.requests_waiting == 0
+
+
+async def test_a_read_that_waits_before_all_others_is_counted(budget: AnswerBudget) -> None:
+    """Such a read was once counted as dropped, but never as one that waited."""
+    mine, ended = Account(Sink()), asyncio.Event()
+    holder = asyncio.create_task(hold(budget, Account(Sink()), ended))
+    await asyncio.sleep(0)
+    budget.run(mine, 10, lambda: None, first=True)
+    assert budget.counters.waited == budget.requests_waiting == 1
+    budget.forget(mine)
+    assert budget.counters.dropped == 1
+    ended.set()
+    await holder
+
+
+async def test_a_read_that_waits_twice_is_counted_once(budget: AnswerBudget) -> None:
+    """It waits first for its turn, and then for as much memory as its entry needs."""
+    mine, other, started = Account(Sink()), Account(Sink()), list[int]()
+
+    def read() -> None:
+        started.append(budget.held_bytes)
+
+    budget.run(other, 600, lambda: None)
+    budget.run(Account(Sink()), 400, lambda: None)
+    budget.wait(mine, lambda: budget.run(mine, 500, read, first=True))
+    assert budget.counters.waited == 1
+    budget.release(other, 100)
+    await asyncio.sleep(0)
+    assert started == []
+    assert budget.counters.waited == budget.requests_waiting == 1
+    budget.release(other, 500)
+    await asyncio.sleep(0)
+    assert started == [900]
+    assert budget.counters.waited == 1

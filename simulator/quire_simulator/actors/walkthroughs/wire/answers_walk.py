@@ -157,10 +157,9 @@ class _AnswersWalk:
         way = self.chance.choice(["receives", "receives", "leaves", "stays"])
         limit_s = self.config.unsent_timeout_s
         if way == "stays" and stuck and limit_s and self.exact and not self._closed():
-            waiting = self._waiting()
             await client.until(self._closed, limit_s + connection_limits.SWEEP_S + 4.0)
             self._ended(begin_s, limit_s)
-            self._drop(waiting)
+            self._drop(len(expected))
         elif way == "stays" and stuck and not limit_s:
             await asyncio.sleep(15.0)
         closed = self._closed()
@@ -172,7 +171,7 @@ class _AnswersWalk:
             one.optional = closed > 0 or way == "leaves"
         if way == "leaves":
             if not closed:
-                self._drop(self._waiting())
+                self._drop(len(expected))
             client.transport.abort()
             await client.ended("a close by the client")
         client.transport.resume_reading()
@@ -189,12 +188,9 @@ class _AnswersWalk:
         return int(told) - self.stalled
 
     def _drop(self, most: int) -> None:
-        """Note that at most so many requests are dropped. Others may begin before that."""
+        """Note that at most so many requests are dropped. Others were answered before that."""
         if self.dropped is not None:
             self.dropped = self.dropped[0], self.dropped[1] + most
-
-    def _waiting(self) -> int:
-        return int(self.box.values()["quire_bookie_waiting_requests"])
 
     def _ended(self, begin_s: float, limit_s: float) -> None:
         """Check that a client that receives nothing was closed neither early nor late."""

@@ -79,6 +79,10 @@ def _take(
         plain = data
         if one.free_bytes is not None:
             plain = _without_free_bytes(walk, one, data)
+        if plain not in one.allowed and one.pieced is not None:
+            pieced = one.pieced(plain)
+            if pieced is not None:
+                one.allowed[plain] = {pieced}
         if plain in one.allowed:
             break
     else:
@@ -141,6 +145,7 @@ def _without_free_bytes(walk: Walk, one: Expected, data: bytes) -> bytes:
 def _count_maybe(known: KnownBookie, one: Expected) -> None:
     """Count a request whose answer was lost with its connection."""
     if one.again is not None:
+        known.counts.add("requests_dropped", 0, 1)  # if it waited for memory
         known.count_read(one, {None, *(found for of in one.allowed.values() for found in of)})
 
 
@@ -163,7 +168,7 @@ def check_counters(
     for name in (
         "connections", "adds", "add_bytes", "add_batches", "copies", "adds_refused", "reads",
         "reads_missing", "reads_failed", "read_bytes", "fences", "long_polls", "forces",
-        "requests_refused",
+        "requests_refused", "requests_dropped",
     ):  # fmt: skip
         least, most = counts.least.get(name, 0), counts.most.get(name, 0)
         walk.between(f"{name} of the bookie", values[f"quire_bookie_{name}_total"], least, most)
@@ -187,7 +192,6 @@ def check_counters(
         "quire_bookie_waiting_requests": 0,
         "quire_bookie_waiting_connections": 0,
         "quire_bookie_partial_bytes": 0,
-        "quire_bookie_requests_dropped_total": 0,
         "quire_bookie_connections_stalled_total": 0,
         "quire_bookie_connections_refused_total": 0,
         "quire_bookie_connections_displaced_total": 0,

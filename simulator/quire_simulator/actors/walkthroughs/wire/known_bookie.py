@@ -8,7 +8,7 @@ bookie may answer before or after a later request, because it has to wait for it
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from quire.codec.wire.v2 import Code, batch_read_response, read_response
@@ -28,6 +28,11 @@ ENTRY_HEAD = struct.Struct(">qqq")
 Found = tuple[bool, int]
 """What a read has found: whether it counts as a read of something that is missing, and the bytes of
 entries that were read."""
+Answer = tuple[bytes, Found | None]
+"""The frame of an answer, and what the read has found. None is no read."""
+Looked = dict[tuple[Code, bytes], None]
+"""The codes and entries that a read may have found, in order. The LAC in its answer may be newer,
+because a read that waits for the disk takes the LAC when it has the entry."""
 
 
 @dataclass
@@ -43,6 +48,8 @@ class Ledger:
     explicit: bytes | None = None
     former: dict[int, set[bytes]] = field(default_factory=dict)
     """All that was ever added under an entry id."""
+    added: list[tuple[int, bytes]] = field(default_factory=list)
+    """All that was ever added, in order."""
 
     @property
     def last(self) -> int:
@@ -69,8 +76,14 @@ class Expected:
     """The part of an answer by which it is found."""
     allowed: dict[bytes, set[Found | None]] = field(default_factory=dict)
     """The frames that are right, each with what a read has found then. None is no read."""
-    again: Callable[[], tuple[bytes, Found | None]] | None = None
-    """Returns the answer in the present state, or None if the state does not matter."""
+    again: Callable[[Looked], Iterable[Answer]] | None = None
+    """Returns the answers that are right in the present state, or None if the state does not
+    matter."""
+    looked: Looked = field(default_factory=dict)
+    """What the read may have found so far."""
+    pieced: Callable[[bytes], Found | None] | None = None
+    """Returns what the read has found if this answer is right although it shows no single state,
+    because the read took its entries one after the other."""
     ledger_id: int = 0
     timed: bool = False
     """Whether the bookie measures how long the answer takes, at least if it is at hand."""
@@ -91,8 +104,13 @@ class Expected:
     def allow(self) -> None:
         """Allow the answer in the present state too."""
         if self.again is not None:
-            data, found = self.again()
-            self.allowed.setdefault(data, set()).add(found)
+            for data, found in self.again(self.looked):
+                self.allowed.setdefault(data, set()).add(found)
+
+    def begin_anew(self) -> None:
+        """Forget all answers that were right, because the read has waited and begins only now."""
+        self.allowed.clear()
+        self.looked.clear()
 
 
 @dataclass(eq=False)
@@ -201,6 +219,7 @@ class KnownBookie:
         ledger = self.ledgers[ledger_id]
         ledger.entries[entry_id] = body
         ledger.former.setdefault(entry_id, set()).add(body)
+        ledger.added.append((entry_id, body))
         ledger.lac = max(ledger.lac, lac)
         ledger.highest_lac = max(ledger.highest_lac, lac)
         self._changed(ledger_id)
@@ -252,7 +271,7 @@ class KnownBookie:
                 self.polls.remove(poll)
                 poll.expected.moves = poll.expected.must_move = moved and poll.v3 and not ends
                 poll.expected.earliest_s = poll.expected.latest_s = 0.0
-                poll.expected.allowed.clear()
+                poll.expected.begin_anew()
         for one in self.open:
             if one.ledger_id == ledger_id and not any(p.expected is one for p in self.polls):
                 one.allow()
@@ -277,19 +296,19 @@ class KnownBookie:
         ledger = self.ledgers.get(ledger_id)
         return -1 if ledger is None else ledger.lac
 
-    def read_v2(self, version: int, ledger_id: int, entry_id: int) -> tuple[bytes, Found]:
+    def read_v2(self, version: int, ledger_id: int, entry_id: int, _: Looked) -> list[Answer]:
         code, body = self.find(ledger_id, entry_id)
         data = read_response(code, ledger_id, entry_id, body, version)
-        return data, (_missing(code), len(body))
+        return [(data, (_missing(code), len(body)))]
 
     def read_batch(
-        self, ledger_id: int, first: int, request_id: int, count: int, size: int
-    ) -> tuple[bytes, Found]:
+        self, ledger_id: int, first: int, request_id: int, count: int, size: int, _: Looked
+    ) -> list[Answer]:
         """Return the answer to a batch read. `size` is limited by the bookie's setting already."""
         code, body = self.find(ledger_id, first)
         if code:
             data = batch_read_response(code, ledger_id, first, request_id)
-            return data, (_missing(code), 0)
+            return [(data, (_missing(code), 0))]
         ledger, found = self.ledgers[ledger_id], [body]
         left = size - BATCH_BASE_BYTES - BATCH_ENTRY_BYTES - len(body)
         most = 1 if first == -1 else count if count > 0 else 1 << 31
@@ -301,28 +320,84 @@ class KnownBookie:
             found.append(more)
             at += 1
         data = batch_read_response(Code.OK, ledger_id, first, request_id, found)
-        return data, (False, sum(map(len, found)))
+        return [(data, (False, sum(map(len, found))))]
+
+    def pieces(
+        self, ledger_id: int, first: int, request_id: int, count: int, size: int
+    ) -> Callable[[bytes], Found | None]:
+        """Return the check of an answer to a batch read that begins now; see `Expected.pieced`.
+
+        A batch read that waits for the disk takes its entries in order, each as it is then.
+        """
+        ledger = self.ledgers.get(ledger_id)
+        base = {} if ledger is None else dict(ledger.entries)
+        start = 0 if ledger is None else len(ledger.added)
+
+        def found(data: bytes) -> Found | None:
+            now = self.ledgers.get(ledger_id)
+            head = batch_read_response(Code.OK, ledger_id, first, request_id)
+            if now is None or first < 0 or data[4 : len(head)] != head[4:]:
+                return None
+            later = now.added[start:]
+            state, steps = dict(base), iter(later)
+            at, left, read_bytes = first, size - BATCH_BASE_BYTES, 0
+            offset = len(head)
+            while offset < len(data):
+                stop = offset + BATCH_ENTRY_BYTES + int.from_bytes(data[offset : offset + 4], "big")
+                body = data[offset + BATCH_ENTRY_BYTES : stop]
+                while state.get(at) != body:
+                    step = next(steps, None)
+                    if step is None:
+                        return None
+                    state[step[0]] = step[1]
+                left -= stop - offset
+                if left < 0 and at > first:
+                    return None
+                at, offset, read_bytes = at + 1, stop, read_bytes + len(body)
+            if at == first or 0 < count < at - first:
+                return None
+            while at - first != count:
+                more = state.get(at)
+                if more is None or left < BATCH_ENTRY_BYTES + len(more):
+                    break
+                step = next(steps, None)
+                if step is None:
+                    return None  # One more entry was there and fitted all the time.
+                state[step[0]] = step[1]
+            return False, read_bytes
+
+        return found
 
     def read_v3(
-        self, txn: int, ledger_id: int, entry_id: int, *, lac: bool = True, poll: bool = False
-    ) -> tuple[bytes, Found]:
-        code, body = self.find(ledger_id, entry_id)
-        data = self.answer_read(
-            txn, code, ledger_id, entry_id, None if code else body, lac=lac and not code, poll=poll
-        )
-        return data, (_missing(code), len(body))
+        self, txn: int, ledger_id: int, entry_id: int, looked: Looked, *,
+        lac: bool = True, poll: bool = False,
+    ) -> Iterator[Answer]:  # fmt: skip
+        """Yield the answers to a read. `looked` has what it may have found before, and grows."""
+        looked[self.find(ledger_id, entry_id)] = None
+        for code, body in looked:
+            own = None if code else body
+            data = self.answer_read(
+                txn, code, ledger_id, entry_id, own, lac=lac and not code, poll=poll
+            )
+            yield data, (_missing(code), len(body))
 
-    def piggyback(self, txn: int, ledger_id: int, previous: int) -> tuple[bytes, Found]:
-        """Return the answer to a long poll that waits no longer."""
-        code, body = self.find(ledger_id, previous + 1)
-        found = _missing(code), len(body)
-        if code not in (Code.OK, Code.NO_ENTRY):
-            return self.answer_read(txn, code, ledger_id, -1, None), found
-        if code or self.lac_of(ledger_id) <= previous:
-            data = self.answer_read(txn, Code.OK, ledger_id, -1, None, lac=True, poll=True)
-            return data, found
-        data = self.answer_read(txn, Code.OK, ledger_id, previous + 1, body, lac=True, poll=True)
-        return data, found
+    def piggyback(
+        self, txn: int, ledger_id: int, previous: int, looked: Looked
+    ) -> Iterator[Answer]:
+        """Yield the answers to a long poll that waits no longer. `read_v3` explains `looked`."""
+        looked[self.find(ledger_id, previous + 1)] = None
+        for code, body in looked:
+            found = _missing(code), len(body)
+            if code not in (Code.OK, Code.NO_ENTRY):
+                yield self.answer_read(txn, code, ledger_id, -1, None), found
+            elif code or self.lac_of(ledger_id) <= previous:
+                data = self.answer_read(txn, Code.OK, ledger_id, -1, None, lac=True, poll=True)
+                yield data, found
+            else:
+                data = self.answer_read(
+                    txn, Code.OK, ledger_id, previous + 1, body, lac=True, poll=True
+                )
+                yield data, found
 
     def answer_read(
         self, txn: int, code: int, ledger_id: int, entry_id: int, body: bytes | None, *,
@@ -342,21 +417,23 @@ class KnownBookie:
                 read.explicitLac = packet
         return frame(answer)
 
-    def read_lac(self, txn: int, ledger_id: int) -> tuple[bytes, Found]:
-        code, body = self.find(ledger_id, -1)
+    def read_lac(self, txn: int, ledger_id: int, looked: Looked) -> Iterator[Answer]:
+        """Yield the answers to a READ_LAC. `read_v3` explains `looked`."""
+        looked[self.find(ledger_id, -1)] = None
         ledger = self.ledgers.get(ledger_id)
         packet = None if ledger is None else ledger.explicit
-        status = Code.OK
-        if code:
-            status = self.absent(Code.NO_ENTRY) if packet is None else Code.IO_ERROR
-        answer = response(Op.READ_LAC, txn, status)
-        own = answer.readLacResponse
-        own.status, own.ledgerId = answer.status, ledger_id
-        if packet is not None:
-            own.lacBody = packet
-        if not code:
-            own.lastEntryBody = body
-        return frame(answer), (_missing(code), len(body))
+        for code, body in looked:
+            status = Code.OK
+            if code:
+                status = self.absent(Code.NO_ENTRY) if packet is None else Code.IO_ERROR
+            answer = response(Op.READ_LAC, txn, status)
+            own = answer.readLacResponse
+            own.status, own.ledgerId = answer.status, ledger_id
+            if packet is not None:
+                own.lacBody = packet
+            if not code:
+                own.lastEntryBody = body
+            yield frame(answer), (_missing(code), len(body))
 
     # -- counts -------------------------------------------------------------------------------
 

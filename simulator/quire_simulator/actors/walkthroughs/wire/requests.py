@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,9 +24,10 @@ from quire_simulator.actors.walkthroughs.wire.known_bookie import (
     LAC_PACKET_BYTES,
     PACKET,
     RECOVERY,
+    Answer,
     Expected,
-    Found,
     KnownBookie,
+    Looked,
     Poll,
 )
 from quire_simulator.actors.walkthroughs.wire.raw_client import RawClient
@@ -71,12 +72,17 @@ class Requests:
         """The highest LAC that adds of the burst have named, by ledger. Those that follow name no
         lower one, because a bookie may look at the last one only."""
         self._short_polls = 0
+        self._polls_most = 0
+        """The most reads that may wait, if those of the burst come before all that ends a wait."""
+        self._connections = 1
         self.sent_s = 0.0
 
-    def begin(self, now_s: float) -> None:
-        """Begin another burst of requests."""
+    def begin(self, now_s: float, *, connections: int = 1) -> None:
+        """Begin another burst of requests on so many connections."""
         self._lacs.clear()
         self._short_polls = 0
+        self._polls_most = len(self.known.polls)
+        self._connections = connections
         self.sent_s = now_s
         self.known.changed.clear()
 
@@ -115,7 +121,13 @@ class Requests:
             if drawn is not None:
                 break
         else:
-            drawn = self.auth_v2(client, 0) if client.only_v2 else self.info(client, 0)
+            return self.last(client)
+        self.known.open += drawn.expected
+        return drawn
+
+    def last(self, client: RawClient) -> Drawn:
+        """Return a request that is answered once all before it on its connection have arrived."""
+        drawn = self.auth_v2(client, 0) if client.only_v2 else self.info(client, 0)
         self.known.open += drawn.expected
         return drawn
 
@@ -243,7 +255,9 @@ class Requests:
         again = partial(self.known.read_batch, ledger_id, first, number, count, real)
         what = f"v2 batch {ledger_id}:{first} count={count} size={size}"
         client.only_v2 = True
-        return Drawn(data, [self._late(client, what, ("batch", number), again, ledger_id)], what)
+        expected = self._late(client, what, ("batch", number), again, ledger_id)
+        expected.pieced = self.known.pieces(ledger_id, first, number, count, real)
+        return Drawn(data, [expected], what)
 
     def waiting(self, client: RawClient, ledger_id: int, previous: int) -> Drawn:
         """Return a read that waits for a minute until the LAC is above `previous`."""
@@ -358,6 +372,7 @@ class Requests:
         waits = ledger is not None and not ledger.fenced
         if waits and self._may_wait(client, 0.0):
             self._short_polls += 1
+            self._polls_most += 1
         self._request_id += 1
         number = self._request_id
         data = v2.batch_read_request(ledger_id, first, number, count, size, Flag.WAIT)
@@ -365,6 +380,7 @@ class Requests:
         what = f"v2 waiting batch {ledger_id}:{first} count={count} size={size}"
         client.only_v2 = True
         expected = self._late(client, what, ("batch", number), again, ledger_id, timed=False)
+        expected.pieced = self.known.pieces(ledger_id, first, number, count, real)
         expected.latest_s = self.sent_s + v2_limits.BATCH_WAIT_S + 30
         return Drawn(data, [expected], what)
 
@@ -670,10 +686,14 @@ class Requests:
         polls = self.known.polls
         own = [one for one in polls if one.connection == client.number]
         most, mine = self.box.config.max_long_polls, connection_limits.MAX_POLLS
+        if self._connections > 1:
+            # Nobody knows in which order the connections arrive.
+            return True if self._polls_most < min(most, mine) else None
         if len(polls) >= most or len(own) >= mine:
             return False
         short = self._short_polls
-        return True if len(polls) + short < most and len(own) + short < mine else None
+        # A connection also counts those whose wait has just ended, until they are answered.
+        return True if len(polls) + short < most and self._polls_most < mine else None
 
     def poll(self, client: RawClient, ledger_id: int) -> Drawn | None:
         """Draw a read that waits until the LAC moves."""
@@ -707,7 +727,7 @@ class Requests:
             code = known.absent(Code.NO_LEDGER)
             data = known.answer_read(txn, code, ledger_id, shown, None)
             return Drawn(frame(request), [self._expect(client, what, name, data)], what)
-        again: Callable[[], tuple[bytes, Found]]
+        again: Callable[[Looked], Iterable[Answer]]
         if piggyback:
             again = partial(known.piggyback, txn, ledger_id, previous)
         else:
@@ -722,6 +742,7 @@ class Requests:
             data = known.answer_read(txn, Code.TOO_MANY_REQUESTS, ledger_id, shown, None)
             return Drawn(frame(request), [self._expect(client, what, name, data)], what)
         known.counts.add("long_polls")
+        self._polls_most += 1
         expected = self._late(client, what, name, again, ledger_id, timed=False)
         expected.earliest_s = self.sent_s + timeout_s
         expected.latest_s = self.sent_s + timeout_s + SLACK_S
@@ -776,7 +797,7 @@ class Requests:
         expected = self._late(client, what, (Op.LIST_ENTRIES, txn), again, ledger_id, timed=False)
         return Drawn(v3.list_entries_request(txn, ledger_id), [expected], what)
 
-    def _listed(self, txn: int, ledger_id: int) -> tuple[bytes, None]:
+    def _listed(self, txn: int, ledger_id: int, _: Looked) -> list[Answer]:
         ledger = self.known.ledgers.get(ledger_id)
         listing, most = b"", v3_limits.MAX_LIST_BYTES
         if ledger is not None:
@@ -789,7 +810,7 @@ class Requests:
         own.status, own.ledgerId = answer.status, ledger_id
         if not code:
             own.availabilityOfEntriesOfLedger = listing
-        return frame(answer), None
+        return [(frame(answer), None)]
 
     def force(self, client: RawClient, ledger_id: int) -> Drawn:
         ledger_id, txn = self._reading(ledger_id), self.txn()
@@ -893,7 +914,7 @@ class Requests:
         client: RawClient,
         what: str,
         name: tuple[object, ...],
-        again: Callable[[], tuple[bytes, Found | None]],
+        again: Callable[[Looked], Iterable[Answer]],
         ledger_id: int,
         *,
         timed: bool = True,

@@ -129,11 +129,16 @@ class RequestsWalk:
         some = chance.sample(self.clients, chance.choice([1, 1, 2, 3]))
         ids = [one for one in requests.ids if one >= 0]
         chance.shuffle(ids)
-        requests.begin(some[0].now_s)
+        requests.begin(some[0].now_s, connections=len(some))
         sending = []
         for index, client in enumerate(some):
             own = ids[index :: len(some)][: chance.choice([1, 2, 5])]
+            before = len(self.known.polls)
             drawn = [requests.draw(client, own) for _ in range(chance.choice([1, 2, 4, 12, 40]))]
+            if len(self.known.polls) > before:
+                # Its answer shows that the reads which wait have arrived. If they did not, the
+                # next burst could overtake them on another connection.
+                drawn.append(requests.last(client))
             sending.append((client, drawn))
         await self._exchange(sending)
 
@@ -195,7 +200,7 @@ class RequestsWalk:
             poll = min(due, key=lambda one: one.deadline_s)
             await asyncio.sleep(max(0.0, poll.deadline_s - now_s - SLACK_S))
             known.polls.remove(poll)
-            poll.expected.allowed.clear()
+            poll.expected.begin_anew()
             poll.expected.allow()
             await self._answered(seconds=2 * SLACK_S + 1.0)
 
