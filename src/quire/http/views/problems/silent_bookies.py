@@ -49,7 +49,6 @@ def of_silent_bookies(
 def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie], doing: str) -> Problem:
     names = [one["id"] for one in silent]
     why, items = _reasons(silent)
-    what = f"{some_of(names)} {are(len(names))} registered but {does(len(names))} not answer{why}"
     those = them(len(names))
     risk = (
         f"Readers use the copies on other bookies, and writers replace {those} in their ensembles"
@@ -64,7 +63,15 @@ def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie], doing: str
             f"Check {'its log' if len(names) == 1 else 'their logs'} and the network to {those}. "
             f"If {'it' if len(names) == 1 else 'one'} hangs, stop it: then it counts as lost"
         )
-    return Problem("bad", what, remedy, risk, doing, tuple(names), items)
+    return Problem(
+        "bad",
+        f"{some_of(names)} {are(len(names))} registered but {does(len(names))} not answer{why}",
+        remedy,
+        risk,
+        doing,
+        tuple(names),
+        items,
+    )
 
 
 def _reasons(silent: Sequence[Bookie]) -> tuple[str, tuple[str, ...]]:
