@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from quire.client import Client
     from quire.http.views.cluster_view import ClusterState
     from quire.http.views.problems.problem import Problem
+    from quire.http.watch.store_delay import StoreDelay
     from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
     from quire.streams.ownership.owners import OwnerClaim
 
@@ -62,6 +63,11 @@ ASK_SERVER = (
     "quire explain --server http://HOST:8080"
 )
 """The advice if the metadata store does not answer and no server was asked."""
+NOT_LOOKED_AT = (
+    "note: this did not examine how often the metadata store was away in the last hour. To ask a "
+    "server that watches it, such as the dashboard: quire explain --server http://HOST:8080"
+)
+"""The line after "No problems were found" if no server was asked."""
 _TOKEN_FILE = "quire.explain.token_file"
 """The key of the token file in the values that belong to the command's context."""
 SIGNS = {"bad": "✗ wrong", "warn": "! warning", "note": "note"}
@@ -73,22 +79,29 @@ RANGES_MAX = 5
 
 
 @asynccontextmanager
-async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIterator[Client]:
+async def explaining(
+    uri: str, answer_timeout_s: float | None = None, delay: StoreDelay | None = None
+) -> AsyncIterator[Client]:
     """Connect a client with short timeouts, and close it at the end of the context.
+
+    `delay` measures how long the metadata store takes to answer.
 
     Raises MetadataUnavailableError if the metadata store does not answer soon, and QuireError if
     the context takes longer than `answer_timeout_s` (None means no limit).
     """
     from quire.client import Client
+    from quire.http.views.problems.metadata_store import metadata_slow
     from quire.http.watch.reachability import store_remedy
+    from quire.http.watch.store_delay import StoreDelay
     from quire.metadata import open_metadata
     from quire.metadata.uri import parse_uri
 
+    delay = StoreDelay(time.monotonic) if delay is None else delay
     loop = asyncio.get_running_loop()
     deadline = None if answer_timeout_s is None else loop.time() + answer_timeout_s
     config = client_config(connect_timeout_s=BOOKIE_TIMEOUT_S, read_timeout_s=BOOKIE_TIMEOUT_S)
     try:
-        store = await open_metadata(uri, connect_timeout_s=CONNECT_TIMEOUT_S)
+        store = await delay.of(open_metadata(uri, connect_timeout_s=CONNECT_TIMEOUT_S))
     except MetadataUnavailableError as error:
         if parse_uri(uri).servers:  # the error about a file says what to do
             error.remedy = store_remedy(uri)
@@ -97,7 +110,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     first, whole = asyncio.timeout(CONNECT_TIMEOUT_S), asyncio.timeout_at(deadline)
     try:
         async with first:
-            await store.instance_id()
+            await delay.of(store.instance_id())
         async with whole:
             yield client
     except QuireError:
@@ -109,8 +122,9 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
                 remedy=store_remedy(uri),
             ) from None
         if whole.expired():
+            slow = "".join(f". {one.what}" for one in metadata_slow(uri, delay.longest_s))
             raise QuireError(
-                f"examining the cluster at {uri} took longer than {answer_timeout_s:g} s",
+                f"examining the cluster at {uri} took longer than {answer_timeout_s:g} s{slow}",
                 remedy="The metadata store, the bookies or this machine may be busy. Give the "
                 "command more time, for example `--timeout 1m`",
             ) from None
@@ -187,17 +201,19 @@ async def explain_cluster(
     """
     from quire.http.views.cluster_view import ClusterView
     from quire.http.views.problems.metadata_store import unsteady
+    from quire.http.watch.store_delay import StoreDelay
 
+    delay = StoreDelay(time.monotonic)
     try:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(explaining(uri, timeout_s))
+            client = await stack.enter_async_context(explaining(uri, timeout_s, delay))
             # With more time, more observations are complete.
             more = max(1.0, timeout_s / ANSWER_TIMEOUT_S)
             cluster = ClusterView(
                 time.monotonic, await _fetch(stack), more * WAIT_S, more * ANSWERS_WAIT_S
             )
             stack.push_async_callback(cluster.close)
-            view = await cluster.look(client)
+            view = await cluster.look(client, delay)
             if server is not None and not unsteady(view.outages.values()):
                 view = await _with_outages(view, server, client.clock.now_ms())
     except MetadataUnavailableError as error:
@@ -212,13 +228,14 @@ async def explain_cluster(
     if as_json:
         print_json(view.as_json())
     else:
-        click.echo("\n".join(map(printable, _cluster_lines(view))))
+        lines = _cluster_lines(view, asked=server is not None)
+        click.echo("\n".join(map(printable, lines)))
     return _status(view) if exit_code else 0
 
 
 async def _with_outages(view: ClusterState, server: str, now_ms: int) -> ClusterState:
     """Add the problem of a metadata store that was away repeatedly, if an HTTP server saw that."""
-    from quire.http.views.problems.metadata_store import metadata_unsteady
+    from quire.http.views.problems.metadata_store import SLOW, metadata_unsteady
     from quire.http.views.problems.problem import worst_first
     from quire.metadata.outages import Outage
 
@@ -234,7 +251,9 @@ async def _with_outages(view: ClusterState, server: str, now_ms: int) -> Cluster
             f"{str(error) or 'no answer'}"
         )
         return view
-    return replace(view, problems=worst_first([*more, *view.problems]))
+    # The outages of the last hour say more about the same store than one slow answer.
+    known = [one for one in view.problems if not more or SLOW not in one.what]
+    return replace(view, problems=worst_first([*more, *known]))
 
 
 async def _show_last_known(server: str, as_json: bool) -> None:
@@ -299,7 +318,10 @@ async def _nothing(url: str) -> str:
     return ""
 
 
-def _cluster_lines(view: ClusterState) -> list[str]:
+def _cluster_lines(view: ClusterState, *, asked: bool = False) -> list[str]:
+    """Return the lines of the answer. `asked` says that an HTTP server was asked about outages."""
+    from quire.http.views.problems.metadata_store import servers_of
+
     found = view.autorecovery
     lines = [
         f"cluster {view.instance_id}, metadata {view.metadata}",
@@ -310,6 +332,8 @@ def _cluster_lines(view: ClusterState) -> list[str]:
         lines += _problem(one)
     if not view.problems:
         lines.append("✓ No problems were found")
+        if not asked and servers_of(view.metadata):
+            lines.append(pasteable(NOT_LOOKED_AT))
     if view.lost is None or not view.lost.whole:
         looked_at = 0 if view.lost is None else view.lost.records
         lines.append(

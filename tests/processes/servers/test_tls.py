@@ -241,8 +241,11 @@ async def test_a_client_refuses_an_invalid_certificate(tmp_path: Path, kind: str
                     assert await writer.append(b"served") == 0
                     continue
                 message = f"is not for {LOOPBACK}" if kind == "wrong name" else "has expired"
-                with pytest.raises(quire.QuireError, match=message):
+                with pytest.raises(quire.QuireError, match=message) as failed:
                     await writer.append(b"not sent")
+                # It said "Correct the client's certificate or password".
+                remedy = "Correct the certificate" if kind == "wrong name" else "Renew the certif"
+                assert failed.value.remedy.startswith(remedy)
         # The bookie does not require TLS, so clients without TLS are served as before.
         async with quire.connect(cluster.uri, config=config(None)) as client:
             writer = await client.create_ledger(**shape)

@@ -51,6 +51,7 @@ from quire.errors import (
     UnauthorizedError,
     WriteError,
 )
+from quire.net.handshake import is_expired
 
 RETURN_REST_S = 30.0
 """Seconds after a member has returned over a new connection during which it may not return so
@@ -517,9 +518,14 @@ def fail_with_defect(session: ChangingSession, error: Exception) -> None:
 
 def _advice(causes: Sequence[BaseException | str | None]) -> str:
     """Return the first step of a remedy for bookies that were lost for the given causes."""
-    if all(isinstance(one, TlsError | UnauthorizedError) for one in causes):
-        # Another bookie would not accept this client either.
-        return "Correct the client's certificate or password, as the causes say"
+    refusals = [one for one in causes if isinstance(one, TlsError | UnauthorizedError)]
+    if refusals and len(refusals) == len(causes):
+        # Another bookie may not accept this client either. The causes say which side is wrong.
+        if all(map(is_expired, refusals)):
+            return "Renew the certificates of these bookies, as the causes say"
+        if all(isinstance(one, UnauthorizedError) for one in refusals):
+            return "Correct the client's password or certificate, as the causes say"
+        return "Correct the certificate, the password or the TLS settings that the causes name"
     if all(isinstance(one, BookieIOError) for one in causes):
         return "Look for the reason in the logs of these bookies, or start another bookie"
     return "Start another bookie"

@@ -23,6 +23,7 @@ from quire.http.views.problems.collection import Collection
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
 from quire.http.views.problems.metadata_store import (
     OUTAGES_NOTICED,
+    metadata_slow,
     of_metadata_disk,
     of_noticed_outages,
 )
@@ -46,6 +47,7 @@ from quire.http.watch.observations import (
     MarkCounts,
 )
 from quire.http.watch.rates import Fetch, Rates, together
+from quire.http.watch.store_delay import StoreDelay
 from quire.http.watch.stream_figures import StreamWatch
 from quire.http.watch.stream_limits import StreamLimits
 from quire.http.watch.suspects import Suspects
@@ -240,13 +242,20 @@ class ClusterView:
         self._changes += 1
         self._shared = None
 
-    async def look(self, client: Client) -> ClusterState:
+    async def look(self, client: Client, delay: StoreDelay | None = None) -> ClusterState:
         """Return the state of the cluster as it is now.
 
         The description of each bookie has the worst `severity` of the problems that name it, or "".
+        `delay` measures how long the metadata store takes to answer. It may have measured requests
+        before this call. With None, only this call is measured.
 
         Raises MetadataError. Safe to cancel.
         """
+        delay = StoreDelay(self._monotonic) if delay is None else delay
+        async with delay.watched(client.metadata.instance_id):
+            return await self._look(client, delay)
+
+    async def _look(self, client: Client, delay: StoreDelay) -> ClusterState:
         bookies = await bookie_facts(
             client,
             gone=True,
@@ -295,8 +304,10 @@ class ClusterView:
         )
         unsteady = of_noticed_outages(client.metadata.uri, outages, now_ms)
         disk = await asyncio.to_thread(metadata_disk, client.metadata.uri)
+        running = await running_jobs(client.metadata)
+        store = unsteady or metadata_slow(client.metadata.uri, delay.longest_s)
         all_found = self._first_seen.mark(
-            worst_first([*of_metadata_disk(disk, bookies), *unsteady, *found]), now_ms
+            worst_first([*of_metadata_disk(disk, bookies), *store, *found]), now_ms
         )
         worst = severities(all_found)
         for one in bookies:
@@ -309,7 +320,7 @@ class ClusterView:
             risk,
             all_found,
             self.spaces.age_s,
-            await running_jobs(client.metadata),
+            running,
             lost,
             collection,
             damage,

@@ -13,6 +13,7 @@ from quire.http.server.api import Call, Handler, Route
 from quire.http.views.problems.metadata_store import (
     METADATA_DISK,
     OUTAGES_NOTICED,
+    SLOW,
     metadata_lost,
     metadata_unsteady,
     of_metadata_disk,
@@ -139,6 +140,8 @@ class LastKnown:
                 first = []  # the same problem is among those of the cluster, with more servers
             else:
                 first = metadata_unsteady(self._reach.uri, self._reach.outages, now_ms)
+                if first:  # it says more about the same store
+                    known = [one for one in known if SLOW not in one.get("what", "")]
             marked[OUTAGES] = [asdict(one) for one in self._reach.outages]
             marked[PROBLEMS] = [*map(asdict, first), *known]
         return marked

@@ -254,7 +254,7 @@ def _with_file(silence: Silence, bookie: str, bookies: Bookies) -> Silence:
     address = bookies.find(bookie)
     files = None if address is None else tls_files.from_properties(address.properties)
     path = "" if files is None else files.own
-    return replace(silence, remedy=renewal(silence.remedy, bookie, path))
+    return replace(silence, remedy=renewal(silence.remedy, {bookie: path}))
 
 
 def spare_bookies(segments: Sequence[SegmentView], writable: Collection[str]) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from quire._runtime.units import does, them, utc_text
+from quire._runtime.units import NAMED_MAX, does, some_of, them, utc_text
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.cookie import decode, split_directories
@@ -196,13 +196,50 @@ def date_command(path: str, *, own: bool = True) -> str:
     return f"openssl storeutl -noout -text -certs {file} | grep -e Subject: -e 'Not After'"
 
 
-def renewal(remedy: str, bookie: str, path: str) -> str:
-    """Return the advice to renew the certificate of a bookie, with its file.
+def renewal(remedy: str, paths: Mapping[str, str]) -> str:
+    """Return the advice to renew the certificates of bookies, with the file of each.
 
-    `path` is the file of the certificate on the bookie's machine, or "" if it is not known.
+    `paths` has the file of the certificate on the machine of each bookie, by the bookie's id. It is
+    "" if it is not known.
     """
-    where = f" ({shlex.quote(path)} of {bookie})" if path else ""
-    return f"{remedy}{where}. To see its date on that machine: {date_command(path)}"
+    found = f"{remedy}{files_text(paths)}"
+    if len(paths) == 1:
+        return f"{found}. To see its date on that machine: {date_command(*paths.values())}"
+    return f"On each machine, {found[0].lower()}{found[1:]}. {date_commands(paths)}"
+
+
+def files_text(paths: Mapping[str, str]) -> str:
+    """Return the files of bookies in brackets, or "" if none is known. See `renewal`."""
+    known = [f"{shlex.quote(path)} of {bookie}" for bookie, path in paths.items() if path]
+    return f" ({some_of(known)})" if known else ""
+
+
+def date_commands(paths: Mapping[str, str], *, own: bool = True) -> str:
+    """Return the sentences with the command for each bookie that shows when its file expires.
+
+    See `renewal` and `date_command`.
+    """
+    commands = {bookie: f": {date_command(path, own=own)}" for bookie, path in paths.items()}
+    return f"Each machine shows the date of its file. {for_each(commands)}"
+
+
+def for_each(commands: Mapping[str, str], where: str = "On the machine of") -> str:
+    """Return a sentence with the command of each bookie, without the period of the last one.
+
+    Bookies with the same command share a sentence. At most `NAMED_MAX` commands are written out.
+    The dashboard shows each of them in a box, which begins after a colon and ends with a sentence.
+
+    Args:
+        commands: The command by the bookie's id, with the colon before it.
+        where: The words before the bookies that a command is for.
+    """
+    groups: dict[str, list[str]] = {}
+    for bookie, command in commands.items():
+        groups.setdefault(command, []).append(bookie)
+    together = list(groups.items())
+    said = [f"{where} {some_of(names)}{command}" for command, names in together[:NAMED_MAX]]
+    others = [name for _, names in together[NAMED_MAX:] for name in names]
+    return ". ".join([*said, *([f"For {some_of(others)}, do the same"] if others else [])])
 
 
 async def data_directories(store: MetadataStore, bookie: str) -> tuple[str, ...]:

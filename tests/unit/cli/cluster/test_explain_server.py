@@ -14,6 +14,7 @@ from quire.cli import explain
 from quire.cli.main import cli
 from quire.errors import MetadataUnavailableError
 from quire.http.views.cluster_view import ClusterState
+from quire.http.views.problems.metadata_store import metadata_slow
 from quire.http.views.problems.problem import Problem
 
 NOTE = Problem("note", "known", "")
@@ -43,6 +44,36 @@ async def test_explain_reports_repeated_outages_of_the_metadata_store(
     assert explain._status(found) == 3, "the problem affects --exit-code"
     answering(monkeypatch, {"metadata_outages": []})
     assert (await explain._with_outages(VIEW, "http://here:8080", 300_000)).problems == [NOTE]
+
+
+async def test_repeated_outages_replace_one_slow_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    outages = [{"since_ms": n * 60_000, "until_ms": n * 60_000 + 12_000} for n in range(1, 5)]
+    answering(monkeypatch, {"metadata_outages": outages})
+    view = replace(VIEW, problems=[*metadata_slow(VIEW.metadata, 6.0), NOTE])
+    unsteady, note = (await explain._with_outages(view, "http://here:8080", 300_000)).problems
+    assert "did not answer 4 times" in unsteady.what
+    assert note == NOTE
+    answering(monkeypatch, {"metadata_outages": []})
+    assert await explain._with_outages(view, "http://here:8080", 300_000) == view
+
+
+def test_without_findings_and_server_the_answer_says_what_was_not_examined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store that is paused again and again gave "No problems were found" in every call."""
+    monkeypatch.setattr(explain, "pasteable", str)
+    uri = "zk+hierarchical://zk-1:2181/ledgers"
+    recovery = {"enabled": True, "auditor": "healer"}
+    view = replace(VIEW, metadata=uri, problems=[], autorecovery=recovery)
+    at = explain._cluster_lines(view).index("✓ No problems were found")
+    assert explain._cluster_lines(view)[at + 1] == explain.NOT_LOOKED_AT
+    assert "quire explain --server http://HOST:8080" in explain.NOT_LOOKED_AT
+    for other, asked in (
+        (view, True),
+        (replace(view, problems=[NOTE]), False),
+        (replace(view, metadata="sqlite:////data/meta.db"), False),
+    ):
+        assert explain.NOT_LOOKED_AT not in explain._cluster_lines(other, asked=asked)
 
 
 async def test_explain_accepts_a_server_that_reports_no_outages(

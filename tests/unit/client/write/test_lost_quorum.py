@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import logging
 import re
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -167,7 +168,18 @@ def test_a_time_limit_for_the_ack_quorum_applies_instead() -> None:
 def test_the_advice_follows_the_causes() -> None:
     """A client without the right certificate was told to start another bookie."""
     refused: list[QuireError] = [TlsError("no role"), UnauthorizedError("no TLS", ledger_id=1)]
-    assert _advice(refused) == "Correct the client's certificate or password, as the causes say"
+    assert _advice(refused) == (
+        "Correct the certificate, the password or the TLS settings that the causes name"
+    )
+    assert _advice(refused[1:]) == "Correct the client's password or certificate, as the causes say"
+    expired = TlsError("the certificate of a bookie has expired")
+    reason = ssl.SSLCertVerificationError()
+    reason.verify_code = 10
+    expired.__cause__ = reason
+    assert _advice([expired]) == "Renew the certificates of these bookies, as the causes say", (
+        "the client's own certificate is valid"
+    )
+    assert _advice([expired, refused[0]]).startswith("Correct the certificate, the password")
     assert "logs of these bookies" in _advice([BookieIOError("disk")])
     for causes in ([*refused, BookieTimeoutError("silent")], [None], ["gone"]):
         assert _advice(causes) == "Start another bookie"

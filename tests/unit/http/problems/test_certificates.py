@@ -65,6 +65,17 @@ def test_several_certificates_are_one_problem_in_order_of_expiry() -> None:
     assert one.bookies == ("b", "a")
 
 
+def test_each_of_several_certificates_has_its_file_and_command() -> None:
+    """The finding named the file and the command of the bookie that expires first only."""
+    files = [{"own": f"/tls/{name}.crt", "authorities": ""} for name in "ab"]
+    (one,) = found(dated("a", 9, tls_files=files[0]), dated("b", 2, tls_files=files[1]))
+    assert "on its machine (/tls/b.crt of b, /tls/a.crt of a)" in one.next
+    assert one.next.endswith(
+        "On the machine of b: openssl x509 -enddate -noout -in /tls/b.crt. "
+        "On the machine of a: openssl x509 -enddate -noout -in /tls/a.crt"
+    )
+
+
 def test_an_expired_certificate_is_reported_once() -> None:
     """A bookie that clients use in clear text, or whose last handshake was before the expiry."""
     bad, warn = found(dated("a", -1), dated("b", 2))

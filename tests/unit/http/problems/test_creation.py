@@ -50,10 +50,14 @@ def test_a_silent_bookie_does_not_prevent_the_creation_of_ledgers() -> None:
     (found,) = problems([bookie("a")], WELL, creatable=Creatable(True, silent=("c",), answering=2))
     assert (found.severity, found.bookies) == ("warn", ("c",))
     assert found.what == (
-        "New ledgers lack a copy until c answers: 3 bookies are wanted, and only 2 are writable "
-        "and answer"
+        "New ledgers of programs that connect now lack a copy until c answers: 3 bookies are "
+        "wanted, and only 2 are writable and answer"
     )
-    assert found.risk == "Each new entry has 2 copies instead of 3"
+    assert found.risk == (
+        "Each entry of such a ledger has 2 copies instead of 3. A ledger with a larger ensemble or "
+        "write quorum, which needs it as well, cannot be created, or fails at its first entries. "
+        "A program whose connections are open and still work writes all copies"
+    ), "a writer with open connections wrote three copies, and a new one with four failed"
     (found,) = problems(
         [bookie("a")], WELL, creatable=Creatable(True, silent=("b", "c"), answering=1)
     )

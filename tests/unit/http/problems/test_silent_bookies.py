@@ -92,9 +92,43 @@ def test_silent_bookies_with_the_same_reason_are_one_problem() -> None:
         silent("b", "other", "it did not answer"),
         silent("c", "expired", "c has expired", "Renew it"),
     )
-    assert first.what == "a, c are registered but do not answer (a: a has expired)"
+    assert first.what == "a, c are registered but do not answer"
+    assert first.items == ("a: a has expired", "c: c has expired")
     assert first.bookies == ("a", "c")
     assert second.bookies == ("b",)
+
+
+def test_each_expired_certificate_has_its_file_and_command() -> None:
+    """The finding had those of the first bookie only, so the other one was found a round later."""
+    names = {"own": "/tls/a b.pem", "authorities": ""}, {"own": "/tls/c.pem", "authorities": ""}
+    (one,) = found(
+        silent("a", "expired", "a has expired", "Renew it", tls_files=names[0]),
+        silent("c", "expired", "c has expired", "Renew it", tls_files=names[1]),
+    )
+    assert one.next == (
+        "On each machine, renew it ('/tls/a b.pem' of a, /tls/c.pem of c). Each machine shows the "
+        "date of its file. On the machine of a: openssl x509 -enddate -noout -in '/tls/a b.pem'. "
+        "On the machine of c: openssl x509 -enddate -noout -in /tls/c.pem"
+    )
+
+
+def test_bookies_with_one_reason_and_one_command_share_them() -> None:
+    files = {"own": "/tls/bookie.pem", "authorities": ""}
+    (one,) = found(*(silent(name, "expired", "x", "Renew it", tls_files=files) for name in "abc"))
+    assert (one.what, one.items) == ("a, b, c are registered but do not answer (each: x)", ())
+    assert one.next.count("openssl") == 1
+    assert "On the machine of a, b, c: openssl x509" in one.next
+
+
+def test_at_most_five_reasons_and_commands_are_written_out() -> None:
+    (one,) = found(*(silent(f"h:{port}", "refused", f"why {port}") for port in range(4001, 4009)))
+    assert one.items == (*(f"h:{port}: why {port}" for port in range(4001, 4006)), "and 3 more")
+    assert one.next.startswith(
+        "Their processes do not run. Start each of them again. On the machine of h:4001, with the "
+        "options that it had: quire bookie start --dir DIR --port 4001. On the machine of h:4002, "
+    )
+    assert one.next.count("quire bookie start") == 5
+    assert one.next.endswith("For h:4006, h:4007, h:4008, do the same")
 
 
 def test_a_silent_bookies_problem_claims_no_repair_without_autorecovery() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.units import counted, duration_text, some_of, utc_text
 from quire.http.views.problems.problem import Bookie, Problem, Severity
 from quire.net.certificates import EXPIRES_SOON_MS, CertificateExpiry
-from quire.replication.explain.silence import SilenceKind, date_command
+from quire.replication.explain.silence import SilenceKind, date_command, date_commands, files_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,19 @@ def _of_bookies(kind: _Kind, found: Sequence[_Dated], now_ms: int) -> Problem:
     first = found[0]
     expired = first.expires_ms <= now_ms
     named = [f"{one.bookie} ({_when(one.expires_ms, now_ms)})" for one in found]
-    path = f" ({shlex.quote(first.path)} of {first.bookie})" if first.path else ""
+    paths = {one.bookie: one.path for one in found}
+    if len(found) == 1:
+        renew = (
+            f"Renew it: replace {kind.files} on its machine{files_text(paths)}. The bookie loads "
+            "new files by itself and need not be restarted. To see its date there: "
+            f"{date_command(first.path, own=kind is CERTIFICATE)}"
+        )
+    else:
+        renew = (
+            f"Renew each of them: replace {kind.files} on its machine{files_text(paths)}. A bookie "
+            "loads new files by itself and need not be restarted. "
+            f"{date_commands(paths, own=kind is CERTIFICATE)}"
+        )
     return Problem(
         _severity(first.expires_ms, now_ms),
         f"The {kind.one} of {first.bookie} {'expired' if expired else 'expires'} "
@@ -179,9 +190,7 @@ def _of_bookies(kind: _Kind, found: Sequence[_Dated], now_ms: int) -> Problem:
         if len(found) == 1
         else f"The {kind.many} of {counted(len(found), 'bookie')} "
         f"{'have expired' if expired else 'expire soon'}: {some_of(named)}",
-        f"Renew it: replace {kind.files} on its machine{path}. The bookie loads new files by "
-        "itself and need not be restarted. To see its date there: "
-        f"{date_command(first.path, own=kind is CERTIFICATE)}",
+        renew,
         kind.risk if expired else _later(kind.risk),
         bookies=tuple(one.bookie for one in found),
     )

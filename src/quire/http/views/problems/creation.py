@@ -127,11 +127,14 @@ def _short_of_copies(creatable: Creatable) -> Problem:
         )
     return Problem(
         "warn",
-        f"New ledgers lack a copy until {some_of(names)} {verb('answer', len(names))}: {size} "
-        f"bookies are wanted, and only {answering} {are(answering)} writable and "
-        f"{verb('answer', answering)}",
+        f"New ledgers of programs that connect now lack a copy until {some_of(names)} "
+        f"{verb('answer', len(names))}: {size} bookies are wanted, and only {answering} "
+        f"{are(answering)} writable and {verb('answer', answering)}",
         start,
-        f"Each new entry has {counted(answering, 'copy')} instead of {size}",
+        f"Each entry of such a ledger has {counted(answering, 'copy')} instead of {size}. A ledger "
+        f"with a larger ensemble or write quorum, which needs {those} as well, cannot be created, "
+        "or fails at its first entries. A program whose connections are open and still work writes "
+        "all copies",
         "Writers continue with the bookies that answer. Autorecovery copies what is missing later",
         names,
     )

@@ -10,6 +10,7 @@ from quire._runtime.units import counted, listed, percent_text, size_text, some_
 from quire.http.views.bookie_list import disk_nearly_full
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.bookies.unwritable import FAILED, FULL
+from quire.replication.explain.silence import for_each
 
 SAME_SHARE = 0.001
 """Two disks of one host with the same size are one disk if their free space differs by at most this
@@ -258,14 +259,21 @@ def of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
     names = [one["id"] for one in held]
     full = [one["id"] for one in held if any(disk.nearly_full for disk in disks_of(one))]
     kinds = sorted({kind for one in held for kind in one["compaction_suspended"]})
-    url = next((url for one in held for url in one.get("http", ())), "http://BOOKIE")
+    urls = {one["id"]: next(iter(one.get("http", ())), "http://BOOKIE") for one in held}
+    see = {name: f": curl {shlex.quote(url + SUSPENDED)}" for name, url in urls.items()}
+    resume = {
+        name: f": curl -X PUT {shlex.quote(url + RESUME)} -H 'Authorization: Bearer TOKEN' "
+        """-H 'Content-Type: application/json' -d '{"resumeMajor": true, "resumeMinor": true}'"""
+        for name, url in urls.items()
+    }
     yield Problem(
         "warn" if full else "note",
         f"{' and '.join(kinds).capitalize()} compaction of {some_of(names)} is suspended"
         + (f"; the disk of {some_of(full)} is nearly full" if full else ""),
-        f"To see who suspended it, and when: curl {shlex.quote(url + SUSPENDED)}. To resume it: "
-        f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Authorization: Bearer TOKEN' "
-        """-H 'Content-Type: application/json' -d '{"resumeMajor": true, "resumeMinor": true}'""",
+        f"To see who suspended it, and when{see[names[0]]}. To resume it{resume[names[0]]}"
+        if len(held) == 1
+        else f"See who suspended it, and when. {for_each(see, 'For')}. Then resume it. "
+        f"{for_each(resume, 'For')}",
         _kept_space(one["compaction_suspended"] for one in held),
         bookies=tuple(names),
     )

@@ -130,10 +130,15 @@ def start_again(bookie: Bookie, names: Sequence[str]) -> str:
     of the bookie's cookie, and the other options have to be added.
     """
     some = "it again" if len(names) == 1 else f"them again, for example {names[0]}"
+    return f"Start {some}{start_text(bookie)}"
+
+
+def start_text(bookie: Bookie) -> str:
+    """Return the manner in which a bookie is started again, a colon and the command."""
     known = bookie.get("start_command")
     started = None if known is None else StartCommand(**known)
     command = start_command(bookie["id"], bookie.get("directories", ()), started)
-    return f"Start {some}{start_manner(started)}: {command}"
+    return f"{start_manner(started)}: {command}"
 
 
 def _lacking(risk: AtRisk | None, group: str) -> int | None:

@@ -23,6 +23,10 @@ UNSTEADY_MIN = 2
 """The number of outages in that time that makes the store unsteady. One is a restart."""
 METADATA_DISK = "The disk of the metadata file is"
 """The first words of the problem of a disk with the metadata file, and of no other problem."""
+SLOW_S = 1.0
+"""Seconds that the metadata store may take to answer a small request before that is reported."""
+SLOW = "answers slowly: a small request waited"
+"""Words of the problem of a store that answers slowly, and of no other problem."""
 PAUSED = "whether its process is paused (by a signal, its virtual machine or garbage collection)"
 UNSTEADY_NEXT = f"Look at the load and the disk of the store, {PAUSED}, and at the network to it"
 UNSTEADY_TOGETHER = (
@@ -36,7 +40,13 @@ UNSTEADY_ALONE = (
 UNSTEADY_RISK = (
     "If the store is away for longer than the session timeout, bookies are taken for lost"
 )
-UNSTEADY_DOING = "Bookies and clients connected again by themselves"
+UNSTEADY_DOING = (
+    "Bookies and clients wait for the store, and connect again by themselves if they lose it"
+)
+ASK_WATCHER = (
+    "A server that watches the store, such as the dashboard, knows how often it was away in the "
+    "last hour: quire explain --server http://HOST:8080"
+)
 
 
 def metadata_lost(uri: str, since_ms: int, error: MetadataUnavailableError) -> Problem:
@@ -64,6 +74,25 @@ def metadata_unsteady(uri: str, outages: Iterable[Outage], now_ms: int) -> list[
         return []
     often = f"The metadata store did not answer {len(recent)} times"
     return [_unsteady(uri, often, recent[-1], now_ms)]
+
+
+def metadata_slow(uri: str, longest_s: float) -> list[Problem]:
+    """Return the problem of a store that took long to answer while the cluster was examined.
+
+    `longest_s` is the longest time in seconds that a small request had to wait.
+    """
+    if longest_s < SLOW_S:
+        return []
+    return [
+        Problem(
+            "warn",
+            f"The metadata store {uri} {SLOW} {longest_s:.1f} s for its answer",
+            f"{find_out(uri, UNSTEADY_NEXT)}. {ASK_WATCHER}",
+            "Programs wait as long when they create, open or close ledgers, or store positions. "
+            f"{UNSTEADY_RISK}",
+            UNSTEADY_DOING,
+        )
+    ]
 
 
 def of_noticed_outages(
@@ -180,10 +209,7 @@ def _since_ms(outage: Outage) -> int:
 
 def find_out(uri: str, first: str) -> str:
     """Return what to do first, and the commands that ask the servers of ZooKeeper."""
-    try:
-        servers = parse_uri(uri).servers
-    except MetadataURIError:
-        return first
+    servers = servers_of(uri)
     if not servers:
         return first
     ask = ", ".join(
@@ -195,6 +221,14 @@ def find_out(uri: str, first: str) -> str:
         "look for fsync and expired: its disk may be slow, or its machine overloaded. A server "
         "that is silent for seconds and then reports a low latency was paused"
     )
+
+
+def servers_of(uri: str) -> Sequence[str]:
+    """Return the servers of a metadata store as HOST:PORT. A store in a file has none."""
+    try:
+        return parse_uri(uri).servers
+    except MetadataURIError:
+        return ()
 
 
 def _utc(ms: int) -> str:

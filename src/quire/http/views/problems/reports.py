@@ -43,7 +43,8 @@ def of_clocks(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         if len(wrong) == 1
         else f"The clocks of {counted(len(wrong), 'bookie')} differ from the clock of this "
         f"process: {named}",
-        f"On the machine of {first}, {SEE_CLOCK}{SYNCHRONISE}",
+        f"On the machine of {'each of ' if len(wrong) > 1 else ''}{some_of(wrong)}, "
+        f"{SEE_CLOCK}{SYNCHRONISE}",
         "Stored entries are not affected. The times in its log and in its messages to the cluster "
         "are wrong, and it may take a valid certificate for expired, or an expired one for valid",
         "Nothing: Quire never sets a clock",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.units import are, does, some_of, them
+from quire._runtime.units import are, does, listed, some_of, them
 from quire.http.views.problems.autorecovery import unrepaired
 from quire.http.views.problems.certificates import own_file
-from quire.http.views.problems.lost_bookies import start_again
+from quire.http.views.problems.lost_bookies import start_again, start_text
 from quire.http.views.problems.problem import Bookie, Problem
-from quire.replication.explain.silence import SilenceKind, renewal, silent_repair
+from quire.replication.explain.silence import SilenceKind, for_each, renewal, silent_repair
 
 NOT_ASKED: Mapping[str, Any] = {"kind": SilenceKind.OTHER, "why": "", "remedy": ""}
 """The silence of a bookie for which no reason is known."""
@@ -40,7 +40,7 @@ def of_silent_bookies(
         if kind == SilenceKind.EXPIRED and authority_expired:
             remedy = AUTHORITY_FIRST
         elif kind == SilenceKind.EXPIRED:
-            remedy = renewal(remedy, silent[0]["id"], own_file(silent[0]))
+            remedy = renewal(remedy, {one["id"]: own_file(one) for one in silent})
         down = kind == SilenceKind.REFUSED
         doing = silent_repair(unrepaired(autorecovery), down=down)
         yield _silent(SilenceKind(kind), remedy, silent, doing)
@@ -48,17 +48,14 @@ def of_silent_bookies(
 
 def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie], doing: str) -> Problem:
     names = [one["id"] for one in silent]
-    why = (silent[0].get("silence") or NOT_ASKED)["why"]
-    if why:
-        why = f" ({why})" if len(names) == 1 else f" ({names[0]}: {why})"
-    what = f"{some_of(names)} {are(len(names))} registered but {does(len(names))} not answer{why}"
+    why, items = _reasons(silent)
     those = them(len(names))
     risk = (
         f"Readers use the copies on other bookies, and writers replace {those} in their ensembles"
     )
     if kind is SilenceKind.REFUSED:
         process = "Its process does" if len(names) == 1 else "Their processes do"
-        remedy = f"{process} not run. {start_again(silent[0], names)}"
+        remedy = f"{process} not run. {_start_each(silent)}"
     elif kind.is_refusal:
         risk = f"No new connection to {those} succeeds. Connections that are open continue. {risk}"
     else:
@@ -66,4 +63,36 @@ def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie], doing: str
             f"Check {'its log' if len(names) == 1 else 'their logs'} and the network to {those}. "
             f"If {'it' if len(names) == 1 else 'one'} hangs, stop it: then it counts as lost"
         )
-    return Problem("bad", what, remedy, risk, doing, tuple(names))
+    return Problem(
+        "bad",
+        f"{some_of(names)} {are(len(names))} registered but {does(len(names))} not answer{why}",
+        remedy,
+        risk,
+        doing,
+        tuple(names),
+        items,
+    )
+
+
+def _reasons(silent: Sequence[Bookie]) -> tuple[str, tuple[str, ...]]:
+    """Return the reason that all these bookies have, in brackets, or the bookies of each reason.
+
+    The first text is "" if the reasons differ or are not known.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for one in silent:
+        by_reason.setdefault((one.get("silence") or NOT_ASKED)["why"], []).append(one["id"])
+    if len(by_reason) == 1:
+        (why,) = by_reason
+        each = "" if len(silent) == 1 else "each: "
+        return (f" ({each}{why})" if why else ""), ()
+    return "", listed(
+        f"{some_of(names)}: {why or 'the reason is not known'}" for why, names in by_reason.items()
+    )
+
+
+def _start_each(silent: Sequence[Bookie]) -> str:
+    """Return how to start these bookies again, with the command of each."""
+    if len(silent) == 1:
+        return start_again(silent[0], [silent[0]["id"]])
+    return f"Start each of them again. {for_each({one['id']: start_text(one) for one in silent})}"

@@ -91,6 +91,7 @@ def test_suspended_compaction_is_one_problem_with_its_command() -> None:
     assert found.what == "Major and minor compaction of a, b is suspended"
     assert "only if no ledger in the same segment is left" in found.risk
     assert "curl -X PUT 'http://a:1; reboot/api/v1/bookie/gc/resume_compaction'" in found.next
+    assert "For b: curl -X PUT http://BOOKIE/api/v1/bookie/gc/resume_compaction" in found.next
     held[1] = {**bookie("b", free=1), "compaction_suspended": ["major"]}
     assert (
         "warn",
