@@ -70,14 +70,25 @@ def of_damage_notes(
             "are lost as well"
             if missing
             else "A disk that returned wrong data once may do so again",
-            _doing(autorecovery, ledgers or 1)
-            if missing
-            else "The bookie has every entry again. This finding ends a day after that",
+            _doing(autorecovery, ledgers or 1) if missing else _done(by_time),
             (bookie,),
             listed(_found(one, now_ms) for one in [*missing, *_restored(by_time)])
             if several
             else (),
         )
+
+
+def _done(found: Sequence[FoundDamage]) -> str:
+    """Return what was done about damage whose entries are restored."""
+    files = sum(bool(one.file) for one in found)
+    rewrites = ""
+    if files:
+        each, they = ("the", "which") if files == 1 else ("each", "and they")
+        rewrites = (
+            f" and rewrites {each} damaged segment under the same name, {they} then "
+            f"{verb('show', files)} no damage"
+        )
+    return f"The bookie has every entry again{rewrites}. This finding ends a day after the repair"
 
 
 def _restored(found: Sequence[FoundDamage]) -> list[FoundDamage]:
@@ -92,7 +103,8 @@ def _found(one: FoundDamage, now_ms: int) -> str:
             f"that files of its log in {one.directory} are missing {ago(one.found_ms, now_ms)}: "
             f"their entries are {state}"
         )
-    where = f"damage in {one.path} {ago(one.found_ms, now_ms)}"
+    blocks = f" ({counted(one.blocks, 'block')})" if one.blocks else ""
+    where = f"damage in {one.path}{blocks} {ago(one.found_ms, now_ms)}"
     if not one.entries:
         return f"{where}: no entry is missing"
     such = "" if one.ledgers == len(one.named) else "such as "
