@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 from quire._runtime.clock import Clock
@@ -547,11 +547,14 @@ class Bookie:
             self._repeat(config.damage_report_interval_s, self.report_damage)
 
     async def _note_start_command(self) -> None:
-        """Write the command that started this bookie into the metadata store."""
+        """Write the command that started this bookie, and its address, into the store."""
+        assert self._port is not None
+        address = f"{self.address.advertise}:{self._port.number}"
+        started = replace(self.start_command, address=address)
         retry = Retry(NOTE_BACKOFF, self._rng)
         while True:
             try:
-                await write_start_command(self.metadata, self.bookie_id, self.start_command)
+                await write_start_command(self.metadata, self.bookie_id, started)
                 return
             except LaterMetadataError:
                 return

@@ -73,6 +73,9 @@ class DirectoryState:
     kind: str = ""
     """The kind of the reason why the directory is not writable: "full", "lost" or "failed", or ""
     if it is writable."""
+    prepared_bytes: int = 0
+    """The size of the files that are prepared: segments for later entries, and the space for the
+    output of a compaction. 0 if the directory has failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -815,7 +815,8 @@ class LedgerStore(StoreEvents):
             kind = "failed" if self._preallocated.unreachable else "full"
             state, reason = "read-only", self._preallocated.error
         free, ledgers = self.available_bytes, len(self.ledgers)
-        return [DirectoryState(self.path, state, reason, free, ledgers, kind)]
+        prepared = self._preallocated.ready_bytes + self._maintenance.compactor.reserve_bytes
+        return [DirectoryState(self.path, state, reason, free, ledgers, kind, prepared)]
 
     @property
     def compaction_suspended(self) -> Suspension | None:

@@ -241,7 +241,7 @@ def test_a_filling_disk_is_reported(tmp_path: Path) -> None:
             said = watched.told(
                 "small is read-only",
                 what=rf"its disk is full: {directory}: [0-9.]+ k?M?B of 67.1 MB free"
-                r"(, less than min_free_bytes \(8.4 MB\))?; the log of this bookie takes [0-9.]+ "
+                r"(, less than min_free_bytes \(8.4 MB\))?; the files of this bookie take [0-9.]+ "
                 r"MB, and other files [0-9.]+ MB$",
                 risk="^No stored entry is lost",
                 doing="^Nothing that helps: even if the bookie deleted its whole log",

@@ -21,7 +21,9 @@ from quire.metadata.bookies.start_commands import (
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create
 
-FIRST = StartCommand(("quire", "bookie", "start", "--dir", "a b"), "/srv", ("QUIRE_METADATA",))
+FIRST = StartCommand(
+    ("quire", "bookie", "start", "--dir", "a b"), "/srv", ("QUIRE_METADATA",), "10.0.0.1:3181"
+)
 SECOND = StartCommand(("quire", "bookie", "start", "--dir", "/d"))
 
 
@@ -57,6 +59,12 @@ async def test_a_value_that_cannot_be_decoded_is_unknown(store: MetadataStore) -
     assert await read_start_command(store, "b:1") is None
     with pytest.raises(LaterMetadataError):
         await write_start_command(store, "b:1", FIRST)
+
+
+def test_a_command_without_an_address_can_be_decoded() -> None:
+    """An earlier version wrote no address."""
+    value = b'{"words": ["quire"], "working_directory": "", "variables": []}'
+    assert decode(value) == StartCommand(("quire",))
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"words": 1}', b'{"words": ["a"]}'])

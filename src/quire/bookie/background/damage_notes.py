@@ -132,6 +132,7 @@ def _note(directory: str, damage: SegmentDamage) -> FoundDamage:
         len(damage.ledgers),
         tuple(sorted(damage.ledgers)[:LEDGERS_NAMED_MAX]),
         sum(map(count, damage.ledgers.values())),
+        blocks=count(damage.blocks),
     )
 
 
@@ -147,4 +148,5 @@ def _merged(old: FoundDamage | None, new: FoundDamage) -> FoundDamage:
         # The record of a segment may stay until the segment is rewritten, without missing entries.
         return new if new.ledgers or not new.file else old
     most = max(old, new, key=lambda one: (one.entries, one.ledgers))
-    return replace(most, found_ms=min(old.found_ms, new.found_ms), repaired_ms=None)
+    blocks = max(old.blocks, new.blocks)
+    return replace(most, found_ms=min(old.found_ms, new.found_ms), repaired_ms=None, blocks=blocks)

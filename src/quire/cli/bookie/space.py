@@ -171,8 +171,8 @@ def _other_files(report: SpaceReport, least_bytes: int) -> str:
     while not top.is_mount() and top != top.parent:
         top = top.parent
     return (
-        f"{_mb(other)} MB of this disk are used by files that are not in this directory, or "
-        f"reserved by the system. To find large files, in the same units: "
+        f"Other files take {_mb(other)} MB of this disk: they are not in this directory, or the "
+        f"space is reserved by the system. To find large files, in the same units: "
         f"du -ax --si --max-depth=2 "
         f"{shlex.quote(str(top))} | sort -h | tail"
     )

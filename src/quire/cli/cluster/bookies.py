@@ -56,13 +56,15 @@ _LOCATIONS = commands(
 async def bookies(uri: str, space: bool, as_json: bool) -> None:
     """List the registered bookies, with their state (writable or read-only) and address.
 
-    Bookies that are stopped are not registered. With --json, `unwritable` says why a bookie does
-    not accept all entries (null: its registration names no reason).
+    Bookies that are stopped are not registered. With --space, those that have a cookie in the
+    cluster are listed as gone: their space is missing in the sums of the dashboard. With --json,
+    `unwritable` says why a bookie does not accept all entries (null: its registration names no
+    reason).
     """
     from quire.metadata.bookies.unwritable import from_properties
     from quire.replication.explain.silence import Answer
 
-    found, spaces = await _bookies(uri, space)
+    found, spaces, gone = await _bookies(uri, space)
     for bookie_id in sorted({**found.writable, **found.readonly}):
         address = found.find(bookie_id)
         assert address is not None
@@ -82,6 +84,14 @@ async def bookies(uri: str, space: bool, as_json: bool) -> None:
         else:
             line = f"{bookie_id} {state} {host_port(address.host, address.port)}"
             click.echo(f"{line} {_space(answer)}" if answer is not None else line)
+    for bookie_id in gone:
+        if as_json:
+            print_json({
+                "id": bookie_id, "state": "gone", "host": None, "port": None, "unwritable": None,
+                "free_bytes": None, "total_bytes": None,
+            })  # fmt: skip
+        else:
+            click.echo(f"{bookie_id} gone: its space is not known")
     if not found.writable and not found.readonly:
         say("no bookies are registered")
 
@@ -95,14 +105,17 @@ def _space(answer: Answer | Silence) -> str:
     return f"{size_text(info.free_bytes)} free of {size_text(info.total_bytes)}"
 
 
-async def _bookies(uri: str, space: bool) -> tuple[Bookies, dict[str, Answer | Silence]]:
+async def _bookies(uri: str, space: bool) -> tuple[Bookies, dict[str, Answer | Silence], list[str]]:
+    """Return the registered bookies, and with `space` their answers and those that are gone."""
     from quire.replication.explain.silence import ask_anew
 
     async with connect(uri) as client:
+        # A cookie is older than the registration, so a bookie that just started is not gone.
+        known = await client.metadata.list_cookies() if space else []
         found = await client.bookies()
         names = [*found.writable, *found.readonly] if space else []
         answers = await each(names, lambda one: ask_anew(client, one, SPACE_TIMEOUT_S))
-        return found, dict(zip(names, answers, strict=True))
+        return found, dict(zip(names, answers, strict=True)), sorted({*known} - {*names})
 
 
 # -- locations --------------------------------------------------------------------------------

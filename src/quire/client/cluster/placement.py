@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import TypeVar
 
 from quire._runtime.tasks import TaskSet, UnexpectedErrors, each
+from quire._runtime.units import are, some_of
 from quire.client.cluster.location_files import FileLocations, ScriptLocations
 from quire.client.cluster.locations import (
     PULSAR_NODE,
@@ -30,7 +31,7 @@ from quire.core.placement import (
     parse_location,
     weighed,
 )
-from quire.core.placement.descriptions import situation
+from quire.core.placement.descriptions import NAMES_MAX, situation
 from quire.core.placement.settings import parse_placement as parse_placement
 from quire.core.placement.values import parts_of
 from quire.errors import NotEnoughBookiesError, QuireError, UsageError
@@ -42,6 +43,8 @@ logger = logging.getLogger("quire.placement")
 
 ENTRY_POINTS = "quire.placement"
 """The group of Python entry points in which packages register placement policies of their own."""
+SEE_BOOKIES = "`quire explain cluster` says why bookies are gone or read-only"
+"""The last sentence of the remedy when there are not enough writable bookies."""
 RETRY_S = 5.0
 """The longest time, in seconds, until a source of locations that failed is asked again."""
 
@@ -282,11 +285,19 @@ class Placement:
     def why(self, wanted: Wanted, view: View) -> str:
         """Return text that says which bookies are wanted, and why there are not enough.
 
-        Raises UsageError if the policy of another package fails.
+        It names the bookies that are registered and read-only, as far as this client knows. Raises
+        UsageError if the policy of another package fails.
         """
         verb = "is" if len(wanted.holes) == 1 else "are"
         wish = self._asked_of(lambda policy: policy.wish(wanted, view))
-        return f"{wish} {verb} wanted; {situation(wanted, view)}"
+        closed = self._bookies.readonly.keys() - self._bookies.writable.keys() - wanted.barred
+        readonly = f"; {some_of(sorted(closed), NAMES_MAX)} {are(len(closed))} read-only"
+        return f"{wish} {verb} wanted; {situation(wanted, view)}{readonly if closed else ''}"
+
+    def enough_elsewhere(self, wanted: Wanted, view: View) -> bool:
+        """Return whether there are enough writable bookies, but not where the policy wants them."""
+        choosable = {*view.writable, *view.misplaced} - wanted.barred
+        return view.located and len(choosable) >= len(wanted.holes)
 
     def too_few(self, wanted: Wanted) -> NotEnoughBookiesError:
         """Return the error for a new ensemble for which there are too few bookies.
@@ -295,13 +306,13 @@ class Placement:
         """
         view = self.view()
         remedy = "Start more bookies or ask for a smaller ensemble"
-        if view.located:
+        if self.enough_elsewhere(wanted, view):
             remedy = (
                 "Start bookies in other places, ask for a smaller ensemble, or lower the minimum"
             )
         if self.location_trouble:
             remedy += f" (locations may be out of date: {self.location_trouble})"
-        return NotEnoughBookiesError(self.why(wanted, view), remedy=remedy)
+        return NotEnoughBookiesError(self.why(wanted, view), remedy=f"{remedy}. {SEE_BOOKIES}")
 
     def read_order(self, bookies: Sequence[str]) -> list[str]:
         """Return the bookies in the order in which the policy wants readers to ask them.

@@ -28,6 +28,7 @@ from quire.errors import (
     QuireError,
     SilentConnectionError,
 )
+from quire.metadata.bookies.start_commands import read_start_command
 from quire.metadata.common import assumed_address
 from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 from quire.net.certificates import CertificateFile
@@ -437,12 +438,19 @@ class BookiePool:
         )
 
     async def probe_port(self, bookie_id: str, timeout_s: float) -> ProbeResult | None:
-        """Return how the address in a bookie's id answers to a new connection.
+        """Return how the address of a bookie answers to a new connection.
 
-        The bookie need not be registered. The result is None if its id is no address. Raises no
-        QuireError. Cancel-safe.
+        The bookie need not be registered. The address is that in its id. If the id is no address,
+        it is the one that the bookie wrote with its start command. The result is None if there is
+        none. Raises no QuireError. Cancel-safe.
         """
         address = assumed_address(bookie_id)
+        if address is None:
+            try:
+                started = await read_start_command(self._metadata, bookie_id)
+            except MetadataError:
+                return None
+            address = None if started is None else assumed_address(started.address)
         if address is None:
             return None
         return await probe_port(self._network, address.host, address.port, timeout_s)

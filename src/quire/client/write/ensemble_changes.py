@@ -32,6 +32,7 @@ from typing import Any, Protocol
 from quire._runtime.retry import Backoff
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import some_of
+from quire.client.cluster.placement import SEE_BOOKIES
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import SessionSpans, note
@@ -480,7 +481,9 @@ class EnsembleChanges:
         placement = session.pool.placement
         limit_s = self._patience_s
         tried = f" (tried again for {limit_s:g} s): " if limit_s else ": "
+        see = ""
         if self._no_room is None:
+            see = f". {SEE_BOOKIES}"
             what = "no bookie is left to replace"
             remedy = _advice([session.causes.get(bookie) for bookie in lost.values()])
             try:
@@ -495,7 +498,7 @@ class EnsembleChanges:
             f"the writer of ledger {session.ledger_id} gave up, because {reason}",
             ledger_id=session.ledger_id,
             causes=session.causes,
-            remedy=f"{remedy}, then open the ledger with recovery",
+            remedy=f"{remedy}, then open the ledger with recovery{see}",
         )
         nobody.reason = reason
         return nobody

@@ -70,7 +70,7 @@ async def bookie_facts(
         reports: If given, each description has the last report of the bookie as `report`, or None.
             `report_refused` says whether its HTTP server last refused to give one.
         ports: If given, `probe` of the first `GONE_NAMED_MAX` bookies that are not registered says
-            how the address in the bookie's id answers: "refused", "accepted", "silent", or None if
+            how the bookie's address answers: "refused", "accepted", "silent", or None if
             that is not known.
 
     Raises:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from quire.http.views.untrusted import taken
+from quire.storage.stats import DirectoryState
 
 if TYPE_CHECKING:
     from quire.bookie.server import Bookie
@@ -26,6 +27,7 @@ _DIRECTORY = {
     "free_bytes": int | None,
     "total_bytes": int | None,
     "ledgers": int | None,
+    "prepared_bytes": int,
     "segments": [_SEGMENTS],
 }
 _STORE = {
@@ -96,7 +98,7 @@ def bookie_report(bookie: Bookie, version: str, started_ms: int) -> dict[str, An
     spaces = {path: (total, free) for path, total, free in bookie.spaces()}
     if not bookie.recovered:
         found["directories"] = [
-            _directory(path, "loading", "", None, spaces, []) for path in spaces
+            _directory(DirectoryState(path, "loading", "", 0, None), spaces, []) for path in spaces
         ]
         return found
     segments: dict[str, list[dict[str, Any]]] = {}
@@ -104,8 +106,7 @@ def bookie_report(bookie: Bookie, version: str, started_ms: int) -> dict[str, An
         described = asdict(one)
         segments.setdefault(described.pop("path"), []).append(described)
     found["directories"] = [
-        _directory(one.path, one.state, one.reason, one.ledgers, spaces, segments.get(one.path, []))
-        for one in bookie.store.directories()
+        _directory(one, spaces, segments.get(one.path, [])) for one in bookie.store.directories()
     ]
     stats = asdict(bookie.store.stats())
     found["store"] = {name: stats[name] for name in _STORE}
@@ -122,21 +123,19 @@ def bookie_report(bookie: Bookie, version: str, started_ms: int) -> dict[str, An
 
 
 def _directory(
-    path: str,
-    state: str,
-    reason: str,
-    ledgers: int | None,
+    found: DirectoryState,
     spaces: Mapping[str, tuple[int, int]],
     segments: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    total, free = spaces.get(path, (None, None))
+    total, free = spaces.get(found.path, (None, None))
     return {
-        "path": path,
-        "state": state,
-        "reason": reason,
+        "path": found.path,
+        "state": found.state,
+        "reason": found.reason,
         "free_bytes": free,
         "total_bytes": total,
-        "ledgers": ledgers,
+        "ledgers": found.ledgers,
+        "prepared_bytes": found.prepared_bytes,
         "segments": segments,
     }
 

@@ -336,9 +336,9 @@ class GonePorts(BackgroundObservation):
     async def of(
         self, client: Client, bookies: Collection[str]
     ) -> Mapping[str, ProbeResult | None]:
-        """Return how the address in the id of each bookie answers, by bookie id.
+        """Return how the address of each bookie answers, by bookie id.
 
-        A bookie that was not asked yet is missing, or has None if its id is no address.
+        A bookie that was not asked yet is missing, or has None if its address is not known.
         """
         names = sorted(bookies)
         if not self._found.keys() >= set(names):

@@ -38,7 +38,7 @@ BOOKIES_READ_MAX = 100
 the last ids are left out."""
 _WHAT = "the note about damage"
 _NAMES = ("found",)
-_FIELDS = ("directory", "file", "found_ms", "ledgers", "named", "entries", "repaired_ms")
+_FIELDS = ("directory", "file", "found_ms", "ledgers", "named", "entries", "repaired_ms", "blocks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,9 @@ class FoundDamage:
     repaired_ms: int | None = None
     """The Unix time in milliseconds at which the bookie noticed that it has the missing entries
     again, or that their ledgers were deleted. None if entries are still missing."""
+    blocks: int = 0
+    """The number of damaged blocks of the file. 0 if only its header or its index is damaged, or if
+    an earlier version wrote the note."""
 
     @property
     def path(self) -> str:
@@ -103,6 +106,7 @@ def _decoded(one: Mapping[str, Any]) -> FoundDamage:
         tuple(map(int, one["named"])),
         int(one["entries"]),
         None if repaired_ms is None else int(repaired_ms),
+        int(one.get("blocks", 0)),
     )
 
 

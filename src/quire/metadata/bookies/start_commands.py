@@ -38,6 +38,9 @@ class StartCommand:
     variables: tuple[str, ...] = ()
     """The names of the environment variables that also configured the bookie. Their values are not
     written, because one may be a password."""
+    address: str = ""
+    """The address at which the bookie served, as HOST:PORT. It tells where to look for a lost
+    bookie whose id is not its address. Empty if it is not known."""
 
 
 def encode(command: StartCommand) -> bytes:
@@ -59,6 +62,7 @@ def decode(data: bytes) -> StartCommand:
             tuple(map(str, value["words"])),
             str(value["working_directory"]),
             tuple(map(str, value["variables"])),
+            str(value.get("address", "")),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"it is not a start command ({error!r})") from None

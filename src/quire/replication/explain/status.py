@@ -200,7 +200,8 @@ def unexamined(*, enabled: bool, auditor: str | None) -> str:
     else:
         return ""
     return (
-        f"no ledger is being marked, because {why}: ledgers may lack replicas all the same. "
+        f"no further ledger is being marked, because {why}: ledgers without a mark may lack "
+        "replicas, too. "
         f"`quire explain` counts them, and {start}"
     )
 

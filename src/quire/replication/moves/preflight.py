@@ -89,7 +89,7 @@ async def no_place(client: Client, shapes: Shapes) -> Obstacle | None:
         return None
     view = client.placement.view()
     remedy = "Start another bookie first"
-    if view.located:
+    if client.placement.enough_elsewhere(first, view):
         remedy = "Start a bookie in another place first, or lower the minimum of the placement"
     if trouble := client.placement.location_trouble:
         remedy += f" (locations may be out of date: {trouble})"

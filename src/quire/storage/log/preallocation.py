@@ -137,6 +137,11 @@ class PreallocatedSegments:
         """The number of the segment that `take` would return, or 0 if none is ready."""
         return self._ready[0].number if self._ready else 0
 
+    @property
+    def ready_bytes(self) -> int:
+        """The size of the prepared files together."""
+        return sum(one.capacity for one in self._ready)
+
     def capacity(self) -> int:
         """Return the bytes of the segment that `take` would return, or 0 if none is ready."""
         return self._ready[0].capacity if self._ready else 0

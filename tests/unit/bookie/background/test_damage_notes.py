@@ -80,16 +80,17 @@ async def test_damage_is_noted_and_the_note_stays_after_the_repair(there: Scene)
     await notes.follow()
     assert await there.found() == ()
     found_ms = there.clock.now_ms()
-    there.store.damaged[PLACE] = [there.damage(3, _7=((5, 9),), _8=((0, 0),))]
+    damaged = replace(there.damage(3, _7=((5, 9),), _8=((0, 0),)), blocks=((8, 51), (60, 60)))
+    there.store.damaged[PLACE] = [damaged]
     await notes.follow()
-    wanted = FoundDamage(PLACE, segment_name(3), found_ms, 2, (7, 8), 6)
+    wanted = FoundDamage(PLACE, segment_name(3), found_ms, 2, (7, 8), 6, blocks=45)
     assert await there.found() == (wanted,)
     # One ledger is restored: the note still says how much was missing.
     there.clock.ms += 5_000
     there.store.damaged[PLACE] = [replace(there.store.damaged[PLACE][0], ledgers={8: ((0, 0),)})]
     await notes.follow()
     assert await there.found() == (wanted,)
-    there.store.damaged[PLACE] = [replace(there.store.damaged[PLACE][0], ledgers={})]
+    there.store.damaged[PLACE] = [replace(damaged, blocks=(), ledgers={})]
     await notes.follow()
     restored = replace(wanted, repaired_ms=there.clock.now_ms())
     assert await there.found() == (restored,)

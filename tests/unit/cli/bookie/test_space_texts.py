@@ -22,7 +22,7 @@ def test_foreign_files_on_a_full_disk_are_reported_with_a_command_to_find_them(
 ) -> None:
     """A person had to subtract two numbers to see that the bookie did not fill the disk."""
     text = _other_files(report(tmp_path, free_mb=50, mine_mb=300), 0)
-    assert text.startswith("650.0 MB of this disk are used by files that are not in this directory")
+    assert text.startswith("Other files take 650.0 MB of this disk: they are not in this directory")
     _, _, command = text.partition("du -ax --si --max-depth=2 ")
     top = Path(command.partition(" | ")[0])
     assert top.is_mount()
@@ -35,4 +35,4 @@ def test_foreign_files_are_not_reported_if_they_do_not_matter(tmp_path: Path) ->
         "all files belong to the bookie"
     )
     short_for_the_bookie = _other_files(report(tmp_path, free_mb=500, mine_mb=300), 600 * MB)
-    assert short_for_the_bookie.startswith("200.0 MB")
+    assert short_for_the_bookie.startswith("Other files take 200.0 MB")

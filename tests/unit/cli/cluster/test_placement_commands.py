@@ -104,3 +104,27 @@ def test_the_placement_options_configure_the_client(
     monkeypatch.setenv("QUIRE_PLACEMENT", "nowhere")
     assert run("cluster", "bookies", "--space") == 2
     assert "'nowhere' is not a placement policy" in capsys.readouterr().err
+
+
+def test_bookies_that_are_gone_are_listed_with_the_space_of_the_others(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The free space of a cluster fell by a quarter, and the list had one line less."""
+
+    async def lose() -> None:
+        store = await open_metadata(uri)
+        try:
+            await store.write_cookie("bookie-3", b"cookie", None)
+        finally:
+            await store.close()
+
+    wait(lose())
+    assert run("cluster", "bookies", "--space") == 0
+    assert capsys.readouterr().out == "bookie-3 gone: its space is not known\n"
+    assert run("cluster", "bookies", "--space", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "id": "bookie-3", "state": "gone", "host": None, "port": None, "unwritable": None,
+        "free_bytes": None, "total_bytes": None,
+    }  # fmt: skip
+    assert run("cluster", "bookies") == 0
+    assert capsys.readouterr().out == ""

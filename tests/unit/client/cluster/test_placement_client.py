@@ -350,6 +350,20 @@ async def test_too_few_racks_are_reported_with_the_writable_bookies(cluster: Clu
     assert raised.value.outcome_known  # no ledger was created
 
 
+async def test_read_only_bookies_are_named_when_there_are_too_few(cluster: Cluster) -> None:
+    """The error advised to start bookies in other places, although the disk of one was full."""
+    await cluster.add("b1", "b2", "b3", "b4")
+    await cluster.registrations["b4"].set_readonly(True)
+    table = {"b1": "/a", "b2": "/a", "b3": "/b", "b4": "/b"}
+    async with cluster.client(table, SHORT_S) as client:
+        with pytest.raises(NotEnoughBookiesError) as raised:
+            await ensemble(client, 4)
+    assert str(raised.value).endswith(
+        "3 are writable: rack /a: b1, b2; rack /b: b3; b4 is read-only. Start more bookies or ask "
+        "for a smaller ensemble. `quire explain cluster` says why bookies are gone or read-only"
+    )
+
+
 async def test_too_few_bookies_are_reported_without_locations(cluster: Cluster) -> None:
     await cluster.add("b1", "b2")
     async with cluster.client(wait_s=SHORT_S) as client:

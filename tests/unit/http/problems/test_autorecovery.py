@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.problem import Problem
 from quire.replication.explain.at_risk import AtRisk
@@ -158,6 +160,32 @@ def test_marked_ledgers_of_a_lost_bookie_are_part_of_that_problem() -> None:
     assert one.next.endswith("To list the ledgers: quire autorecovery list")
     (one,) = problems([bookie("a"), bookie("b")], found)
     assert one.next == "quire autorecovery list"
+
+
+@pytest.mark.parametrize(
+    ("state", "command"), [({"enabled": False}, "enable"), ({"auditor": None}, "start")]
+)
+def test_ledgers_that_nobody_repairs_need_the_switch_first(
+    state: dict[str, Any], command: str
+) -> None:
+    """The advice was to bring a bookie back that had been replaced. The switch was the reason."""
+    bookies = [bookie("a"), bookie("b", "gone")]
+    marked = {**WELL, **state, "marked": 2, "example": {"ledger": 7, "replicas": ["b"]}}
+    start = f"To have the copies restored: quire autorecovery {command}. "
+    at_once = "If b, which is gone, can be started again at once, do that first. "
+    see = "To list the ledgers: quire autorecovery list"
+    assert of_marked(problems(bookies, marked)).next == start + at_once + see
+    assert of_marked(problems(bookies[:1], marked)).next == start + see, "b is registered"
+    one = {**failed(2, 12), "replicas": ["b"]}
+    failing = {**WELL, **state, "marked": 1, "failing": 1, "failures": [one]}
+    see = "To see one of the ledgers: quire explain ledger 7"
+    assert of_marked(problems(bookies, failing)).next == start + at_once + see
+    assert of_marked(problems(bookies[:1], failing)).next == start + see
+
+
+def of_marked(found: list[Problem]) -> Problem:
+    """Return the problem of the marked ledgers."""
+    return next(one for one in found if "ledger 7" in one.what)
 
 
 def test_unreadable_ledgers_found_by_a_former_auditor_have_a_date() -> None:

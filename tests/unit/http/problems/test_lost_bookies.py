@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import pytest
+
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.lost_bookies import ALONE, lost_groups
 from quire.http.views.problems.problem import Problem
@@ -33,7 +35,8 @@ def test_a_lost_bookie_is_a_problem_with_its_recovery_command() -> None:
 def test_the_id_of_a_lost_bookie_is_quoted_in_commands() -> None:
     """Bookie ids may have characters that mean something to a shell, as those of Apache."""
     (one,) = problems([bookie("a"), bookie("b;reboot", "gone")], WELL)
-    assert one.next.endswith("quire bookie recover 'b;reboot'")
+    assert "quire bookie recover 'b;reboot'. " in one.next
+    assert one.next.endswith("quire bookie decommission 'b;reboot'")
 
 
 def test_a_lost_rack_is_one_problem() -> None:
@@ -55,13 +58,16 @@ def test_the_command_that_starts_a_lost_bookie_again_is_complete() -> None:
     (found,) = [found for found in problems([bookie("z"), one], WELL) if "10.0.0.1" in found.what]
     assert found.next == (
         "Start it again, with the options that it had: quire bookie start --dir /data/bookie-1 "
-        "--dir '/my disk' --port 29059. If it is lost for good: quire bookie recover 10.0.0.1:29059"
+        "--dir '/my disk' --port 29059. If it is lost for good: quire bookie recover "
+        "10.0.0.1:29059. When its ledgers are copied, to remove it: quire bookie "
+        "decommission 10.0.0.1:29059"
     )
     two = [{**bookie(f"10.0.0.{n}:3181", "gone"), "directories": [f"/d{n}"]} for n in (1, 2)]
     (found,) = [found for found in problems([bookie("z"), *two], WELL) if "10.0.0.1" in found.what]
     assert found.next == (
         "Start them again, for example 10.0.0.1:3181, with the options that it had: quire bookie "
-        "start --dir /d1. If one is lost for good: quire bookie recover BOOKIE"
+        "start --dir /d1. If one is lost for good: quire bookie recover BOOKIE. When "
+        "those ledgers are copied, to remove it: quire bookie decommission BOOKIE"
     )
     (found,) = problems([bookie("z"), bookie("b", "gone")], WELL)
     assert "quire bookie start --dir DIR. If" in found.next, "nothing is known about it"
@@ -96,6 +102,38 @@ def test_recovery_is_not_advised_if_no_bookie_can_take_the_copies() -> None:
     assert found.next.endswith(
         "If it is lost for good, start another bookie: the others cannot take all of its copies"
     )
+
+
+def test_a_lost_bookie_is_given_up_by_the_switch_if_autorecovery_is_off() -> None:
+    """The advice named `recover`, although the switch was the reason that nothing was copied."""
+    bookies = [bookie("a"), bookie("b", "gone")]
+    found, switch = problems(bookies, {**WELL, "enabled": False})
+    assert switch.what == "Autorecovery is switched off"
+    assert found.next.endswith(
+        "If it is lost for good: quire autorecovery enable. When its ledgers are copied, to remove "
+        "it: quire bookie decommission b"
+    )
+    risk = AtRisk(ledgers=7, whole=True, lacking=7, by_group={ALONE: 7}, without_spare=7)
+    found = next(
+        one for one in problems(bookies, {**WELL, "enabled": False}, risk) if "gone" in one.what
+    )
+    assert found.next.endswith(
+        "start another bookie: the others cannot take all of its copies. After that, to have them "
+        "restored: quire autorecovery enable"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "command"),
+    [({}, "trigger"), ({"enabled": False}, "enable"), ({"auditor": None}, "start")],
+)
+def test_a_lost_rack_is_copied_by_the_command_that_works(
+    state: dict[str, Any], command: str
+) -> None:
+    """`trigger` does nothing while autorecovery is switched off, or does not run."""
+    bookies = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", "gone", "/r2")]
+    one = next(one for one in problems(bookies, {**WELL, **state}) if "/r2" in one.what)
+    assert one.next.endswith(f"elsewhere now: quire autorecovery {command}")
 
 
 def of_lost(risk: AtRisk | None, now_ms: int = 0, **recovery: Any) -> Problem:

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
+from quire.bookie.directories.opening import storage_config
 from quire.codec.metadata.registration import Endpoint
 from quire.http.views.bookie_page import actions, with_fullness
 from quire.http.views.bookie_report import PATH, bookie_report, read_report
+from quire.http.views.problems.disks import own_bytes
 from quire.http.views.untrusted import ITEMS_MAX, TEXT_MAX, taken
 from quire.http.watch.bookie_reports import REPORT_INTERVAL_S, REPORTS_MAX, BookieReports
 from quire.http.watch.rates import ENDPOINT
 from quire.metadata.bookies.orders import Order, What, give_order
 from quire.metadata.interface import BookieAddress
 from quire.storage.disk import RealDisk
+from quire.storage.inspect.space_report import look
 from tests.support.bookies.bookie import running_bookie
 from tests.support.waiting import until
 
@@ -40,6 +43,23 @@ async def test_a_bookie_reports_its_state_and_directories(tmp_path: Path) -> Non
             assert (current["state"], current["segments"]) == ("current", 1)
         # Another server takes all of it.
         assert read_report(json.dumps(found)) == found
+
+
+async def test_a_bookie_counts_its_files_as_the_command_on_its_machine_does(
+    tmp_path: Path,
+) -> None:
+    """Prepared segments and the reserve for compaction once counted as files of somebody else."""
+    async with running_bookie(tmp_path) as bookie:
+
+        def equal() -> bool:
+            (one,) = bookie_report(bookie, "", 0)["directories"]
+            disk = RealDisk(str(tmp_path), read_only=True)
+            space = look(disk, storage_config(bookie.config, disk))
+            files = sum(segment.file_bytes for segment in space.segments) + space.reserve_bytes
+            reported = own_bytes({"report": {"directories": [one]}}, one["path"])
+            return one["prepared_bytes"] > 0 and reported == files
+
+        await until(equal)
 
 
 async def test_a_bookie_reports_why_it_is_read_only(tmp_path: Path) -> None:

@@ -92,12 +92,15 @@ def test_a_switch_set_by_java_does_not_name_who_set_it(uri: str) -> None:
 
 
 def test_zero_marks_are_not_reported_as_health_without_an_auditor(uri: str) -> None:
-    """With autorecovery off, `status` once reported 0 ledgers that lack replicas instead of 8."""
-    nobody = "no autorecovery process runs as auditor: ledgers may lack replicas all the same"
+    """With autorecovery off, `status` once reported 0 ledgers that lack replicas instead of 8.
+
+    Later it said "6 are marked" and "no ledger is being marked".
+    """
+    nobody = "no autorecovery process runs as auditor: ledgers without a mark may lack replicas"
     assert nobody in autorecovery(uri, "status").stdout
     assert nobody in autorecovery(uri, "list").stderr
     autorecovery(uri, "disable")
-    off = "no ledger is being marked, because autorecovery is switched off: ledgers may lack"
+    off = "no further ledger is being marked, because autorecovery is switched off: ledgers"
     assert off in autorecovery(uri, "status").stdout
     listed = autorecovery(uri, "list")
     assert listed.stdout == ""

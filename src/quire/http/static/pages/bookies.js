@@ -86,7 +86,7 @@ function figures(all) {
     { name: "Writable", value: `${count(writable)} of ${count(all.length)}`, below: silent.length ? `${count(silent.length)} ${silent.length === 1 ? "does" : "do"} not answer` : "accept new entries", kind: writable ? severity(silent) : "bad" },
     { name: "Read-only", value: count(of("read-only")), below: "serve what they have", kind: severity(those("read-only")) },
     { name: "Gone", value: count(of("gone")), below: "not registered", kind: severity(those("gone")) },
-    { name: "Free space", value: told.length ? bytes(sum("free_bytes")) : "–", below: told.length ? `of ${bytes(sum("total_bytes"))}` : "not known yet" },
+    { name: "Free space", value: told.length ? bytes(sum("free_bytes")) : "–", below: told.length ? `of ${bytes(sum("total_bytes"))} on registered bookies` : "not known yet" },
     { name: "Nearly full", value: count(full), below: "bookies with a full or nearly full disk", kind: full ? "warn" : "" },
   ]);
 }

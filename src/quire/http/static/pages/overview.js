@@ -91,7 +91,7 @@ function keyFigures(data) {
   const looked = autorecovery.enabled && autorecovery.auditor;
   return tiles([
     { name: "Writable bookies", value: `${count(bookies.writable - (data.silent_writable ?? 0))} of ${count(all)}`, below: away.join(", ") || "all of them", kind: bookies.writable ? data.away_severity : "bad" },
-    { name: "Fullest bookie", value: fullest ? `${percent(share)} used` : "–", below: data.space_age_s === null ? "not known yet" : [`${bytes(data.free_bytes)} of ${bytes(data.total_bytes)} free in all `, spaceAge(data.space_age_s)], kind: fullest?.fullness },
+    { name: "Fullest bookie", value: fullest ? `${percent(share)} used` : "–", below: data.space_age_s === null ? "not known yet" : [`${bytes(data.free_bytes)} of ${bytes(data.total_bytes)} free in all registered bookies `, spaceAge(data.space_age_s)], kind: fullest?.fullness },
     { name: "Under-replicated ledgers", value: (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked), below: looked ? `${count(autorecovery.locked)} being repaired` : "nobody looks for them", kind: autorecovery.marked || bookies.gone && !looked ? "warn" : "" },
     { name: "Autorecovery", value: autorecovery.enabled ? "on" : "switched off", below: autorecovery.auditor ? `auditor ${autorecovery.auditor}` : "no auditor", kind: autorecovery.enabled && autorecovery.auditor ? "" : "warn" },
   ]);

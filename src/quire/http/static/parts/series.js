@@ -22,7 +22,7 @@ export const LATENCY = [
   { key: "reads", title: "Latency of reads", unit: "ms", lines: { read_p99_ms: "p99", read_p50_ms: "p50" }, nothing: NO_OPERATIONS },
   { key: "stages", title: "Stages of an add, p99", unit: "ms", lines: { queue_p99_ms: "waiting", sync_p99_ms: "disk sync", log_p99_ms: "until logged" }, nothing: NO_OPERATIONS },
 ];
-export const DISK_OF_CLUSTER = { key: "disk", title: "Disk use", unit: "share", overlap: true, lines: { disk_used_max: "fullest bookie", disk_used: "all bookies" } };
+export const DISK_OF_CLUSTER = { key: "disk", title: "Disk use", unit: "share", overlap: true, lines: { disk_used_max: "fullest bookie", disk_used: "all registered bookies" } };
 export const DISK_OF_BOOKIE = { key: "disk", title: "Disk use", unit: "share", lines: { disk_used: "used" } };
 export const REPLICATION = { key: "replication", title: "Under-replicated ledgers", unit: "count", lines: { under_replicated: "ledgers" } };
 export const BOOKIES = { key: "bookies", title: "Bookies", unit: "count", overlap: true, lines: { bookies: "registered", bookies_writable: "writable" } };

@@ -11,6 +11,9 @@ from quire.http.views.problems.problem import Problem, ago, follows_from, waits_
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.explain.status import switched_off_text
 
+LIST = "quire autorecovery list"
+"""The command that lists the marked ledgers."""
+
 
 def of_autorecovery(
     found: Mapping[str, Any],
@@ -53,6 +56,7 @@ def of_autorecovery(
     elif found["marked"]:
         example = found.get("example")
         hinted = tuple(example["replicas"]) if example is not None else ()
+        start, see = start_repairs(found), f"To list the ledgers: {LIST}"
         such = ""
         if example is not None:
             such = f", such as ledger {example['ledger']}"
@@ -60,8 +64,7 @@ def of_autorecovery(
         yield Problem(
             "warn",
             f"Under-replicated ledgers: {_marked(found)}{such}",
-            _caused(lost, hinted, "To list the ledgers: quire autorecovery list")
-            or "quire autorecovery list",
+            f"{start}{_caused(found, lost, hinted, see) or (see if start else LIST)}",
             doing=_repairing(found),
             bookies=hinted,
         )
@@ -90,11 +93,32 @@ def _unrepaired(lacking: int | None, until: str) -> str:
     return f"If a bookie or a disk is lost, its copies stay missing until somebody {until}"
 
 
-def _caused(lost: Collection[str], replicas: Collection[str], then: str) -> str:
-    """Return what to do if only lost bookies have these missing replicas, or "" otherwise."""
-    if not replicas or not set(replicas) <= set(lost):
+def start_repairs(found: Mapping[str, Any]) -> str:
+    """Return the command without which nothing is repaired, and a space, or "" if repairs run."""
+    if not found["enabled"]:
+        return "To have the copies restored: quire autorecovery enable. "
+    if found["auditor"] is None:
+        return "To have the copies restored: quire autorecovery start. "
+    return ""
+
+
+def _caused(
+    found: Mapping[str, Any], lost: Collection[str], replicas: Collection[str], then: str
+) -> str:
+    """Return what to do if only lost bookies have these missing replicas, or "" otherwise.
+
+    If nothing is repaired, the text follows that of `start_repairs`: the lost bookies are not the
+    reason why the copies stay missing, and they may never return.
+    """
+    gone = sorted(set(replicas))
+    if not gone or not set(gone) <= set(lost):
         return ""
-    return f"{follows_from(sorted(set(replicas)))}. {then}"
+    if start_repairs(found):
+        return (
+            f"If {some_of(gone)}, which {are(len(gone))} gone, can be started again at once, do "
+            f"that first. {then}"
+        )
+    return f"{follows_from(gone)}. {then}"
 
 
 def _awaited(loading: Collection[str], replicas: Collection[str], then: str) -> str:
@@ -124,9 +148,10 @@ def _failing(
     number = found["failing"]
     why = "" if first is None else _such(first, first["failure"]["reason"])
     replicas = {bookie for one in known for bookie in one.get("replicas", ())}
-    look = f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list"
+    look = f"quire explain ledger {first['ledger']}" if first else LIST
     see = f"To see one of the ledgers: {look}"
-    after = _caused(lost, replicas, see) or _awaited(loading, replicas, see)
+    start = start_repairs(found)
+    after = _caused(found, lost, replicas, see) or _awaited(loading, replicas, see)
     if first and after and without_spare and not waits:
         # The error names racks and ensembles, which need no change if these bookies return.
         why = _such(first, f"no writable bookie can replace {some_of(sorted(replicas))}")
@@ -136,7 +161,7 @@ def _failing(
         f"autorecovery repairs {them(number)}{why}"
         if waits
         else f"{counted(number, 'ledger')} could not be repaired{why}",
-        after or look,
+        f"{start}{after or (see if start else look)}",
         doing="" if first is None else _next_attempt(found, first, now_ms),
     )
 

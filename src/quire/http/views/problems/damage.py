@@ -15,6 +15,7 @@ from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, duration_text, listed, some_of, verb
 from quire.client.cluster.health import PROVEN, Misbehaviour, UnhealthyBookie
 from quire.http.views.bookie_list import damaged
+from quire.http.views.problems.autorecovery import start_repairs
 from quire.http.views.problems.problem import Bookie, Problem, ago
 from quire.metadata.bookies.damage_notes import FoundDamage
 from quire.metadata.bookies.unwritable import LOST
@@ -63,20 +64,31 @@ def of_damage_notes(
             f"{ago(by_time[0].found_ms, now_ms)}"
             if several
             else f"{bookie} found {_found(first, now_ms)}",
-            f"{_start(autorecovery) if missing else ''}{_confirm(missing or by_time)}"
+            f"{start_repairs(autorecovery) if missing else ''}{_confirm(missing or by_time)}"
             f"{_look_at_disk(first.directory)}",
             "Readers use the other copies of the missing entries. They are lost if those copies "
             "are lost as well"
             if missing
             else "A disk that returned wrong data once may do so again",
-            _doing(autorecovery, ledgers or 1)
-            if missing
-            else "The bookie has every entry again. This finding ends a day after that",
+            _doing(autorecovery, ledgers or 1) if missing else _done(by_time),
             (bookie,),
             listed(_found(one, now_ms) for one in [*missing, *_restored(by_time)])
             if several
             else (),
         )
+
+
+def _done(found: Sequence[FoundDamage]) -> str:
+    """Return what was done about damage whose entries are restored."""
+    files = sum(bool(one.file) for one in found)
+    rewrites = ""
+    if files:
+        each, they = ("the", "which") if files == 1 else ("each", "and they")
+        rewrites = (
+            f" and rewrites {each} damaged segment under the same name, {they} then "
+            f"{verb('show', files)} no damage"
+        )
+    return f"The bookie has every entry again{rewrites}. This finding ends a day after the repair"
 
 
 def _restored(found: Sequence[FoundDamage]) -> list[FoundDamage]:
@@ -91,7 +103,8 @@ def _found(one: FoundDamage, now_ms: int) -> str:
             f"that files of its log in {one.directory} are missing {ago(one.found_ms, now_ms)}: "
             f"their entries are {state}"
         )
-    where = f"damage in {one.path} {ago(one.found_ms, now_ms)}"
+    blocks = f" ({counted(one.blocks, 'block')})" if one.blocks else ""
+    where = f"damage in {one.path}{blocks} {ago(one.found_ms, now_ms)}"
     if not one.entries:
         return f"{where}: no entry is missing"
     such = "" if one.ledgers == len(one.named) else "such as "
@@ -141,7 +154,7 @@ def of_damage(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Ite
             "warn" if ledgers else "note",
             f"{one['id']} found damaged data in {counted(segments, 'segment')} of its log: "
             f"{counted(ledgers, 'ledger')} {verb('lack', ledgers)} entries there",
-            f"{_start(autorecovery)}"
+            f"{start_repairs(autorecovery)}"
             f"{LIST_REPAIRS if ledgers else ''}"
             f"To see on its machine what is damaged: {scrub}. If damage is "
             "found again, check the disk: it may be failing",
@@ -150,14 +163,6 @@ def of_damage(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> Ite
             _doing(autorecovery, ledgers),
             (one["id"],),
         )  # fmt: skip
-
-
-def _start(found: Mapping[str, Any]) -> str:
-    if not found["enabled"]:
-        return "To have the copies restored: quire autorecovery enable. "
-    if found["auditor"] is None:
-        return "To have the copies restored: quire autorecovery start. "
-    return ""
 
 
 def _doing(found: Mapping[str, Any], ledgers: int) -> str:

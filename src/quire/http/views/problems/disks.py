@@ -173,17 +173,26 @@ def disk_text(bookie: Bookie, directory: str) -> str:
     return str(found[0]) if found else directory
 
 
-def own_bytes(bookie: Bookie, directory: str) -> int | None:
-    """Return the bytes of the log of a bookie in one of its data directories, or None.
+def _log_bytes(bookie: Bookie, directory: str) -> tuple[int, int] | None:
+    """Return the bytes of the log of a bookie in a data directory, and of its prepared files.
 
     They are not known if the bookie has no HTTP server, which reports them, or if its report lacks
-    them.
+    them. The result is None then. A bookie of an earlier version does not report prepared files.
     """
     for one in (bookie.get("report") or {}).get("directories") or ():
         if one["path"] == directory and one["segments"]:
             sizes = [part["file_bytes"] for part in one["segments"]]
-            return None if None in sizes else sum(sizes)
+            return None if None in sizes else (sum(sizes), one.get("prepared_bytes") or 0)
     return None
+
+
+def own_bytes(bookie: Bookie, directory: str) -> int | None:
+    """Return the bytes of a bookie's files in a data directory, or None if they are not known.
+
+    `quire bookie explain space` counts the same files, and the small files beside them.
+    """
+    found = _log_bytes(bookie, directory)
+    return None if found is None else sum(found)
 
 
 def disk_of(bookie: Bookie, directory: str) -> Disk | None:
@@ -192,16 +201,16 @@ def disk_of(bookie: Bookie, directory: str) -> Disk | None:
 
 
 def shares_text(bookie: Bookie, directory: str) -> str:
-    """Return how much of the used space the bookie's log takes, after a semicolon, or ""."""
+    """Return how much of the used space the bookie's files take, after a semicolon, or ""."""
     disk, own = disk_of(bookie, directory), own_bytes(bookie, directory)
     if disk is None or own is None:
         return ""
     other = max(0, int(disk.total_bytes - disk.free_bytes) - own)
-    return f"; the log of this bookie takes {size_text(own)}, and other files {size_text(other)}"
+    return f"; the files of this bookie take {size_text(own)}, and other files {size_text(other)}"
 
 
 def has_other_files(bookie: Bookie, directory: str) -> bool:
-    """Return whether files that are not the bookie's take more of the disk than its log."""
+    """Return whether files that are not the bookie's take more of the disk than its own."""
     disk, own = disk_of(bookie, directory), own_bytes(bookie, directory)
     return disk is not None and own is not None and (
         disk.total_bytes - disk.free_bytes - own > own
@@ -220,11 +229,12 @@ def cannot_make_room(bookie: Bookie, directory: str) -> bool:
 
     It cannot if too little space would be free even without its log.
     """
-    disk, own = disk_of(bookie, directory), own_bytes(bookie, directory)
+    disk, found = disk_of(bookie, directory), _log_bytes(bookie, directory)
     least = bookie.get("min_free_bytes")
-    if disk is None or own is None or least is None:
+    if disk is None or found is None or least is None:
         return False
-    return bool(disk.free_bytes + own < least)
+    log, _ = found  # the prepared files stay when ledgers are deleted
+    return bool(disk.free_bytes + log < least)
 
 
 def failed_directory(bookie: Bookie, directory: str) -> Problem:

@@ -76,21 +76,34 @@ def of_lost_bookies(
             yield Problem(
                 "bad",
                 f"All bookies of {group} are gone: {some_of(names)}{state}",
-                f"{check}. To restore their copies elsewhere now: quire autorecovery trigger",
+                f"{check}. To restore their copies elsewhere now: {_restore(autorecovery)}",
                 **told,
             )
         else:
-            yield _alone(bookies, names, risk, told)
+            yield _alone(bookies, names, risk, told, switched_off=not autorecovery["enabled"])
+
+
+def _restore(autorecovery: Mapping[str, Any]) -> str:
+    """Return the command after which autorecovery copies the ledgers of lost bookies at once."""
+    if not autorecovery["enabled"]:
+        return "quire autorecovery enable"
+    return f"quire autorecovery {'start' if autorecovery['auditor'] is None else 'trigger'}"
 
 
 def _alone(
-    bookies: Sequence[Bookie], names: Sequence[str], risk: AtRisk | None, told: Mapping[str, Any]
+    bookies: Sequence[Bookie],
+    names: Sequence[str],
+    risk: AtRisk | None,
+    told: Mapping[str, Any],
+    *,
+    switched_off: bool,
 ) -> Problem:
     """Return the problem of lost bookies that are not part of a lost location."""
     empty = _lacking(risk, ALONE) == 0
     probes = [one.get("probe") for one in bookies if one["id"] in names]
     first = next(one for one in bookies if one["id"] == names[0])
-    give_up = _give_up(names, empty=empty, spare=risk is None or not risk.without_spare)
+    spare = risk is None or not risk.without_spare
+    give_up = _give_up(names, empty=empty, spare=spare, switched_off=switched_off)
     start = start_again(first, names)
     if set(probes) == {ProbeResult.ACCEPTED}:
         start = cut_off_advice(len(names))
@@ -108,19 +121,25 @@ def _alone(
     )
 
 
-def _give_up(names: Sequence[str], *, empty: bool, spare: bool) -> str:
+def _give_up(names: Sequence[str], *, empty: bool, spare: bool, switched_off: bool) -> str:
     """Return what to do if these bookies are lost for good.
 
-    `empty` says that no ledger needs them, and `spare` that other bookies can take their copies.
+    `empty` says that no ledger needs them, `spare` that other bookies can take their copies, and
+    `switched_off` that autorecovery does not copy them.
     """
+    enable = "quire autorecovery enable"
     lost = f"If {'it is' if len(names) == 1 else 'one is'} lost for good"
     if not empty and not spare:
-        return f"{lost}, start another bookie: the others cannot take all of its copies"
-    # Without a ledger that needs it, the bookie only has to be removed from the cluster.
-    command = "decommission" if empty else "recover"
+        other = f"{lost}, start another bookie: the others cannot take all of its copies"
+        return f"{other}. After that, to have them restored: {enable}" if switched_off else other
     # People paste this command into a shell, and ids may have characters such as ';': quote them.
     named = names[0] if len(names) == 1 else "BOOKIE"
-    return f"{lost}: {command_with(f'quire bookie {command}', named)}"
+    remove = command_with("quire bookie decommission", named)
+    if empty:  # the bookie only has to be removed from the cluster
+        return f"{lost}: {remove}"
+    copy = enable if switched_off else command_with("quire bookie recover", named)
+    whose = "its" if len(names) == 1 else "those"
+    return f"{lost}: {copy}. When {whose} ledgers are copied, to remove it: {remove}"
 
 
 def start_again(bookie: Bookie, names: Sequence[str]) -> str:

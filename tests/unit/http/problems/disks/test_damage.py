@@ -105,7 +105,19 @@ def test_a_damage_note_is_kept_after_the_repair() -> None:
         "To read every copy of ledger 7, for example: quire explain ledger 7 --deep. Look at the "
         "disk"
     ), "nothing has to be started for it"
-    assert one.doing == "The bookie has every entry again. This finding ends a day after that"
+    assert one.doing == (
+        "The bookie has every entry again and rewrites the damaged segment under the same name, "
+        "which then shows no damage. This finding ends a day after the repair"
+    ), "people looked for damage in the file that is named"
+    (one,) = noted(note(repaired_ms=NOW_MS), note(directory="/b", repaired_ms=NOW_MS))
+    assert one.doing == (
+        "The bookie has every entry again and rewrites each damaged segment under the same name, "
+        "and they then show no damage. This finding ends a day after the repair"
+    )
+    (one,) = noted(note(file="", repaired_ms=NOW_MS))
+    assert one.doing == (
+        "The bookie has every entry again. This finding ends a day after the repair"
+    )
     (one,) = noted(note(entries=0, ledgers=0, named=(), repaired_ms=NOW_MS))
     assert one.what.endswith(": no entry is missing")
     assert one.next.startswith("Look at the disk")
@@ -113,6 +125,15 @@ def test_a_damage_note_is_kept_after_the_repair() -> None:
     assert "to read every copy of ledger 7: quire explain ledger 7 --deep. " in one.next
     (one,) = noted(note(entries=1, ledgers=9, repaired_ms=NOW_MS))
     assert "1 entry of 9 ledgers (such as 7, 9) was restored" in one.what
+
+
+def test_a_damage_note_says_how_many_blocks_are_damaged() -> None:
+    """One flipped bit and a bad region of the disk looked the same."""
+    (one,) = noted(note(blocks=45))
+    assert one.what.startswith("a found damage in /my data/log/01.seg (45 blocks) 12 s ago, at ")
+    (one,) = noted(note(blocks=1, repaired_ms=NOW_MS), note(directory="/b", blocks=2))
+    assert one.items[0].startswith("damage in /b/log/01.seg (2 blocks) 12 s ago")
+    assert one.items[1].startswith("damage in /my data/log/01.seg (1 block) 12 s ago")
 
 
 def test_missing_files_are_a_problem() -> None:

@@ -87,9 +87,10 @@ def test_the_problem_of_a_full_disk_states_the_needed_space() -> None:
     assert found.what.endswith("3.0 GB of 100 GB free")
 
 
-def report(file_bytes: int) -> dict[str, Any]:
+def report(file_bytes: int, prepared_bytes: int | None = None) -> dict[str, Any]:
     segments = [{"state": "sealed", "segments": 1, "file_bytes": file_bytes, "live_bytes": 0}]
-    return {"directories": [{"path": "/data/1", "segments": segments}]}
+    one = {"path": "/data/1", "segments": segments, "prepared_bytes": prepared_bytes}
+    return {"directories": [one]}
 
 
 def test_a_disk_filled_by_foreign_files_is_reported_as_such() -> None:
@@ -97,7 +98,7 @@ def test_a_disk_filled_by_foreign_files_is_reported_as_such() -> None:
     one = full("a", 1, min_free_bytes=3 * GB, report=report(1 * GB))
     (found,) = problems([bookie("z"), one], WELL)
     assert found.what.endswith(
-        "min_free_bytes (3.0 GB); the log of this bookie takes 1.0 GB, and other files 98.0 GB"
+        "min_free_bytes (3.0 GB); the files of this bookie take 1.0 GB, and other files 98.0 GB"
     )
     assert found.doing.startswith("Nothing that helps: even if the bookie deleted its whole log")
     assert found.next == (
@@ -106,16 +107,23 @@ def test_a_disk_filled_by_foreign_files_is_reported_as_such() -> None:
     )
     own = full("a", 1, min_free_bytes=3 * GB, report=report(60 * GB))
     (found,) = problems([bookie("z"), own], WELL)
-    assert found.what.endswith("the log of this bookie takes 60.0 GB, and other files 39.0 GB")
+    assert found.what.endswith("the files of this bookie take 60.0 GB, and other files 39.0 GB")
     assert found.doing.startswith("The bookie frees the space of deleted ledgers")
     assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
     (found,) = problems([bookie("z"), one, {**own, "id": "b"}], WELL)
     assert found.doing.startswith("Each bookie frees"), "one of them may make room"
 
 
+def test_prepared_files_are_the_bookies_but_not_freed() -> None:
+    one = full("a", 1, min_free_bytes=5 * GB, report=report(1 * GB, 4 * GB))
+    (found,) = problems([bookie("z"), one], WELL)
+    assert found.what.endswith("the files of this bookie take 5.0 GB, and other files 94.0 GB")
+    assert found.doing.startswith("Nothing that helps"), "the prepared files stay"
+
+
 def test_a_writable_bookies_disk_filled_by_foreign_files_is_reported() -> None:
     one = full("a", 1, min_free_bytes=3 * GB, report=report(1 * GB), state="writable")
     found, *_ = problems([bookie("z"), one], WELL)
     assert found.what.startswith("A disk of a is full: /data/1")
-    assert found.what.endswith("; the log of this bookie takes 1.0 GB, and other files 98.0 GB")
+    assert found.what.endswith("; the files of this bookie take 1.0 GB, and other files 98.0 GB")
     assert found.doing.startswith("Nothing that helps")
