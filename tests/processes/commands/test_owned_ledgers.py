@@ -216,3 +216,60 @@ def test_the_ledger_of_an_object_is_protected_and_its_loss_reported(
     assert {"ledger": ledger_id, "kind": "object", "name": "jobs/1"}.items() <= (
         next(one for one in lost["ledgers"] if one["ledger"] == ledger_id).items()
     )
+
+
+def test_a_deleted_ledger_is_restored_from_the_bookies(
+    cluster: LocalCluster, client: quire.blocking.Client
+) -> None:
+    """It was said to be impossible, although the bookies keep the entries for a while."""
+    streams = client.namespace(NAMESPACE, create=True)
+    for number in range(3):
+        with streams.open_writer("restored", create=True) as writer:
+            writer.append(b"record %d" % number)
+    like, lost, _ = (one.ledger_id for one in streams.segments("restored"))
+    before = client.ledger_metadata(lost)
+    restore = ("ledger", "recover", str(lost), "--like", str(like))
+    assert "exists, so its metadata was not made again" in run(cluster, *restore).stderr
+    assert run(cluster, "ledger", "delete", str(lost), "--force", "--yes").exit_code == 0
+
+    refused = run(cluster, *restore)
+    assert refused.exit_code == 1
+    assert "Run quire cluster gc off, and repeat the command" in refused.stderr
+    with pytest.raises(NoSuchLedgerError):
+        client.ledger_metadata(lost)
+
+    assert run(cluster, "cluster", "gc", "off").exit_code == 0
+    try:
+        done = run(cluster, *restore)
+        assert done.exit_code == 0, done.stderr
+    finally:
+        assert run(cluster, "cluster", "gc", "on").exit_code == 0
+    after = client.ledger_metadata(lost)
+    assert after.closed
+    assert (after.last_entry_id, after.length) == (before.last_entry_id, before.length)
+    assert (after.custom, after.digest) == (before.custom, before.digest)
+    assert set(after.segments[0].ensemble) == set(before.segments[0].ensemble)
+    assert after.ctoken not in (0, before.ctoken, client.ledger_metadata(like).ctoken)
+    with streams.open_reader("restored") as reader:
+        read = [bytes(record.payload) for record in reader]
+    assert read == [b"record 0", b"record 1", b"record 2"]
+
+
+def test_a_deleted_ledger_with_another_password_is_not_closed(
+    cluster: LocalCluster, client: quire.blocking.Client
+) -> None:
+    """Recovery must not find it empty."""
+    with client.create_ledger(password=b"secret") as other:
+        other.append(b"one")
+    with client.create_ledger() as plain:
+        plain.append(b"two")
+    client.delete_ledger(other.ledger_id)
+    assert run(cluster, "cluster", "gc", "off").exit_code == 0
+    try:
+        done = run(
+            cluster, "ledger", "recover", str(other.ledger_id), "--like", str(plain.ledger_id)
+        )
+        assert done.exit_code == 1, done.output
+        assert not client.ledger_metadata(other.ledger_id).closed
+    finally:
+        assert run(cluster, "cluster", "gc", "on").exit_code == 0

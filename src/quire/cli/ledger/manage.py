@@ -343,6 +343,14 @@ def _summary(seen: SeenLedger) -> str:
     "Also recover an empty ledger whose password cannot be checked, because its metadata (format "
     "1) does not store one.",
 )
+@click.option(
+    "--like",
+    metavar="LEDGER",
+    type=LedgerId(),
+    help="The ledger was deleted: first make its metadata again, from the entries that bookies "
+    "still hold and with the quorums and the checksum of LEDGER, such as another ledger of the "
+    "same stream. Garbage collection must be off.",
+)
 @json_option("Print the closed ledger as one JSON object, as `quire ledger show --json` does.")
 @asynchronous
 async def recover(
@@ -351,6 +359,7 @@ async def recover(
     password: bytes,
     assume_liars: int,
     unverified_password: bool,
+    like: int | None,
     as_json: bool,
 ) -> None:
     """Fence the writer of a ledger and close the ledger.
@@ -361,19 +370,22 @@ async def recover(
     """
     from quire.streams.ownership.owners import find_claims
 
-    async with (
-        connect(uri) as client,
-        await client.open_ledger(
+    async with connect(uri) as client:
+        if like is not None:
+            from quire.replication.repair.deleted_ledger import recreate_metadata
+
+            await recreate_metadata(client, ledger_id, like)
+        async with await client.open_ledger(
             ledger_id,
             password=password,
             recover=True,
             assume_liars=assume_liars,
             unverified_password=unverified_password,
-        ) as reader,
-    ):
-        if as_json:
-            print_json(ledger_as_json(ledger_id, reader.metadata))
-        last, length = reader.last_add_confirmed, reader.length
-        say(f"ledger {ledger_id} closed: {counted(last + 1, 'entry')}, {counted(length, 'byte')}")
-        for claim in (await find_claims(client, [ledger_id], scan=False))[ledger_id]:
-            say(f"ledger {ledger_id} {claim.verdict}")
+        ) as reader:
+            if as_json:
+                print_json(ledger_as_json(ledger_id, reader.metadata))
+            last, length = reader.last_add_confirmed, reader.length
+            entries = counted(last + 1, "entry")
+            say(f"ledger {ledger_id} closed: {entries}, {counted(length, 'byte')}")
+            for claim in (await find_claims(client, [ledger_id], scan=False))[ledger_id]:
+                say(f"ledger {ledger_id} {claim.verdict}")

@@ -6,13 +6,14 @@ which puts the copies of each entry into at least two racks if it can. The funct
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import are, counted, percent_text, plural, some_of, them, verb
+from quire._runtime.units import NAMED_MAX, are, counted, percent_text, plural, some_of, them, verb
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
 from quire.core.placement.values import parts_of
@@ -141,7 +142,7 @@ def warnings_of(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
 
 
 def data_warnings(bookies: Sequence[Bookie]) -> list[TopologyWarning]:
-    """Return the warnings about locations with which a lost rack may have every copy of an entry.
+    """Return the warnings about locations that are missing or wrong, or that are all the same.
 
     There are none if no bookie has a location, because then nobody uses racks.
     """
@@ -181,21 +182,50 @@ def _unlocated(there: Sequence[Bookie], located: Sequence[Bookie]) -> Iterator[T
 
 
 def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
+    """Yield the warning about bookies that clients do not choose because of their locations.
+
+    As for a client, the usual number of parts is the one that most writable bookies have, and the
+    smaller of two that are equally frequent.
+    """
     depths = {one["id"]: len(parts_of(one["location"])) for one in located}
-    usual = Counter(depths.values()).most_common(1)[0][0]
+    voting = [one for one in located if one["state"] == "writable"] or located
+    counts = Counter(depths[one["id"]] for one in voting)
+    usual = min(counts, key=lambda depth: (-counts[depth], depth))
     other = [one for one in located if depths[one["id"]] != usual]
     if other:
         named = [f"{one['id']} ({one['location']})" for one in other]
-        form = "/".join(("REGION", "RACK") if usual == 2 else ["RACK"] * usual)
+        racks = sorted({one["location"] for one in located if depths[one["id"]] == usual})
+        one_only = len(other) == 1
         yield TopologyWarning(
             "warn",
             f"{counted(len(other), 'bookie')} {_have(len(other))} a location of another depth than "
-            f"most bookies: {some_of(named)}. Clients ignore such a location",
-            f"{_locate(other[0]['id'], f'/{form}')}. {MOVE_COPIES}",
-            "All copies of an entry may be in one rack",
+            f"most bookies: {some_of(named)}. Clients do not choose such a bookie",
+            f"{'. '.join(_relocate(one, racks, usual) for one in other[:NAMED_MAX])}. To move "
+            f"copies to {them(len(other))} afterwards: quire cluster rebalance",
+            ("This bookie gets" if one_only else "These bookies get")
+            + " no new copies: "
+            + ("its disk stays" if one_only else "their disks stay")
+            + " emptier, and the disks of the others fill sooner. If too few others are left, no "
+            "ledger can be created",
             tuple(one["id"] for one in other),
-            MOVES_NOTHING,
+            "Writers and autorecovery use the other bookies. After the location is corrected, they "
+            f"choose {them(len(other))} for new ensembles. Copies that exist are not moved",
         )
+
+
+def _relocate(one: Bookie, racks: Sequence[str], usual: int) -> str:
+    """Return the command that gives a bookie a location with the usual number of parts.
+
+    If exactly one of the `racks` of the other bookies ends like the bookie's present location, it
+    is the bookie's rack in all probability.
+    """
+    last = parts_of(one["location"])[-1]
+    alike = [rack for rack in racks if parts_of(rack)[-1] == last]
+    if len(alike) == 1:
+        (rack,) = alike
+        return f"If {one['id']} is in {rack}: {_locate(one['id'], shlex.quote(rack))}"
+    form = "/".join(("REGION", "RACK") if usual == 2 else ["RACK"] * usual)
+    return f"{_locate(one['id'], f'/{form}')} (the other bookies are in {some_of(racks)})"
 
 
 def _by_rack(located: Sequence[Bookie]) -> dict[str, list[Bookie]]:

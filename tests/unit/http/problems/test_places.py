@@ -55,6 +55,9 @@ def test_a_location_of_another_depth_is_a_problem() -> None:
     bookies = [bookie("a", rack="/eu/r1"), bookie("b", rack="/eu/r2"), bookie("c", rack="/r3")]
     (found,) = problems(bookies, WELL)
     assert "1 bookie has a location of another depth than most bookies: c (/r3)" in found.what
+    assert found.what.endswith("Clients do not choose such a bookie")
+    assert found.next.endswith("quire cluster rebalance")
+    assert "repair_placement" not in found.next
     assert "are not moved" in found.doing
 
 

@@ -67,8 +67,35 @@ def test_some_bookies_without_a_location_give_a_warning() -> None:
 def test_a_location_of_unusual_depth_gives_a_warning() -> None:
     usual = rack("/eu/a", 2) + rack("/eu/b", 2) + rack("/eu/c", 2)
     (one,) = warnings_of([*usual, bookie("odd", "/d")])
-    assert "1 bookie has a location of another depth than most bookies: odd (/d)" in one.what
-    assert one.next.startswith("quire cluster locations set odd /REGION/RACK. To let autorecovery")
+    assert one.what == (
+        "1 bookie has a location of another depth than most bookies: odd (/d). Clients do not "
+        "choose such a bookie"
+    )
+    assert one.next == (
+        "quire cluster locations set odd /REGION/RACK (the other bookies are in /eu/a, /eu/b, "
+        "/eu/c). To move copies to it afterwards: quire cluster rebalance"
+    )
+    assert one.risk.startswith("This bookie gets no new copies: its disk stays emptier")
+
+
+def test_the_command_names_the_rack_that_a_wrong_location_ends_with() -> None:
+    usual = rack("/rack-a", 2) + rack("/rack-b", 1)
+    one, *_ = warnings_of([*usual, bookie("b3", "/hall-2/rack-b")])
+    assert one.next == (
+        "If b3 is in /rack-b: quire cluster locations set b3 /rack-b. To move copies to it "
+        "afterwards: quire cluster rebalance"
+    )
+    both = [bookie("b3", "/hall-2/rack-b"), bookie("b4", "/hall-2/rack-a")]
+    one, *_ = warnings_of([*usual, *rack("/rack-c", 1), *both])
+    assert "If b4 is in /rack-a: quire cluster locations set b4 /rack-a. To move" in one.next
+    assert one.risk.startswith("These bookies get no new copies: their disks stay emptier")
+
+
+def test_of_two_equally_frequent_depths_the_smaller_is_right_as_for_a_client() -> None:
+    """The finding once named the bookies that clients do choose."""
+    deep = [bookie("a", "/eu/a"), bookie("b", "/eu/b")]
+    one, *_ = warnings_of([*deep, *rack("/c", 1), *rack("/d", 1)])
+    assert one.bookies == ("a", "b")
 
 
 def test_a_single_rack_gives_a_warning() -> None:
