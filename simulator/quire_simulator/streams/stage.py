@@ -155,6 +155,10 @@ class StreamStage:
         paths = StreamPaths(NAMESPACE, name)
         return self.world.cluster.tree.get(paths.segments) is not None
 
+    def has_node(self, name: str) -> bool:
+        """Whether the node of this name's stream is there, perhaps without its segments."""
+        return self.world.cluster.tree.get(f"{NAMESPACE}/{name}/{PARTITION}") is not None
+
     async def until_there(self, plan: StreamPlan) -> ObservedStream | None:
         """Wait until the stream exists, and return its facts, or None if it is never created."""
         while not self.exists(plan):

@@ -78,11 +78,13 @@ async def _in_pages(
 async def _sizes(
     stage: StreamStage, who: str, client: Client, before: dict[str, bool], begun: int
 ) -> None:
+    # A deletion that has not ended has removed the segments, and not yet their parent.
+    ending = sum(not before.get(name, False) and stage.has_node(name) for name in _names_of(stage))
     sizes = await tree_search.namespace_sizes(client)
     certain = sum(
         there for name, there in before.items() if stage.names_changed.get(name, 0) < begun
     )
-    most = certain + sum(moment > begun for moment in stage.names_changed.values())
+    most = certain + ending + sum(moment > begun for moment in stage.names_changed.values())
     told = sizes.get(NAMESPACE)
     if list(sizes) != [NAMESPACE] or told is None or not certain <= told <= most:
         what = f"{who} was told {sizes}, but {NAMESPACE} has from {certain} to {most} streams"
