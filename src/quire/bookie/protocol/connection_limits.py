@@ -119,7 +119,9 @@ class ConnectionLimits:
         self._partials: dict[Limited, None] = {}
         self._held_up: dict[Limited, None] = {}
         """The connections that are paused until there is memory for their unfinished requests."""
-        self._idle: list[Limited] = []
+        self._idle: list[tuple[float, Limited]] = []
+        """The connections that were idle at the last search, each with the time when it was last
+        heard. The one that had been silent longest is the last."""
         self._idle_looked_s = -TOLD_EVERY_S
         self._told_s: dict[str, float] = {}
 
@@ -174,15 +176,18 @@ class ConnectionLimits:
         limit_s, now = self._config.idle_timeout_s, self._monotonic()
         if not limit_s:
             return None
-        if not self._idle and now - self._idle_looked_s >= SWEEP_S:
+        while True:
+            while self._idle:
+                heard_s, one = self._idle.pop()
+                if one in self.connections and one.heard_s == heard_s:
+                    return one
+            if now - self._idle_looked_s < SWEEP_S:
+                return None
             self._idle_looked_s = now
-            idle = [one for one in self.connections if now - one.heard_s > limit_s]
-            self._idle = sorted(idle, key=lambda one: one.heard_s, reverse=True)
-        while self._idle:
-            one = self._idle.pop()
-            if one in self.connections and now - one.heard_s > limit_s:
-                return one
-        return None
+            idle = [(one.heard_s, one) for one in self.connections if now - one.heard_s > limit_s]
+            if not idle:
+                return None
+            self._idle = sorted(idle, key=lambda one: one[0], reverse=True)
 
     def _displace(self, victim: Limited) -> None:
         # Free its place at once. The rest of it ends in this event-loop iteration.

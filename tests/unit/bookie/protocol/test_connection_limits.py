@@ -18,7 +18,7 @@ from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
-from quire.config import ClientConfig, TlsClientConfig
+from quire.config import BookieConfig, ClientConfig, TlsClientConfig
 from quire.errors import BookieUnavailableError
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
@@ -87,6 +87,69 @@ async def test_idle_connections_are_closed_when_no_slot_is_free(tmp_path: Path) 
             await prove(d)
             assert await a.receive() == b""  # It was silent for the longest time.
         await prove(b)
+
+
+class Proven:
+    """A connection that has completed requests, as the limits of connections see it."""
+
+    peer = "?"
+    partial_bytes = 0
+    partial_since_s = 0.0
+    paused = excused = busy = closed = False
+
+    def __init__(self, limits: ConnectionLimits, heard_s: float) -> None:
+        self.opened_s = self.heard_s = heard_s
+        self.admitted = limits.admit(self)
+        limits.proven(self)
+
+    def cut_off(self, event: str = "", why: str = "") -> None:
+        self.closed = True
+
+    def pause(self, reason: str) -> None:
+        pass
+
+    def resume(self, reason: str) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+def limits_at(now_s: list[float]) -> ConnectionLimits:
+    config = BookieConfig(max_connections=3, idle_timeout_s=5.0)
+    return ConnectionLimits(config, lambda: now_s[0], lambda event, **fields: None)
+
+
+def test_a_connection_that_was_used_again_is_not_the_longest_idle_one() -> None:
+    """The order was once that of an earlier search, however long ago it was."""
+    now_s = [0.0]
+    limits = limits_at(now_s)
+    first, second, third = [Proven(limits, heard_s) for heard_s in (1.0, 2.0, 3.0)]
+    now_s[0] = 10.0
+    Proven(limits, 10.0)
+    assert first.closed
+    second.heard_s = 11.0
+    now_s[0] = 20.0
+    assert Proven(limits, 20.0).admitted
+    assert third.closed
+    assert not second.closed
+
+
+def test_idle_connections_are_searched_again_if_those_found_earlier_are_gone() -> None:
+    """The new connection was once refused, although others were idle."""
+    now_s = [0.0]
+    limits = limits_at(now_s)
+    _, second, third = [Proven(limits, heard_s) for heard_s in (1.0, 2.0, 3.0)]
+    now_s[0] = 10.0
+    idle = Proven(limits, 10.0)
+    for gone in (second, third):
+        limits.forget(gone)
+    now_s[0] = 12.0
+    others = [Proven(limits, 12.0) for _ in range(2)]
+    now_s[0] = 20.0
+    assert Proven(limits, 20.0).admitted
+    assert idle.closed
+    assert not any(one.closed for one in others)
 
 
 async def test_a_bookie_without_a_free_slot_refuses_with_the_reason(tmp_path: Path) -> None:
