@@ -176,6 +176,11 @@ def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Ta
         ("quire bookie explain space /d1. It also says how to find other files",
          ["quire bookie explain space /d1"],
          ["What to do:", "It also says how to find other files."]),
+        ("Renew it. On the machine of a-1: openssl x509 -in a.crt. On the machine of b-1: openssl "
+         "x509 -in b.crt. For c-1, do the same",
+         ["openssl x509 -in a.crt", "openssl x509 -in b.crt"],
+         ["What to do: Renew it. On the machine of a-1:", "On the machine of b-1:",
+          "For c-1, do the same."]),
         ("See the overview, or quire explain", ["quire explain"],
          ["What to do: See the overview, or:"]),
     ]),

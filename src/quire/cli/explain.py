@@ -67,7 +67,7 @@ NOT_LOOKED_AT = (
     "note: this did not examine how often the metadata store was away in the last hour. To ask a "
     "server that watches it, such as the dashboard: quire explain --server http://HOST:8080"
 )
-"""The line after "No problems were found" if no server was asked."""
+"""The line after an answer without warnings if no server was asked."""
 _TOKEN_FILE = "quire.explain.token_file"
 """The key of the token file in the values that belong to the command's context."""
 SIGNS = {"bad": "✗ wrong", "warn": "! warning", "note": "note"}
@@ -332,8 +332,9 @@ def _cluster_lines(view: ClusterState, *, asked: bool = False) -> list[str]:
         lines += _problem(one)
     if not view.problems:
         lines.append("✓ No problems were found")
-        if not asked and servers_of(view.metadata):
-            lines.append(pasteable(NOT_LOOKED_AT))
+    wrong = any(one.severity != "note" for one in view.problems)
+    if not wrong and not asked and servers_of(view.metadata):
+        lines.append(pasteable(NOT_LOOKED_AT))
     if view.lost is None or not view.lost.whole:
         looked_at = 0 if view.lost is None else view.lost.records
         lines.append(

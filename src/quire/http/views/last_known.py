@@ -140,8 +140,8 @@ class LastKnown:
                 first = []  # the same problem is among those of the cluster, with more servers
             else:
                 first = metadata_unsteady(self._reach.uri, self._reach.outages, now_ms)
-                if first:  # it says more about the same store
-                    known = [one for one in known if SLOW not in one.get("what", "")]
+            if first:  # it says more about the same store than one slow answer
+                known = [one for one in known if SLOW not in one.get("what", "")]
             marked[OUTAGES] = [asdict(one) for one in self._reach.outages]
             marked[PROBLEMS] = [*map(asdict, first), *known]
         return marked

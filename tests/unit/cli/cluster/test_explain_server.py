@@ -68,9 +68,10 @@ def test_without_findings_and_server_the_answer_says_what_was_not_examined(
     at = explain._cluster_lines(view).index("✓ No problems were found")
     assert explain._cluster_lines(view)[at + 1] == explain.NOT_LOOKED_AT
     assert "quire explain --server http://HOST:8080" in explain.NOT_LOOKED_AT
+    assert explain.NOT_LOOKED_AT in explain._cluster_lines(replace(view, problems=[NOTE]))
     for other, asked in (
         (view, True),
-        (replace(view, problems=[NOTE]), False),
+        (replace(view, problems=[Problem("warn", "known", "")]), False),
         (replace(view, metadata="sqlite:////data/meta.db"), False),
     ):
         assert explain.NOT_LOOKED_AT not in explain._cluster_lines(other, asked=asked)
@@ -122,7 +123,7 @@ def test_the_header_counts_the_bookies_that_do_not_answer() -> None:
         for name, state, answers in states
     ]
     view = replace(VIEW, bookies=bookies, autorecovery={"enabled": True, "auditor": "healer"})
-    assert explain._cluster_lines(view)[1] == (
+    assert explain._cluster_lines(view, asked=True)[1] == (
         "bookies: 2 writable, 0 read-only, 1 gone; 1 registered bookie does not answer; "
         "autorecovery is on, auditor: healer"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from quire.http.server.api import Call, Route
 from quire.http.views import last_known
 from quire.http.views.cluster_view import ClusterState, ClusterView
 from quire.http.views.last_known import LastKnown
-from quire.http.views.problems.metadata_store import metadata_unsteady
+from quire.http.views.problems.metadata_store import metadata_slow, metadata_unsteady
 from quire.http.watch import reachability as module
 from quire.http.watch.reachability import MetadataReachability, server_causes
 from quire.metadata.outages import START_STORE, Outage
@@ -294,13 +295,17 @@ async def test_an_unsteady_store_is_one_problem() -> None:
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)
     reach.outages.extend([Outage(999_000, 999_500)] * 2)
     noticed: list[dict[str, Any]] = []
+    slow: list[dict[str, Any]] = []
 
     async def answer(call: Call) -> dict[str, Any]:
-        return {"problems": [], "metadata_outages_noticed": noticed}
+        return {"problems": slow, "metadata_outages_noticed": noticed}
 
     route = LastKnown(reach, store.now_ms).of(Route("GET", "/overview", "", answer))
     (one,) = (await route.handler(CALL))["problems"]
     assert one["what"].startswith("The metadata store did not answer 2 times")
+    slow.extend(asdict(one) for one in metadata_slow("zk://here/ledgers", 6.0))
+    assert (await route.handler(CALL))["problems"] == [one], "it says more than one slow answer"
+    slow.clear()
     noticed.append({"server": "b1", "outages": [{"since_ms": 1, "until_ms": 2}]})
     assert len((await route.handler(CALL))["problems"]) == 1, "one outage is no problem"
     noticed.append({"server": "b2", "outages": [{"since_ms": 1, "until_ms": 2}] * 2})
