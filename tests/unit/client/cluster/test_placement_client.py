@@ -33,6 +33,7 @@ from quire.errors import (
 from quire.metadata.common import WatchHandle
 from quire.metadata.interface import BookieAddress, Bookies, Registration
 from quire.metadata.tree import Put
+from quire.replication.moves.preflight import Shape, Shapes, no_place
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.waiting import until
@@ -362,6 +363,23 @@ async def test_read_only_bookies_are_named_when_there_are_too_few(cluster: Clust
         "3 are writable: rack /a: b1, b2; rack /b: b3; b4 is read-only. Start more bookies or ask "
         "for a smaller ensemble. `quire explain cluster` says why bookies are gone or read-only"
     )
+
+
+async def test_a_drain_needs_another_place_only_if_racks_are_the_reason(cluster: Cluster) -> None:
+    await cluster.add("b1", "b2", "b3")
+    table = {"b1": "/a", "b2": "/b", "b3": "/a"}
+    async with cluster.client(table, SHORT_S, enforce_racks=True) as client:
+        assert set(await ensemble(client)) <= {"b1", "b2", "b3"}
+        drained = Shapes("b2", {Shape(("b1", "b2"), 2, 2): {7}})
+        found = await no_place(client, drained)
+        assert found is not None
+        assert found.remedy.startswith("Start a bookie in another place first"), "b3 is in /a"
+        await cluster.registrations["b3"].set_readonly(True)
+        await until(lambda: "b3" not in client.placement.view().writable)
+        found = await no_place(client, drained)
+        assert found is not None
+        assert found.remedy == "Start another bookie first"
+        assert found.why.endswith("; b3 is read-only")
 
 
 async def test_too_few_bookies_are_reported_without_locations(cluster: Cluster) -> None:

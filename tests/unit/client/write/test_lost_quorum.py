@@ -238,6 +238,7 @@ def test_waiting_for_lost_members_can_be_disabled() -> None:
             with pytest.raises(NotEnoughBookiesError, match="no bookie is left to replace") as no:
                 await writer.append(payload(1))
             assert "tried again" not in str(no.value)
+            assert "`quire explain cluster` says why" in str(no.value)
             assert now() - began <= LATE_S
 
     simulated(main)
