@@ -235,11 +235,16 @@ def test_a_deleted_ledger_is_restored_from_the_bookies(
     refused = run(cluster, *restore)
     assert refused.exit_code == 1
     assert "Run quire cluster gc off, and repeat the command" in refused.stderr
+    explained = run(cluster, "explain").stdout
+    assert "do: First, so that bookies keep the entries: quire cluster gc off. To rest" in explained
+    assert f"quire ledger recover {lost} --like" in explained
     with pytest.raises(NoSuchLedgerError):
         client.ledger_metadata(lost)
 
     assert run(cluster, "cluster", "gc", "off").exit_code == 0
     try:
+        explained = run(cluster, "explain").stdout
+        assert "quire cluster gc o" not in explained
         done = run(cluster, *restore)
         assert done.exit_code == 0, done.stderr
     finally:

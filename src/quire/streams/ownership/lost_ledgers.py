@@ -118,7 +118,10 @@ async def _with_record(
         suspects = [one for one in record if one.needed and not _among(listed, one.ledger_id)]
         if not suspects:
             return found
+        there = [one.ledger_id for one in record if _among(listed, one.ledger_id)]
         record = await _certainly_lost(client, suspects)
+        if not isinstance(record, UnreadableRecord):
+            record = [replace(one, like=_nearest(one, there)) for one in record]
     if isinstance(record, UnreadableRecord):
         return replace(
             found,
@@ -129,6 +132,13 @@ async def _with_record(
     for one in record:
         counts[one.owner.kind] = counts.get(one.owner.kind, 0) + 1
     return replace(found, lost=(*found.lost, *record)[:TOLD_MAX], counts=counts)
+
+
+def _nearest(lost: NamedLedger, there: Sequence[int]) -> int | None:
+    """Return the ledger of the same stream whose id is nearest, which was created about then."""
+    if lost.owner.kind != "stream":
+        return None  # Ledgers of one dataset or object may have different settings.
+    return min(there, key=lambda one: abs(one - lost.ledger_id), default=None)
 
 
 async def _listed(client: Client) -> array[int]:

@@ -76,6 +76,9 @@ class NamedLedger:
 
     It is "" for the last segment, and for ledgers of other owners.
     """
+    like: int | None = None
+    """The id of a ledger of the same stream that exists, if this one is lost. It has the same
+    settings in all probability. None if there is none, and for ledgers of other owners."""
 
 
 @dataclass(frozen=True, slots=True)

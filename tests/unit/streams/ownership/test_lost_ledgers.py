@@ -55,6 +55,7 @@ async def test_a_lost_segment_is_named_with_its_positions(client: Client) -> Non
         f"segment 2, 1 record from position {segments[1].first_dlsn} to {segments[1].last_dlsn}"
     )
     assert one.after == str(segments[2].first_dlsn), "the stream continues there"
+    assert one.like in (segments[0].ledger_id, segments[2].ledger_id)
     await streams.truncate("orders", DLSN.parse(one.after))
     assert (await looked(client)).count == 0, "following the advice resolves the problem"
 

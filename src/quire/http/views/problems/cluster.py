@@ -70,6 +70,7 @@ def problems(
         suspects: The bookies that gave wrong answers to this process.
     """
     own = certificates or OwnCertificates()
+    collected = collection or Collection()
     notes = without_lost(damage or {}, bookies)
     lost_ones = [one["id"] for one in bookies if one["state"] == "gone"]
     loading = [one["id"] for one in bookies if is_loading(one)]
@@ -77,8 +78,8 @@ def problems(
     readonly = sum(one["state"] == "read-only" for one in bookies) - len(loading)
     found = [
         *of_data(risk, autorecovery),
-        *of_owners(lost),
-        *of_collection(collection or Collection()),
+        *of_owners(lost, collection_off=bool(collected.off)),
+        *of_collection(collected, 0 if lost is None else lost.count),
         *of_lost_bookies(bookies, autorecovery, risk, now_ms),
         *of_certificates(bookies, own, now_ms),
         *of_silent_bookies(bookies, autorecovery, authority_expired=own.authority_expired(now_ms)),

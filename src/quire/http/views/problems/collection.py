@@ -23,8 +23,12 @@ class Collection:
     """The bookies whose mark a later version of Quire wrote. They may refuse or not."""
 
 
-def of_collection(found: Collection) -> Iterator[Problem]:
-    """Yield the problems of garbage collection."""
+def of_collection(found: Collection, lost: int = 0) -> Iterator[Problem]:
+    """Yield the problems of garbage collection.
+
+    `lost` is the number of ledgers that are known to be missing. Bookies may still have entries of
+    these, so collection must stay off until they are restored.
+    """
     if found.refusing:
         yield Problem(
             "bad",
@@ -60,6 +64,8 @@ def of_collection(found: Collection) -> Iterator[Problem]:
         yield Problem(
             "warn",
             f"{found.off[:1].upper()}{found.off[1:]}",
-            "quire cluster gc on",
+            "Leave it off until no ledger is missing any more, as the findings about them say"
+            if lost
+            else "quire cluster gc on",
             "The space of deleted ledgers is not freed",
         )

@@ -14,6 +14,14 @@ from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.named_ledgers import NamedLedger, Owner
 
+DELETED_SOON = (
+    "Nothing: bookies delete the entries at their next search for deleted ledgers, which begins "
+    "every 10 minutes by default"
+)
+"""The fate of a lost ledger's entries while garbage collection is on."""
+KEPT = "Garbage collection is switched off, so bookies keep the entries that they still have"
+"""The fate of a lost ledger's entries while garbage collection is off."""
+
 
 def of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of ledgers that cannot be read. There are none if `risk` is None."""
@@ -35,10 +43,11 @@ def of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[Pr
         )
 
 
-def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
+def of_owners(lost: LostLedgers | None, *, collection_off: bool = False) -> Iterator[Problem]:
     """Yield the problems of streams, objects and datasets: lost ledgers, unreadable records.
 
-    There are none if `lost` is None, before the first search.
+    There are none if `lost` is None, before the first search. `collection_off` says whether garbage
+    collection is switched off for the cluster, so that bookies keep the entries.
     """
     if lost is None:
         return
@@ -49,10 +58,10 @@ def of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
         yield Problem(
             "bad",
             f"{owner.kind[0].upper()}{str(owner)[1:]} needs {named} not exist: {some_of(told)}",
-            _what_to_do(owner, ledgers),
+            f"{_restore(ledgers, collection_off)}. {_otherwise(owner, ledgers)}",
             _lost_with(owner, ledgers),
-            "Nothing: Quire cannot restore a missing ledger. Somebody deleted it, or the metadata "
-            "was restored from an older backup",
+            f"{KEPT if collection_off else DELETED_SOON}. Somebody deleted the ledger, or the "
+            "metadata was restored from an older backup",
         )
     if len(owners) > NAMED_MAX:
         more = len(owners) - NAMED_MAX
@@ -99,21 +108,35 @@ def _lost_with(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
     )
 
 
-def _what_to_do(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
+def _restore(ledgers: Sequence[NamedLedger], collection_off: bool) -> str:
+    """Return the commands that restore ledgers from the bookies, the most urgent one first."""
+    commands = [
+        f"quire ledger recover {one.ledger_id} --like {'LEDGER' if one.like is None else one.like}"
+        for one in ledgers[:NAMED_MAX]
+    ]
+    text = (
+        "" if collection_off else "First, so that bookies keep the entries: quire cluster gc off. "
+    )
+    those = "ledger" if len(ledgers) == 1 else "ledgers"
+    text += f"To restore the {those} from the bookies: {', '.join(commands)}"
+    if any(one.like is None for one in ledgers[:NAMED_MAX]):
+        text += " (LEDGER is another ledger with the same quorums and checksum)"
+    return text
+
+
+def _otherwise(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
+    """Return what to do if the bookies do not have the entries any more."""
     place = shlex.quote(owner.place)
+    text = "If too few bookies have the entries, restore a backup of the metadata store that has "
+    text += "the ledger, or give up what is lost. "
     if owner.kind == "stream":
         within = f"--namespace {place}"
         show = command_with("quire stream show", owner.name, within)
         deliver = command_with("quire stream read", owner.name, f"{within} --on-gap deliver")
         skip = command_with("quire stream read", owner.name, f"{within} --on-gap skip")
-        ledger = ledgers[0].ledger_id
-        text = (
-            f"To see its segments: {show}. Bookies may still have the entries. "
-            "To keep bookies from deleting them: quire cluster gc off. To see whether a data "
-            "directory has them, on the machine of each bookie: quire bookie disk ledger DIR "
-            f"{ledger}. Then restore a backup of the metadata store that has the ledger, if there "
-            "is one. Otherwise readers can go on without the lost records. To read past the gap "
-            f"and be told what is missing: {deliver}. To read past it silently: {skip}"
+        text += (
+            f"To see the segments: {show}. To read past the gap and be told what is missing: "
+            f"{deliver}. To read past it silently: {skip}"
         )
         # A position may be after any of the lost segments; the last one ends the problem.
         if after := ledgers[-1].after:
@@ -125,8 +148,9 @@ def _what_to_do(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:
             )
         return text
     if owner.kind == "dataset":
-        return f"Write the rows of the dataset {owner.name} again, in overwrite mode"
-    return command_with("quire object show", owner.name, f"--bucket {place}")
+        return f"{text}Then write the rows of the dataset {owner.name} again, in overwrite mode"
+    show = command_with("quire object show", owner.name, f"--bucket {place}")
+    return f"{text}To see the object: {show}"
 
 
 def _count(number: int, risk: AtRisk) -> str:

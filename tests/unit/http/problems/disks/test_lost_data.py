@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.http.views.problems.cluster import problems
+from quire.http.views.problems.collection import Collection
 from quire.http.views.problems.lost_bookies import ALONE
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
@@ -22,7 +23,7 @@ ORDERS = Owner("stream", "my orders", "/streams")
 
 def test_the_problem_of_lost_stream_ledgers_names_the_truncation() -> None:
     lost = (
-        NamedLedger(4, ORDERS, "segment 2, 1,000 records", after="3:0:0"),
+        NamedLedger(4, ORDERS, "segment 2, 1,000 records", after="3:0:0", like=3),
         NamedLedger(9, ORDERS, "segment 5, 10 records", after="6:0:0"),
     )
     (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"stream": 2}))
@@ -31,21 +32,37 @@ def test_the_problem_of_lost_stream_ledgers_names_the_truncation() -> None:
         "(segment 2, 1,000 records), ledger 9 (segment 5, 10 records)"
     )
     assert found.next == (
-        "To see its segments: quire stream show 'my orders' --namespace /streams. Bookies may "
-        "still have the entries. To keep bookies from deleting them: quire cluster gc off. To see "
-        "whether a data directory has them, on the machine of each bookie: quire bookie disk "
-        "ledger DIR 4. Then restore a backup of the metadata store that has the ledger, if there "
-        "is one. Otherwise readers can go on without the lost records. To read past the gap and be "
-        "told what is missing: quire stream read 'my orders' --namespace /streams --on-gap "
-        "deliver. To read past it silently: quire stream read 'my orders' --namespace /streams "
-        "--on-gap skip. To give up the lost records for good, and all records before them: quire "
-        "stream truncate 'my orders' --namespace /streams --before 6:0:0"
+        "First, so that bookies keep the entries: quire cluster gc off. To restore the ledgers "
+        "from the bookies: quire ledger recover 4 --like 3, quire ledger recover 9 --like LEDGER "
+        "(LEDGER is another ledger with the same quorums and checksum). If too few bookies have "
+        "the entries, restore a backup of the metadata store that has the ledger, or give up what "
+        "is lost. To see the segments: quire stream show 'my orders' --namespace /streams. To "
+        "read past the gap and be told what is missing: quire stream read 'my orders' --namespace "
+        "/streams --on-gap deliver. To read past it silently: quire stream read 'my orders' "
+        "--namespace /streams --on-gap skip. To give up the lost records for good, and all records "
+        "before them: quire stream truncate 'my orders' --namespace /streams --before 6:0:0"
     )
+    assert found.doing.startswith("Nothing: bookies delete the entries at their next search")
     assert found.risk == (
         "All records of these ledgers are lost, unless a bookie still has them. Readers fail "
         "there, and those that skip the gap never get these records. The rest of the stream can be "
         "read"
     )
+
+
+def test_collection_that_is_off_stays_off_while_a_ledger_is_lost() -> None:
+    """One finding asked to switch it off although it was, and the next one to switch it on."""
+    lost = LostLedgers((NamedLedger(4, ORDERS, "segment 2", like=5),), {"stream": 1})
+    off = Collection("garbage collection is switched off by h.1")
+    found, switch = problems([bookie("a")], WELL, lost=lost, collection=off)
+    assert "gc off" not in found.next
+    assert found.next.startswith(
+        "To restore the ledger from the bookies: quire ledger recover 4 --like 5. If too few"
+    )
+    assert found.doing.startswith("Garbage collection is switched off, so bookies keep the entries")
+    assert switch.next.startswith("Leave it off until no ledger is missing any more")
+    (switch,) = problems([bookie("a")], WELL, lost=LostLedgers(whole=True), collection=off)
+    assert switch.next == "quire cluster gc on"
 
 
 def test_truncation_is_not_advised_if_the_last_segment_is_lost() -> None:
