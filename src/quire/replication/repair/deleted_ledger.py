@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from quire._runtime.tasks import each
-from quire._runtime.units import counted
+from quire._runtime.units import counted, some_of
 from quire.client.client import CTOKEN_BITS
 from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerState, Segment
 from quire.errors import JobRefusedError, LedgerExistsError, NoSuchEntryError, NoSuchLedgerError
@@ -40,8 +40,8 @@ async def recreate_metadata(client: Client, ledger_id: int, like: int) -> None:
         LedgerExistsError: The ledger exists.
         NoSuchLedgerError: The ledger `like` does not exist.
         NoSuchEntryError: No bookie holds an entry of the ledger.
-        JobRefusedError: Garbage collection is not switched off, the ledger is striped, or too few
-            bookies hold the entries.
+        JobRefusedError: Garbage collection is not switched off, a bookie of the cluster is not
+            registered, the ledger is striped, or too few bookies hold the entries.
         BookieError: A bookie did not say which entries it holds.
         MetadataError: The metadata store fails. It is unknown whether the metadata was created.
     """
@@ -64,6 +64,16 @@ async def recreate_metadata(client: Client, ledger_id: int, like: int) -> None:
         )
     registered = await client.bookies()
     names = sorted({*registered.writable, *registered.readonly})
+    away = sorted({*await store.list_cookies()} - {*names})
+    if away:
+        # They may hold the last acknowledged entries, and recovery would close the ledger before
+        # these.
+        raise JobRefusedError(
+            f"the metadata of ledger {ledger_id} was not made again: these bookies are not "
+            f"registered, and may hold entries that no other one has: {some_of(away)}",
+            remedy="Start them, and repeat the command. If one is lost for good, remove it first: "
+            "quire bookie decommission BOOKIE",
+        )
 
     async def ask(bookie: str) -> Sequence[tuple[int, int]]:
         try:
