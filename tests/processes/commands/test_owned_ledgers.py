@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import quire
+from quire.blocking.background import call
 from quire.cli.main import cli
 from quire.errors import NoSuchLedgerError
 from quire.testing.cluster import LocalCluster
@@ -245,6 +246,13 @@ def test_a_deleted_ledger_is_restored_from_the_bookies(
     try:
         explained = run(cluster, "explain").stdout
         assert "quire cluster gc o" not in explained
+        cookie = call(client.aio.metadata.write_cookie("gone:1", b"4\n", None))
+        refused = run(cluster, *restore)
+        call(client.aio.metadata.delete_cookie("gone:1", cookie))
+        assert "may hold entries that no other one has: gone:1" in refused.stderr
+        with pytest.raises(NoSuchLedgerError):
+            client.ledger_metadata(lost)
+
         done = run(cluster, *restore)
         assert done.exit_code == 0, done.stderr
     finally:

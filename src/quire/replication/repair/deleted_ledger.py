@@ -102,7 +102,9 @@ async def recreate_metadata(client: Client, ledger_id: int, like: int) -> None:
     custom = dict(sample.custom) if set(sample.custom) <= STREAM_KEYS else {}
     metadata = replace(
         sample,
-        segments=ensembles(ledger_id, held, sample.ensemble_size),
+        segments=ensembles(
+            ledger_id, held, sample.ensemble_size, sample.ack_quorum, sorted(registered.writable)
+        ),
         state=LedgerState.OPEN,
         last_entry_id=NO_ENTRY,
         length=0,
@@ -113,15 +115,21 @@ async def recreate_metadata(client: Client, ledger_id: int, like: int) -> None:
     await store.create_ledger(metadata, ledger_id)
 
 
-def ensembles(ledger_id: int, held: Held, size: int) -> tuple[Segment, ...]:
+def ensembles(
+    ledger_id: int, held: Held, size: int, enough: int, writable: Sequence[str]
+) -> tuple[Segment, ...]:
     """Return the ensembles of a ledger whose entries are all on every bookie of an ensemble.
 
     If a bookie was replaced, another ensemble begins after its last entry. The last entries may be
     on fewer bookies than an ensemble has, because a writer does not wait for all of them.
     Recovery copies these.
 
+    Some bookies may have deleted their copies already. If `enough` bookies have an entry, others of
+    the `writable` ones fill the ensemble. `enough` is the ack quorum: then too few bookies lack the
+    entry for recovery to conclude that it was never acknowledged.
+
     Raises:
-        JobRefusedError: Fewer than `size` bookies hold an entry that is not one of the last.
+        JobRefusedError: Fewer than `enough` bookies hold an entry, or there are too few others.
     """
     last = max(ranges[-1][1] for ranges in held.values())
     segments: list[Segment] = []
@@ -139,9 +147,14 @@ def ensembles(ledger_id: int, held: Held, size: int) -> tuple[Segment, ...]:
             later = {bookie for bookie, ranges in held.items() if ranges[-1][1] >= first}
             if have and have == later and have <= set(before):
                 break
+            spare = [bookie for bookie in writable if bookie not in have][: size - len(ends)]
+            if len(ends) >= enough and len(ends) + len(spare) == size:
+                segments.append(Segment(first, (*(bookie for _, bookie in ends), *spare)))
+                first = ends[0][0] + 1
+                continue
             raise JobRefusedError(
                 f"the metadata of ledger {ledger_id} was not made again: entry {first} is on "
-                f"{counted(len(ends), 'registered bookie')}, and {size} are needed",
+                f"{counted(len(ends), 'registered bookie')}, and {enough} are needed",
                 remedy="Bring the other bookies back with their directories, keep garbage "
                 "collection off, and repeat the command",
             )
