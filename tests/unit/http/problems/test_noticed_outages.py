@@ -27,7 +27,7 @@ def test_outages_are_counted_by_server_with_a_check_of_each_zookeeper_server() -
     ), "five notes of three outages; the last one lasted from 48 s to 40 s ago"
     assert one.next.startswith("Several servers lost the store at the same time. So look at the st")
     assert "whether its process is paused" in one.next
-    assert "echo srvr | curl -sm 3 telnet://zk-1:2181, echo srvr" in one.next
+    assert "echo srvr | curl -sm 3 telnet://zk-1:2181; echo srvr" in one.next
     assert "session timeout" in one.risk
 
 

@@ -423,7 +423,7 @@ async def test_repeated_outages_of_the_store_are_one_problem() -> None:
         "20 s"
     )
     assert (
-        "echo srvr | curl -sm 3 telnet://zk-1:2181, echo srvr | curl -sm 3 'telnet://[::1]:2182'."
+        "echo srvr | curl -sm 3 telnet://zk-1:2181; echo srvr | curl -sm 3 'telnet://[::1]:2182'."
     ) in found.next
     (local,) = metadata_unsteady("sqlite:////q.db", reach.outages, store.now_ms() + 180_000)
     assert local.next.startswith("Look at the load and the disk of the store, whether its process")

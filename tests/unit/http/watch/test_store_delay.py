@@ -30,7 +30,7 @@ def test_a_slow_answer_names_the_store_and_the_commands_that_ask_it() -> None:
         f"The metadata store {URI} answers slowly: a small request waited 6.3 s for its answer",
     )
     assert "whether its process is paused" in one.next
-    assert "echo srvr | curl -sm 3 telnet://zk-1:2181, echo srvr" in one.next
+    assert "echo srvr | curl -sm 3 telnet://zk-1:2181; echo srvr" in one.next
     assert one.next.endswith("quire explain --server http://HOST:8080")
     assert "session timeout" in one.risk
 

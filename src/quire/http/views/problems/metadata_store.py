@@ -212,7 +212,7 @@ def find_out(uri: str, first: str) -> str:
     servers = servers_of(uri)
     if not servers:
         return first
-    ask = ", ".join(
+    ask = "; ".join(
         f"echo srvr | curl -sm 3 {shlex.quote(f'telnet://{server}')}"
         for server in servers[:NAMED_MAX]
     )
