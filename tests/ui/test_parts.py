@@ -176,6 +176,12 @@ def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Ta
         ("quire bookie explain space /d1. It also says how to find other files",
          ["quire bookie explain space /d1"],
          ["What to do:", "It also says how to find other files."]),
+        ("Start it again: quire bookie start --dir /d. If it is lost for good: quire autorecovery "
+         "enable. When its ledgers are copied, to remove it: quire bookie decommission b",
+         ["quire bookie start --dir /d", "quire autorecovery enable",
+          "quire bookie decommission b"],
+         ["What to do: Start it again:", "If it is lost for good:",
+          "When its ledgers are copied, to remove it:"]),
         ("See the overview, or quire explain", ["quire explain"],
          ["What to do: See the overview, or:"]),
     ]),
