@@ -162,6 +162,12 @@ def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Ta
         ("quire bookie decommission b continues it. To end it: quire bookie recover b",
          ["quire bookie recover b"],
          ["What to do: quire bookie decommission b continues it. To end it:"]),
+        ("Start it again: quire bookie start --dir /d. If it is lost for good: quire autorecovery "
+         "enable. When its ledgers are copied, to remove it: quire bookie decommission b",
+         ["quire bookie start --dir /d", "quire autorecovery enable",
+          "quire bookie decommission b"],
+         ["What to do: Start it again:", "If it is lost for good:",
+          "When its ledgers are copied, to remove it:"]),
         ("curl -X PUT http://127.0.0.1:1/a -d '{}'", ["curl -X PUT http://127.0.0.1:1/a -d '{}'"],
          ["What to do:"]),
         ("Look at the disk: smartctl -a /dev/sda. To see its date: openssl x509 -in a.crt",
