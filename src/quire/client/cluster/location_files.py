@@ -62,7 +62,8 @@ class FileLocations(TableLocations):
         if about.st_size > MAX_TABLE_BYTES:
             raise UsageError(
                 f"the file has {about.st_size} bytes, but at most {MAX_TABLE_BYTES} are read",
-                remedy="Remove the bookies that no longer exist, or use a script (`script:FILE`)",
+                remedy="Remove the lines of bookies that no longer exist, or use a script "
+                "(`script:FILE`)",
             )
         text = Path(self._path).read_text(encoding="utf-8")
         table = (parse_toml if self._path.endswith(".toml") else parse_lines)(text)

@@ -44,6 +44,7 @@ ASKED_FOR = {
 
 HARMLESS = {
     "client/datasets/datasets.py:Datasets._check_publishable.missing": "what the cause may be",
+    "client/cluster/location_files.py:FileLocations._read": "lines of a file of locations",
     "codec/distributedlog/compression.py:Compression.parse": "the format of streams",
     "spark/jobs/ingest.py:format_of": "the format of input files",
     "spark/jobs/offload.py:OffloadOptions.__post_init__": "the format of files",
@@ -75,6 +76,7 @@ LOOK_FIRST = {
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
     "spark/jobs/archive/store.py:ArchiveDirectory._remove_partial": "the size of the file shows "
     "whether it is incomplete",
+    "replication/repair/deleted_ledger.py:recreate_metadata": "the bookies are started",
     "spark/jobs/replicate_preview.py:_preview": "the ledger is restored",
     "streams/mirror/mirror.py:Mirror._add": "the ledger is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
