@@ -133,9 +133,9 @@ class RequestsWalk:
         sending = []
         for index, client in enumerate(some):
             own = ids[index :: len(some)][: chance.choice([1, 2, 5])]
-            before = len(self.known.polls)
+            before = list(self.known.polls)
             drawn = [requests.draw(client, own) for _ in range(chance.choice([1, 2, 4, 12, 40]))]
-            if len(self.known.polls) > before:
+            if any(poll not in before for poll in self.known.polls):
                 # Its answer shows that the reads which wait have arrived. If they did not, the
                 # next burst could overtake them on another connection.
                 drawn.append(requests.last(client))
