@@ -549,7 +549,7 @@ class Bookie:
     async def _note_start_command(self) -> None:
         """Write the command that started this bookie, and its address, into the store."""
         assert self._port is not None
-        address = f"{self.address.advertise}:{self._port.number}"
+        address = host_port(self.address.advertise, self._port.number)
         started = replace(self.start_command, address=address)
         retry = Retry(NOTE_BACKOFF, self._rng)
         while True:

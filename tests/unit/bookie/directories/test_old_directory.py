@@ -155,8 +155,8 @@ def test_a_removed_directory_is_refused(place: Place) -> None:
     assert place.run("remove", "b", "two").exit_code == 0
     place.codes("one")
     says = (f"directory {old} of bookie b", "removed from that bookie")
-    refused(place, "one", "two", says=(*says, "Start the bookie without it"))
-    refused(place, "two", says=(*says, "Start the bookie without it"))
+    refused(place, "one", "two", says=(*says, "Start the bookie without this directory"))
+    refused(place, "two", says=(*says, "Start the bookie without this directory"))
     (place.root / "one").rename(place.root / "kept")
     (place.root / "two").rename(place.root / "one")
     back = f"Put directory {id_of(place, 'kept')} back at {place.path('one')}"

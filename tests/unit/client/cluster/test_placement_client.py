@@ -142,7 +142,7 @@ async def test_a_table_in_a_file_is_followed(cluster: Cluster, tmp_path: Path) -
         os.replace(fresh, table)
         await until(lambda: client.placement.location("b2") == "/b")
         assert "b1" in await ensemble(client)
-        for text, why in (("b1\n", "line 1"), ("", "it has no locations")):
+        for text, why in (("b1\n", "line 1"), ("", "the file has no locations")):
             fresh.write_text(text)
             os.replace(fresh, table)
             await until(lambda why=why: why in client.placement.location_trouble)
