@@ -39,6 +39,7 @@ NOT_SIMULATED = (
     "replication.marks.copy_notes",
     "replication.marks.job_announcements",
     "replication.marks.pauses",
+    "replication.repair.deleted_ledger",
 )
 """Modules whose code no simulated run executes: threads, processes, sockets, other metadata
 drivers, and commands for people. A star stands for all modules of a folder."""
