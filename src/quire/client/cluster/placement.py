@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -33,7 +32,7 @@ from quire.core.placement import (
 )
 from quire.core.placement.descriptions import NAMES_MAX, situation
 from quire.core.placement.settings import parse_placement as parse_placement
-from quire.core.placement.values import parts_of
+from quire.core.placement.values import parts_of, usual_depth
 from quire.errors import NotEnoughBookiesError, QuireError, UsageError
 from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 
@@ -417,9 +416,7 @@ class Placement:
         }
         wanted = self.policy.parts
         if wanted is None:
-            # Of two depths with the same number of bookies, use the smaller one.
-            counts = Counter(depths.values())
-            wanted = min(counts, key=lambda depth: (-counts[depth], depth))
+            wanted = usual_depth(depths.values())
         found: dict[str, str] = {}
         for bookie, depth in depths.items():
             if depth != wanted:

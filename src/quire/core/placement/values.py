@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from quire.errors import UsageError
@@ -33,6 +34,12 @@ def parse_location(text: str) -> str:
 def parts_of(location: str) -> tuple[str, ...]:
     """Return the components of a location, such as ("region", "rack") for '/region/rack'."""
     return tuple(location.split("/")[1:]) if location else ()
+
+
+def usual_depth(depths: Iterable[int]) -> int:
+    """Return the most frequent number of components, and of several such numbers the smallest."""
+    counts = Counter(depths)
+    return min(counts, key=lambda depth: (-counts[depth], depth))
 
 
 def region_of(location: str) -> str:

@@ -7,7 +7,6 @@ which puts the copies of each entry into at least two racks if it can. The funct
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import NAMED_MAX, are, counted, percent_text, plural, some_of, them, verb
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
-from quire.core.placement.values import parts_of
+from quire.core.placement.values import parts_of, usual_depth
 from quire.http.views.problems.problem import Severity, worst_first, worst_of
 
 Bookie = Mapping[str, Any]
@@ -189,8 +188,7 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
     """
     depths = {one["id"]: len(parts_of(one["location"])) for one in located}
     voting = [one for one in located if one["state"] == "writable"] or located
-    counts = Counter(depths[one["id"]] for one in voting)
-    usual = min(counts, key=lambda depth: (-counts[depth], depth))
+    usual = usual_depth(depths[one["id"]] for one in voting)
     other = [one for one in located if depths[one["id"]] != usual]
     if other:
         named = [f"{one['id']} ({one['location']})" for one in other]
