@@ -13,6 +13,8 @@ from quire.replication.explain.status import switched_off_text
 
 LIST = "quire autorecovery list"
 """The command that lists the marked ledgers."""
+ENABLE = "quire autorecovery enable"
+START = "quire autorecovery start"
 
 
 def of_autorecovery(
@@ -47,7 +49,7 @@ def of_autorecovery(
         yield Problem(
             "bad" if lacking else "note" if one_machine else "warn",
             "Nobody looks for lost bookies: no autorecovery process is running",
-            "quire autorecovery start",
+            START,
             _unrepaired(lacking, "starts such a process"),
         )
     yield from _of_what_cannot_be_read(found, now_ms)
@@ -72,11 +74,10 @@ def of_autorecovery(
 
 def _switch_on(lacking: int | None) -> str:
     """Return the command that switches autorecovery on, and what to do before that."""
-    command = "quire autorecovery enable"
     if lacking == 0:
-        return command
+        return ENABLE
     return (
-        f"{command}. If the lost bookies can be started again at once, do that first: then nothing "
+        f"{ENABLE}. If the lost bookies can be started again at once, do that first: then nothing "
         "is copied needlessly"
     )
 
@@ -93,13 +94,17 @@ def _unrepaired(lacking: int | None, until: str) -> str:
     return f"If a bookie or a disk is lost, its copies stay missing until somebody {until}"
 
 
-def start_repairs(found: Mapping[str, Any]) -> str:
-    """Return the command without which nothing is repaired, and a space, or "" if repairs run."""
+def needed_command(found: Mapping[str, Any]) -> str:
+    """Return the command without which nothing is repaired, or "" if repairs run."""
     if not found["enabled"]:
-        return "To have the copies restored: quire autorecovery enable. "
-    if found["auditor"] is None:
-        return "To have the copies restored: quire autorecovery start. "
-    return ""
+        return ENABLE
+    return START if found["auditor"] is None else ""
+
+
+def start_repairs(found: Mapping[str, Any]) -> str:
+    """Return the advice to run the needed command, and a space, or "" if repairs run."""
+    command = needed_command(found)
+    return f"To have the copies restored: {command}. " if command else ""
 
 
 def _caused(
@@ -234,9 +239,9 @@ def _marked(found: Mapping[str, Any]) -> str:
 def unrepaired(found: Mapping[str, Any]) -> str:
     """Return why nothing is repaired, and the command that changes that, or "" if repairs run."""
     if not found["enabled"]:
-        return "autorecovery is switched off (quire autorecovery enable)"
+        return f"autorecovery is switched off ({ENABLE})"
     if found["auditor"] is None:
-        return "no autorecovery process is running (quire autorecovery start)"
+        return f"no autorecovery process is running ({START})"
     return ""
 
 

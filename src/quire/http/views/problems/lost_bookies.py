@@ -7,7 +7,7 @@ from typing import Any
 
 from quire._runtime.names.in_commands import command_with
 from quire._runtime.units import are, counted, listed, some_of, them, verb
-from quire.http.views.problems.autorecovery import healing
+from quire.http.views.problems.autorecovery import ENABLE, healing, needed_command
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.bookies.start_commands import StartCommand
 from quire.net.port_probe import ProbeResult
@@ -85,9 +85,7 @@ def of_lost_bookies(
 
 def _restore(autorecovery: Mapping[str, Any]) -> str:
     """Return the command after which autorecovery copies the ledgers of lost bookies at once."""
-    if not autorecovery["enabled"]:
-        return "quire autorecovery enable"
-    return f"quire autorecovery {'start' if autorecovery['auditor'] is None else 'trigger'}"
+    return needed_command(autorecovery) or "quire autorecovery trigger"
 
 
 def _alone(
@@ -127,17 +125,16 @@ def _give_up(names: Sequence[str], *, empty: bool, spare: bool, switched_off: bo
     `empty` says that no ledger needs them, `spare` that other bookies can take their copies, and
     `switched_off` that autorecovery does not copy them.
     """
-    enable = "quire autorecovery enable"
     lost = f"If {'it is' if len(names) == 1 else 'one is'} lost for good"
     if not empty and not spare:
         other = f"{lost}, start another bookie: the others cannot take all of its copies"
-        return f"{other}. After that, to have them restored: {enable}" if switched_off else other
+        return f"{other}. After that, to have them restored: {ENABLE}" if switched_off else other
     # People paste this command into a shell, and ids may have characters such as ';': quote them.
     named = names[0] if len(names) == 1 else "BOOKIE"
     remove = command_with("quire bookie decommission", named)
     if empty:  # the bookie only has to be removed from the cluster
         return f"{lost}: {remove}"
-    copy = enable if switched_off else command_with("quire bookie recover", named)
+    copy = ENABLE if switched_off else command_with("quire bookie recover", named)
     whose = "its" if len(names) == 1 else "those"
     return f"{lost}: {copy}. When {whose} ledgers are copied, to remove it: {remove}"
 
