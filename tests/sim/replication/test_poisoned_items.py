@@ -786,7 +786,7 @@ NAMES_ONLY = {
     "replication/marks/marks.py ReplicationMarks._names": "names; `walk` passes over no-ids",
     "replication/marks/marks.py ReplicationMarks.locked": "names that are no locks are left out",
     "replication/moves/recover.py _known": "names of cookies",
-    "replication/repair/deleted_ledger.py recreate_metadata": "names of cookies",
+    "replication/repair/deleted_ledger.py _held": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
     "replication/marks/job_announcements.py running_jobs": "what cannot be understood is left out",
     "replication/marks/copy_notes.py copy_notes": "what cannot be understood is left out",

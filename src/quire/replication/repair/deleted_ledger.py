@@ -63,8 +63,38 @@ async def recreate_metadata(client: Client, ledger_id: int, like: int) -> None:
             remedy="Run quire cluster gc off, and repeat the command",
         )
     registered = await client.bookies()
-    names = sorted({*registered.writable, *registered.readonly})
-    away = sorted({*await store.list_cookies()} - {*names})
+    held = await _held(client, ledger_id, sorted({*registered.writable, *registered.readonly}))
+    if sample.ensemble_size > sample.write_quorum or any(
+        len(found) > RANGES_MAX for found in held.values()
+    ):
+        raise JobRefusedError(
+            f"the metadata of ledger {ledger_id} cannot be made again: its entries are striped "
+            f"over an ensemble that is larger than the write quorum, as those of ledger {like}",
+            remedy="Restore a backup of the metadata store",
+        )
+    custom = dict(sample.custom) if set(sample.custom) <= STREAM_KEYS else {}
+    metadata = replace(
+        sample,
+        segments=ensembles(
+            ledger_id, held, sample.ensemble_size, sample.ack_quorum, sorted(registered.writable)
+        ),
+        state=LedgerState.OPEN,
+        last_entry_id=NO_ENTRY,
+        length=0,
+        custom=custom,
+        ctime_ms=client.clock.now_ms(),
+        ctoken=client.rng.getrandbits(CTOKEN_BITS),
+    )
+    await store.create_ledger(metadata, ledger_id)
+
+
+async def _held(client: Client, ledger_id: int, names: Sequence[str]) -> Held:
+    """Return which entries of a ledger the registered bookies, which have these `names`, hold.
+
+    A bookie without any is left out. Raises JobRefusedError, NoSuchEntryError, BookieError and
+    MetadataError as `recreate_metadata` does.
+    """
+    away = sorted({*await client.metadata.list_cookies()} - {*names})
     if away:
         # They may hold the last acknowledged entries, and recovery would close the ledger before
         # these.
@@ -91,28 +121,7 @@ async def recreate_metadata(client: Client, ledger_id: int, like: int) -> None:
             f"{ledger_id}",
             ledger_id=ledger_id,
         )
-    if sample.ensemble_size > sample.write_quorum or any(
-        len(found) > RANGES_MAX for found in held.values()
-    ):
-        raise JobRefusedError(
-            f"the metadata of ledger {ledger_id} cannot be made again: its entries are striped "
-            f"over an ensemble that is larger than the write quorum, as those of ledger {like}",
-            remedy="Restore a backup of the metadata store",
-        )
-    custom = dict(sample.custom) if set(sample.custom) <= STREAM_KEYS else {}
-    metadata = replace(
-        sample,
-        segments=ensembles(
-            ledger_id, held, sample.ensemble_size, sample.ack_quorum, sorted(registered.writable)
-        ),
-        state=LedgerState.OPEN,
-        last_entry_id=NO_ENTRY,
-        length=0,
-        custom=custom,
-        ctime_ms=client.clock.now_ms(),
-        ctoken=client.rng.getrandbits(CTOKEN_BITS),
-    )
-    await store.create_ledger(metadata, ledger_id)
+    return held
 
 
 def ensembles(

@@ -76,7 +76,7 @@ LOOK_FIRST = {
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
     "spark/jobs/archive/store.py:ArchiveDirectory._remove_partial": "the size of the file shows "
     "whether it is incomplete",
-    "replication/repair/deleted_ledger.py:recreate_metadata": "the bookies are started",
+    "replication/repair/deleted_ledger.py:_held": "the bookies are started",
     "spark/jobs/replicate_preview.py:_preview": "the ledger is restored",
     "streams/mirror/mirror.py:Mirror._add": "the ledger is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
