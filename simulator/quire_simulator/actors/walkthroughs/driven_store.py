@@ -91,13 +91,12 @@ class StepClock:
 
 
 @dataclass
-class Ledger:
-    """What a store must have of one ledger."""
+class HeldLedger:
+    """What a store or a bookie must have of one ledger."""
 
     key: bytes
     entries: dict[int, bytes] = field(default_factory=dict)
     fenced: bool = False
-    explicit_lac: bytes | None = None
 
     @property
     def last(self) -> int:
@@ -112,6 +111,13 @@ class Ledger:
             else:
                 found.append((one, one))
         return found
+
+
+@dataclass
+class Ledger(HeldLedger):
+    """What a store must have of one ledger."""
+
+    explicit_lac: bytes | None = None
 
     def read(self, first: int, count: int, max_bytes: int, overhead: int) -> list[bytes]:
         """Return what a read returns at most."""

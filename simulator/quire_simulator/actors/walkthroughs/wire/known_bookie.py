@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from quire.codec.wire.v2 import Code, batch_read_response, read_response
 from quire.codec.wire.v3 import Op, frame, response
+from quire_simulator.actors.walkthroughs.driven_store import HeldLedger
 
 KEY_BYTES = 20
 ENTRY_BYTES_MIN = 24
@@ -36,12 +37,9 @@ because a read that waits for the disk takes the LAC when it has the entry."""
 
 
 @dataclass
-class Ledger:
+class Ledger(HeldLedger):
     """What the bookie must have of one ledger."""
 
-    key: bytes
-    entries: dict[int, bytes] = field(default_factory=dict)
-    fenced: bool = False
     lac: int = -1
     highest_lac: int = -1
     """The highest LAC that was ever named. After a start, a bookie may know a lower one."""
@@ -50,20 +48,6 @@ class Ledger:
     """All that was ever added under an entry id."""
     added: list[tuple[int, bytes]] = field(default_factory=list)
     """All that was ever added, in order."""
-
-    @property
-    def last(self) -> int:
-        return max(self.entries, default=-1)
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
-        for one in sorted(self.entries):
-            if found and found[-1][1] + 1 == one:
-                found[-1] = found[-1][0], one
-            else:
-                found.append((one, one))
-        return found
 
 
 @dataclass(eq=False)
