@@ -38,11 +38,11 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
         "all", "churn", "zombies", "own ids", "deferred", "large", "silent", "switch", "cancelled",
         "calm", "ledger walks",
     ),
-    "bookie": ("all", "loading", "older metadata", "decommission", "sessions"),
+    "bookie": ("all", "loading", "protocol walks", "older metadata", "decommission", "sessions"),
     "bookie/background": ("replaced", "decommission", "older metadata", "spoiled", "space", "rot"),
     "bookie/directories": ("replaced", "resized", "rolled_back", "loading", "directories"),
     "bookie/protocol": (
-        "hostile", "together", "loading", "all", "deferred", "fences", "tail",
+        "protocol walks", "hostile", "together", "loading", "all", "deferred", "fences", "tail",
         "full",
     ),
     "replication": ("replaced", "racks", "decommission", "autorecovery", "repair walks"),
