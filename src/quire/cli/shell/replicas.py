@@ -156,10 +156,10 @@ async def list_underreplicated(
 
 
 async def query_status(shell: Shell, verbose: bool) -> None:
-    """Print which ledgers are being repaired now, and by which host or bookie.
+    """Print which ledgers are being repaired now, and by whom.
 
-    The locks of repairs name only the host or the bookie, so two processes of one host look the
-    same. -verbose adds the size of each ledger, in bytes.
+    The name after BookieId is that of a bookie or of an autorecovery process, or the host of a
+    command such as recover. -verbose adds the size of each ledger, in bytes.
     """
     from quire.metadata.ledgers.unreadable import UNREADABLE
     from quire.replication.marks.locks import ReplicationLocks
