@@ -53,7 +53,7 @@ def gc() -> None:
 
 @click.command()
 @metadata_option
-@json_option("Print one JSON object: off, since_ms, by, why, refusing.")
+@json_option("Print one JSON object: off, since_ms, by, why, refusing, unreadable.")
 @asynchronous
 async def status(uri: str, as_json: bool) -> None:
     """Show whether garbage collection is switched off, and which bookies refuse it.
