@@ -106,8 +106,9 @@ def http_options(name: str, *, default: str | None = None) -> Callable[[Command]
         ),
         file_option(
             "--http-bookies-token-file",
-            "Send the token in this file when the dashboard reads the metrics of bookies. It is "
-            "sent only on loopback, and over HTTPS if --tls-ca is given.",
+            "Send the token in this file when the server reads metrics and reports of bookies over "
+            "HTTP, or forwards a change to them. It is sent only on loopback, and over HTTPS if "
+            "--tls-ca is given.",
             **_KEEP,
         ),
         file_option(
