@@ -247,7 +247,8 @@ def _as_apache(bookie: Bookie, now_s: float) -> Iterator[Metric]:
     service, log = bookie.service, bookie.log_times
     times, counters = service.times, service.counters
     yield gauge("bookie_SERVER_STATUS",
-                "The state of the bookie: 1 writable, 0 read-only, -1 not serving clients.",
+                "The state of the bookie: 1 writable, 0 read-only, -1 not serving clients or still "
+                "loading its log.",
                 bookie.status)  # fmt: skip
     for name, text, good, bad in (
         ("bookkeeper_server_ADD_ENTRY_REQUEST",
