@@ -177,8 +177,10 @@ class ClientConfig(CheckedSettings):
     connections sooner. At most half of `read_timeout_s` and of `add_timeout_s` is used. 0: never,
     and `idle_link_s` has no effect either."""
     idle_link_s: float = 10.0
-    """Seconds without any data before a connection is probed prior to its next use. A smaller value
-    notices sooner that a firewall has dropped an idle connection. 0: never."""
+    """Seconds without any data after which a connection is probed before a read or a new writer
+    uses it. Writers that use it already send without a probe, so that `silent_link_s` applies to
+    them. A smaller value notices sooner that a firewall has dropped an idle connection. 0:
+    never."""
     probe_timeout_s: PositiveSeconds = 1.0
     """Seconds that the probe of a connection may take. At most a fifth of `read_timeout_s` and of
     `add_timeout_s` is used."""
