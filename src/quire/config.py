@@ -76,8 +76,8 @@ class TlsServerConfig(CheckedSettings):
     """A PEM file with the certificate authorities that may sign the certificates of clients."""
     client_certificates: Literal["none", "optional", "required"] = "none"
     """Whether a client must show a certificate that `ca` signed. With `optional`, clients without a
-    certificate are served too, but a certificate that is shown must be valid. In a configuration
-    file the default is `required` if `ca` is set."""
+    certificate are served too, but a certificate that is shown must be valid. Except in Python, the
+    default is `required` if `ca` is set."""
     reload_check_s: float = 1.0
     """The least number of seconds between two checks for changed certificate files. The files are
     checked before a handshake; a smaller value picks up renewed certificates sooner."""
@@ -130,7 +130,8 @@ class PlacementConfig(CheckedSettings):
     """zone-aware: the number of zones that each write quorum spans if there are enough. With fewer
     zones, down to `min_zones`, the policy uses those that exist."""
     strict_zones: bool = True
-    """zone-aware: whether to fail if a write quorum cannot span `min_zones` zones. If it is false,
+    """zone-aware: whether to fail if a write quorum cannot span `min_zones` zones. Then the write
+    quorum must also be larger than `min_zones`, and the ensemble a multiple of it. If it is false,
     the policy uses as many zones as it can."""
     spread_acks: bool = False
     """Whether an append also waits until bookies in `min_racks` racks have the entry (rack-aware
@@ -176,8 +177,10 @@ class ClientConfig(CheckedSettings):
     connections sooner. At most half of `read_timeout_s` and of `add_timeout_s` is used. 0: never,
     and `idle_link_s` has no effect either."""
     idle_link_s: float = 10.0
-    """Seconds without any data before a connection is probed prior to its next use. A smaller value
-    notices sooner that a firewall has dropped an idle connection. 0: never."""
+    """Seconds without any data after which a connection is probed before a read or a new writer
+    uses it. Writers that use it already send without a probe, so that `silent_link_s` applies to
+    them. A smaller value notices sooner that a firewall has dropped an idle connection. 0:
+    never."""
     probe_timeout_s: PositiveSeconds = 1.0
     """Seconds that the probe of a connection may take. At most a fifth of `read_timeout_s` and of
     `add_timeout_s` is used."""
@@ -189,8 +192,9 @@ class ClientConfig(CheckedSettings):
     """Seconds that a bookie may leave an add unanswered before it is replaced. A smaller value
     replaces a stuck bookie sooner, and may replace one that is merely slow."""
     read_timeout_s: PositiveSeconds = 5.0
-    """Seconds that a bookie may leave a read unanswered, if it sends nothing else meanwhile. Then
-    the read goes to another replica, and it is unknown whether the bookie has the entry."""
+    """Seconds that a bookie may leave a read unanswered, or up to six times as long if it sends
+    other data meanwhile. After that the client does not wait for this answer any more, and it is
+    unknown whether the bookie has the entry."""
     speculative_read_s: float = 1.0
     """Seconds to wait for the answer to a read before the client also asks the next replica. The
     first good answer is used. A smaller value hides slow bookies better and sends more duplicate
@@ -246,7 +250,7 @@ class ClientConfig(CheckedSettings):
     may come back empty under their former ids, if ledger ids are reused, or if ledgers may be
     deleted by their ids while streams are written to them."""
     max_ensemble_changes: int = 1_000
-    """The number of ensemble changes that one writer may make. After that its appends fail. It
+    """The number of ensemble changes that one writer may make. If it needs one more, it fails. This
     bounds the growth of the ledger's metadata if bookies fail again and again."""
     avoid_failed_bookie_s: float = 30.0
     """Seconds for which a bookie that failed is not chosen for new ensembles, unless too few others
@@ -277,9 +281,9 @@ class ClientConfig(CheckedSettings):
     acknowledged entry. With a larger value, opening a ledger needs answers from more bookies, and
     fails if it does not get them. See docs/explanation/byzantine-bookies.md."""
     bookies_wait_s: float = 2.0
-    """Seconds that creating a ledger and changing an ensemble wait for enough bookies to register.
-    Then they fail with `NotEnoughBookiesError`, or the writer goes on with the bookies that it
-    has."""
+    """Seconds that creating a ledger waits for enough bookies to register. Then it fails with
+    `NotEnoughBookiesError`. A writer that has lost its ack quorum waits as long for a replacement,
+    before it tries its bookies again for `lost_quorum_wait_s`."""
     ledger_metadata_version: Annotated[int, Limits(choices=LEDGER_METADATA_VERSIONS)] = 3
     """The format in which the metadata of new ledgers is stored. Use 2 only if programs that do not
     know format 3 read the ledgers. A ledger keeps its format for life."""
@@ -308,8 +312,9 @@ class BookieConfig(CheckedSettings):
     """The largest size of the answer to one batch read, even if the client asks for more."""
     max_queued_bytes: PositiveInt = 64 * MIB
     """The bytes of entries that were received and are not yet synced. When this bound is reached,
-    the bookie stops reading from its connections, so that clients wait. A larger value absorbs
-    longer stalls of the disk and takes more memory."""
+    the bookie stops reading from its connections, so that clients wait. Each of several data
+    directories has an equal share of the bound. A larger value absorbs longer stalls of the disk
+    and takes more memory."""
     max_unsent_bytes: PositiveInt = 16 * MIB
     """The bytes of answers that one connection may hold: those being read from the disk, and those
     that its client has not received. Further reads of the connection wait. One answer is always
@@ -336,7 +341,8 @@ class BookieConfig(CheckedSettings):
     max_connections: PositiveInt = 4_096
     """The number of connections that a bookie keeps at once. To admit another one it closes a
     connection that never completed a request, or else one that has been silent for
-    `idle_timeout_s`. If there is none, it refuses the new connection."""
+    `idle_timeout_s`. If there is none, it refuses the new connection. If the system allows the
+    process too few open files, the number is smaller (event `connections_limited`)."""
     first_request_timeout_s: float = 60.0
     """Seconds until a connection that has not completed a request is closed. 0: never."""
     idle_timeout_s: float = 120.0
@@ -351,25 +357,27 @@ class BookieConfig(CheckedSettings):
     segment_bytes: Annotated[int, Limits(SEGMENT_BYTES_LEAST, or_zero=True)] = 0
     """The size of one segment file of the log, which is preallocated. Larger segments mean fewer
     files; smaller ones free space in smaller steps. An entry that does not fit into a segment is
-    refused with the event `entry_refused`; 8 MiB are enough for every entry. 0: a 1024th of the
-    disk, but at least 64 MiB and at most 256 MiB."""
+    refused with the event `entry_refused`; 8 MiB are enough for every entry of up to 5 MiB. 0: a
+    1024th of the disk, but at least 64 MiB and at most 256 MiB."""
     log_cache_bytes: int = 128 * MIB
     """The newest bytes of the log that the bookie keeps in the system's page cache for tailing
-    readers. Older entries are read from the device. A larger value serves readers that lag further
-    behind from memory. 0: no limit except the machine's memory."""
+    readers. Older entries are read from the device. Each of several data directories has an equal
+    share. A larger value serves readers that lag further behind from memory. 0: no limit except the
+    machine's memory."""
     catch_up_bytes_per_s: int = 64 * MIB
     """The rate at which readers that lag behind may read from each data directory while it also
     stores entries. If twice the rate of the stored entries is more, that rate applies. A larger
     value lets readers catch up sooner and slows down adds. 0: no limit."""
     min_free_bytes: int = 256 * MIB
-    """The low-water mark, in bytes: a bookie with less free space becomes read-only at once."""
+    """The low-water mark, in bytes: a data directory with less free space accepts no more entries
+    of writers. If no other directory accepts any, the bookie becomes read-only."""
     writable_free_bytes: int = 0
-    """The high-water mark, in bytes: a bookie that became read-only for lack of space becomes
-    writable again only once this much is free. It must be at least `min_free_bytes`. 0:
+    """The high-water mark, in bytes: a data directory that had too little free space accepts
+    entries again only once this much is free. It must be at least `min_free_bytes`. 0:
     `min_free_bytes` and a quarter more."""
     read_only_dwell_s: float = 30.0
-    """The shortest time, in seconds, for which a bookie that became read-only for lack of space
-    stays read-only. It limits how often a bookie changes its state when its free space is near a
+    """The shortest time, in seconds, for which a data directory that had too little free space
+    accepts no entries. It limits how often a bookie changes its state when its free space is near a
     mark."""
     seal_idle_s: PositiveSeconds = 0.2
     """Seconds without adds after which the bookie writes an empty record to the log, which proves
@@ -393,13 +401,14 @@ class BookieConfig(CheckedSettings):
     """The share of live bytes below which a minor compaction rewrites a segment. A larger value
     frees more space and copies more bytes. 0: no minor compactions."""
     compact_minor_interval_s: float = 3_600.0
-    """Seconds between two minor compactions."""
+    """Seconds from the end of one round of minor compactions to the beginning of the next. A round
+    rewrites one segment after the other, until none is below the ratio."""
     compact_major_ratio: Share = 0.8
     """The share of live bytes below which a major compaction rewrites a segment. It also applies
     whenever the disk is full. A larger value frees more space and copies more bytes. 0: no major
     compactions."""
     compact_major_interval_s: float = 86_400.0
-    """Seconds between two major compactions."""
+    """Seconds from the end of one round of major compactions to the beginning of the next."""
     compact_bytes_per_s: int = 16 * MIB
     """The rate at which compaction writes to each data directory. A larger value frees space sooner
     and slows down adds. 0: no limit. On a full disk there is no limit in any case."""
@@ -407,8 +416,8 @@ class BookieConfig(CheckedSettings):
     """The bytes that stay preallocated, so that a compaction can run on a full disk. At most the
     size of one segment is used."""
     scrub_interval_s: float = 604_800.0
-    """Seconds between two checks of everything that is stored. A check runs in the background. 0:
-    only what reads found to be damaged is checked."""
+    """Seconds between the beginnings of two checks of everything that is stored. A check runs in
+    the background. 0: only segments in which damage was found are checked."""
     scrub_bytes_per_s: int = 4 * MIB
     """The rate at which the check reads from each data directory. A larger value finds damage
     sooner and takes more of the disk's throughput. 0: no limit."""

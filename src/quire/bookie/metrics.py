@@ -26,17 +26,17 @@ COUNTED = {
     "add_bytes": "The bytes of the requests of accepted entries",
     "add_batches": "The number of batches in which the accepted entries arrived",
     "copies": "The number of accepted entries that were replicated from other bookies; the "
-    "histograms do not include them",
+    "histograms of adds and of queueing leave out batches that consist of copies alone",
     "adds_refused": "The number of times adds of a ledger were refused because the ledger is "
-    "fenced, the bookie is read-only, or the key is wrong; consecutive adds that arrive together "
-    "count once",
+    "fenced, the bookie is read-only, its disk failed, or the key is wrong; consecutive adds that "
+    "arrive together count once",
     "reads": "The number of read requests",
     "read_bytes": "The bytes of entries that were read",
     "reads_from_disk": "The number of read requests that waited for the disk",
     "reads_failed": "The number of reads that failed because of damage, because a disk failed or "
     "is missing, or because the log is not loaded yet",
     "reads_missing": "The number of reads of entries that this bookie does not have",
-    "fences": "The number of requests to fence a ledger",
+    "fences": "The number of accepted requests to fence a ledger",
     "long_polls": "The number of long polls of protocol v3 that had to wait for a new LAC",
     "forces": "The number of requests to make deferred adds durable",
     "holds": "The number of times a connection was paused because too many bytes waited for the "
@@ -113,7 +113,7 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
     yield gauge("quire_bookie_long_polls", "The number of tailing reads that wait.",
                 bookie.service.long_polls.count)  # fmt: skip
     yield gauge("quire_bookie_min_free_bytes",
-                "The free bytes of a disk below which the bookie accepts no adds (min_free_bytes).",
+                "The free bytes below which a data directory accepts no adds (min_free_bytes).",
                 bookie.config.min_free_bytes)  # fmt: skip
     yield expiry_metric("bookie", bookie.certificates())
     yield from _limits(bookie)
@@ -247,7 +247,8 @@ def _as_apache(bookie: Bookie, now_s: float) -> Iterator[Metric]:
     service, log = bookie.service, bookie.log_times
     times, counters = service.times, service.counters
     yield gauge("bookie_SERVER_STATUS",
-                "The state of the bookie: 1 writable, 0 read-only, -1 not serving clients.",
+                "The state of the bookie: 1 writable, 0 read-only, -1 not serving clients or still "
+                "loading its log.",
                 bookie.status)  # fmt: skip
     for name, text, good, bad in (
         ("bookkeeper_server_ADD_ENTRY_REQUEST",

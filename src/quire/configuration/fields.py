@@ -50,11 +50,12 @@ class BookieProcessConfig:
     ADVERTISE:PORT."""
     processes: Annotated[int, Limits(1, PROCESSES_MAX)] = 1
     """The number of bookies that run as one service (`--processes`), each in a process of its own.
-    They share this table: bookie K has the directories `bookie-K` in `directories`, the port `port`
-    + K, and the id `bookie_id`-K. Use one for each processor core that you want to use."""
+    They share this table: bookie K, counted from 0, has the directory `bookie-K` in one or more of
+    `directories`, the port `port` + K, and the id `bookie_id`-K if `bookie_id` is set. Use one for
+    each processor core that you want to use."""
     autorecovery: bool = False
     """Whether the bookie's process also runs autorecovery: it stands for election as auditor, and
-    repairs ledgers (`--autorecovery`)."""
+    repairs ledgers (`--autorecovery`). Of several `processes`, only the first one does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ COUNTED = {
     "ensemble_changes_without_room": "The number of times an ensemble could not be changed because "
     "the ledger's metadata had no room for it",
     "bookie_failures": "The number of times a bookie failed a request or was lost",
-    "links_examined": "The number of connections that were probed because they had been silent",
+    "links_examined": "The number of times a connection was probed because it might be dead",
     "links_silent": "The number of connections that were replaced because they had died silently",
     "stream_commits_retried": "The number of times the commit of a batch to a stream had to follow "
     "what other sinks or writers had published since its plan",

@@ -44,7 +44,8 @@ class AutorecoverySettings(CheckedSettings):
     segment. A smaller value finds missing replicas sooner and reads more. 0: never."""
     ledger_check_percent: Annotated[float, Limits(0, 100)] = 0.0
     """The share of the other entries, in percent, that the check of the first and the last entry of
-    every replica reads as well. They are chosen at random."""
+    every replica reads as well, but at most 1,000 entries of a replica of a segment. They are
+    chosen at random."""
     replicas_check_interval_s: float = 0.0
     """Seconds between two checks that compare the entries that bookies report to have with those
     that they should have. 0: never."""
