@@ -17,7 +17,7 @@ import sys
 from typing import BinaryIO
 
 import quire
-from quire.errors import MetadataUnavailableError, QuireError, ReadError
+from quire.errors import MetadataUnavailableError, QuireError, ReadError, RecoveryError
 from quire.streams import EARLIEST, Gap
 
 RETRY_S = 2.0
@@ -31,8 +31,8 @@ async def follow(client: quire.Client, namespace: str, stream: str, output: Bina
         reader = await streams.open_reader(stream, start=start, follow=True, on_gap="deliver")
         async for batch in reader.batches():
             if isinstance(batch, Gap):
-                # Records were truncated before they were read. Without `on_gap` this would be a
-                # StreamGapError: choose that where a consumer must not go on.
+                # Records were truncated before they were read, or lost. Without `on_gap` this would
+                # be a StreamGapError: choose that where a consumer must not go on.
                 print(f"warning: {batch}", file=sys.stderr)
                 continue
             records = list(batch)
@@ -51,7 +51,7 @@ async def run(namespace: str, stream: str, output: BinaryIO) -> int:
             async with quire.connect(os.environ["QUIRE_METADATA"]) as client:
                 await follow(client, namespace, stream, output)
             return 0  # somebody has ended the stream for good
-        except (MetadataUnavailableError, ReadError) as error:
+        except (MetadataUnavailableError, ReadError, RecoveryError) as error:
             # The metadata store or too many bookies do not answer. The position is stored, so that
             # it is safe to try again.
             print(f"trying again in {RETRY_S:g} s: {error}", file=sys.stderr)
