@@ -23,7 +23,7 @@ from quire.replication.moves import rebalance as balancing
 from quire.replication.moves.recover import MoveOptions, OpenLedgers
 from quire_simulator.actors import shuttles
 from quire_simulator.metadata.store import MemoryStore
-from quire_simulator.plans.plans import JobPlan
+from quire_simulator.plans.plans import JobPlan, RunPlan
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import bookie_id
 
@@ -84,8 +84,7 @@ async def finish(stage: Stage) -> None:
         if plan.kind == "rebalance" or (plan.kind == "shuttle" and not plan.number):
             # Now all ledgers are closed.
             await _again(stage, f"{LAST}.{plan.number}", plan)
-    leaving = {plan.bookie: plan for plan in stage.plan.jobs if plan.kind == "decommission"}
-    for name, plan in leaving.items():
+    for name, plan in leaving(stage.plan).items():
         attempt = 0
         while not _gone(stage, name):
             attempt += 1
@@ -95,6 +94,11 @@ async def finish(stage: Stage) -> None:
             if _names(_metadata(stage, ledger_id), bookie_id(name)):
                 what = f"{name} is decommissioned, but ledger {ledger_id} still names it"
                 stage.checker.fail("nothing_names_a_bookie_that_is_gone", what)
+
+
+def leaving(plan: RunPlan) -> dict[str, JobPlan]:
+    """Return the bookies that are to be decommissioned, each with its job."""
+    return {job.bookie: job for job in plan.jobs if job.kind == "decommission"}
 
 
 async def _again(stage: Stage, operator: str, plan: JobPlan) -> None:

@@ -23,6 +23,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -465,8 +466,8 @@ class LocalCluster:
         A process that does not end within 20 seconds is killed. Calling this again does nothing.
 
         Returns:
-            A line for each process that did not end cleanly when it was asked to. Processes that
-            had ended before are not listed.
+            A line for each process that did not end cleanly when it was asked to, or that is still
+            there 10 seconds after SIGKILL. Processes that had ended before are not listed.
         """
         if self._owner != os.getpid():
             return []  # this is a fork of the process that started the cluster
@@ -476,7 +477,12 @@ class LocalCluster:
         unclean = []
         # Stop the metadata server last, so that bookies can unregister.
         for process in reversed(self.processes):
-            if not process.stop():
+            try:
+                clean = process.stop()
+            except subprocess.TimeoutExpired:  # it hangs in the kernel: the others must still end
+                unclean.append(f"{process.name} (pid {process.pid}) is still there after SIGKILL")
+                continue
+            if not clean:
                 unclean.append(
                     f"{process.name} ended {process.how_it_ended()}. Last log line: "
                     f"{process.last_words()}"
@@ -570,6 +576,11 @@ def _write_state(directory: Path, state: _State) -> None:
         file.flush()
         os.fsync(file.fileno())
     written.replace(path)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_secret(path: Path, text: str) -> None:

@@ -21,6 +21,9 @@ from tests.support.mutation.tree import Tree
 
 FAR_FROM_IT = 3
 """The factor by which the unmutated copy must stay below the limit for a time-out to count."""
+LEFT_OUT_MAX = 3
+"""The most seeds of one mutant that may fail without it. With more, the tree is not fit to be
+tested."""
 TIME_OUTS = (-signal.SIGPROF, -signal.SIGALRM)
 
 Runs = Sequence[tuple[str, int]]
@@ -57,15 +60,27 @@ def run_seeds(tree: Tree, runs: Runs) -> Outcome:
 
 
 def find_by_seeds(mutated: Tree, unmutated: Tree, runs: Runs) -> Outcome:
-    """Run the seeds in a mutated copy until one fails, and that one in the unmutated copy as well.
+    """Run the seeds in a mutated copy until one fails that does not fail in the unmutated copy.
+
+    A seed that fails in both copies, or is so slow in the unmutated one that a time-out of the
+    mutant does not count, says nothing about the mutant. It is left out, and the next one runs.
 
     Raises:
-        VoidError: The seed fails in the unmutated copy too, or is so slow there that a time-out of
-            the mutant does not count.
+        VoidError: More than `LEFT_OUT_MAX` seeds fail in the unmutated copy.
     """
-    outcome = run_seeds(mutated, runs)
-    if outcome.found:
-        again = run_seeds(unmutated, [runs[outcome.tried - 1]])
-        if again.found or again.by:
-            raise VoidError(f"This also happens without the mutant: {again.by}")
-    return outcome
+    left_out: list[str] = []
+    begun, seconds = 0, 0.0
+    while begun < len(runs):
+        outcome = run_seeds(mutated, runs[begun:])
+        begun += outcome.tried
+        seconds += outcome.seconds
+        if not outcome.found:
+            break
+        again = run_seeds(unmutated, [runs[begun - 1]])
+        if not (again.found or again.by):
+            return Outcome(True, outcome.by, begun, seconds)
+        left_out.append(again.by)
+        if len(left_out) > LEFT_OUT_MAX:
+            raise VoidError("These also happen without the mutant: " + "; ".join(left_out))
+    by = "left out, because they fail without the mutant: " + "; ".join(left_out)
+    return Outcome(False, by if left_out else "", begun, seconds)

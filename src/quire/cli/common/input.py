@@ -112,6 +112,10 @@ class InputSource:
         self._room = threading.Semaphore(CHUNKS_WAITING_MAX)
         self._stopped = False
         self._wake_read, self._wake_write = os.pipe()
+        # `select.select` takes no descriptor above 1023.
+        self._either = select.poll()
+        self._either.register(descriptor, select.POLLIN)
+        self._either.register(self._wake_read, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="quire-input", daemon=True)
         self._thread.start()
 
@@ -133,7 +137,7 @@ class InputSource:
         """Stop, and wait until the thread has ended.
 
         A thread that is blocked in a read is left behind after `CLOSE_TIMEOUT_S`. This happens if
-        another program has taken what `select` saw, or if the file system of the input hangs.
+        another program has taken what `poll` saw, or if the file system of the input hangs.
         """
         self.stop()
         self._thread.join(CLOSE_TIMEOUT_S)
@@ -159,8 +163,7 @@ class InputSource:
 
     def _read(self) -> bytes | None:
         """Return the next chunk, or None at the end of the input or after `stop`."""
-        ready, _, _ = select.select([self._descriptor, self._wake_read], [], [])
-        if self._wake_read in ready:
+        if any(descriptor == self._wake_read for descriptor, _ in self._either.poll()):
             return None
         return os.read(self._descriptor, CHUNK_BYTES) or None
 

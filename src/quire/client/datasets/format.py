@@ -201,11 +201,18 @@ def check_dataset_name(name: str) -> str:
 def check_transaction_key(txn: str) -> str:
     """Return `txn`.
 
-    Raises UsageError if it is empty, or so long that `TRANSACTIONS_MAX` such keys may not fit into
-    one head.
+    Raises UsageError if it is empty or no valid Unicode text, or so long that `TRANSACTIONS_MAX`
+    such keys may not fit into one head.
     """
     check_type("a transaction key", txn, str)
-    size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
+    try:
+        size = len(txn.encode())
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the transaction key {txn!r} is no valid Unicode text: it has one half of a pair of "
+            "surrogates"
+        ) from None
+    stored = len(_dump(txn)) - len('""')
     if not txn or size > TRANSACTION_KEY_BYTES_MAX:
         raise UsageError(
             f"a transaction key must have 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {size}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -117,16 +119,21 @@ async def test_closing_ends_the_thread_that_waits_for_room(
 async def test_closing_leaves_a_thread_behind_that_is_blocked_in_a_read(
     pipe: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program has read what `select` saw. Signals could not end the process otherwise."""
-    look, reading = command_input.select.select, threading.Event()
+    """Another program has read what `poll` saw. Signals could not end the process otherwise."""
+    new_poll, reading = command_input.select.poll, threading.Event()
 
-    def misled(*files: list[int]) -> tuple[list[int], list[int], list[int]]:
-        if reading.is_set():
-            return look(*files)
-        reading.set()
-        return [pipe[0]], [], []
+    class Misled:
+        def __init__(self) -> None:
+            self.real = new_poll()
+            self.register = self.real.register
 
-    monkeypatch.setattr(command_input.select, "select", misled)
+        def poll(self) -> list[tuple[int, int]]:
+            if reading.is_set():
+                return self.real.poll()
+            reading.set()
+            return [(pipe[0], select.POLLIN)]
+
+    monkeypatch.setattr(command_input.select, "poll", Misled)
     monkeypatch.setattr(command_input, "CLOSE_TIMEOUT_S", 0.01, raising=False)
     source = LineSource(pipe[0], LIMIT)
     assert reading.wait(TIMEOUT_S)
@@ -139,6 +146,23 @@ async def test_closing_leaves_a_thread_behind_that_is_blocked_in_a_read(
     assert (stuck, source._thread.is_alive()) == (False, False)
     os.close(source._wake_read)
     os.close(source._wake_write)
+
+
+async def test_input_may_have_any_descriptor(pipe: list[int]) -> None:
+    """`select.select` refuses descriptors above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    high = 2_000
+    if soft <= high:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (high + 1, hard))
+    try:
+        os.dup2(pipe[0], high)
+        os.write(pipe[1], b"one\n")
+        async with asyncio.timeout(TIMEOUT_S):
+            with closing(LineSource(high, LIMIT)) as source:
+                assert await anext(aiter(source)) == [b"one"]
+    finally:
+        os.close(high)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_large_input_arrives_whole(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from quire.errors import StartError, UsageError
 from quire.testing import _process, cluster
-from quire.testing._process import free_ports, is_free
+from quire.testing._process import ServerProcess, free_ports, is_free
 from quire.testing.cluster import LocalCluster
 
 
@@ -77,6 +78,28 @@ def test_calls_on_a_stopped_local_cluster_are_refused(tmp_path: Path) -> None:
         local.add_bookie()
     with pytest.raises(UsageError):
         _ = LocalCluster().directory
+
+
+def test_a_process_that_survives_sigkill_does_not_keep_the_others_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs in the kernel, for example on a broken disk, cannot be killed."""
+    local = LocalCluster(2, tmp_path)
+    local._state = decided(tmp_path, bookies=2)
+    local.bookies = [local._bookie(1, 1), local._bookie(2, 2)]
+    stopped = []
+
+    def stop(process: ServerProcess) -> bool:
+        stopped.append(process.name)
+        if process.name == local.bookies[1].name:
+            raise subprocess.TimeoutExpired("a bookie", 10)
+        return True
+
+    monkeypatch.setattr(ServerProcess, "stop", stop)
+    monkeypatch.setattr(ServerProcess, "pid", 77)
+    names = [bookie.name for bookie in local.bookies]
+    assert local.stop() == [f"{names[1]} (pid 77) is still there after SIGKILL"]
+    assert stopped == names[::-1]
 
 
 def test_local_bookies_are_small_by_default(tmp_path: Path) -> None:

@@ -213,13 +213,14 @@ def test_no_report_is_made_if_the_unmutated_copy_fails(place: Path, kind: str) -
     assert only_session(place).results == {}
 
 
-def test_a_seed_that_fails_without_the_mutant_gives_no_result(place: Path) -> None:
+def test_many_seeds_that_fail_without_the_mutant_give_no_result(place: Path) -> None:
     """Seed 0 is checked before all mutants, and any other seed when it has found one."""
     file = place / "tree" / "simulator/quire_simulator/__init__.py"
-    file.write_text(SIMULATED.replace('and simulated(True) != "yes"', ""), encoding="utf-8")
+    text = SIMULATED.replace('seed == 2 and simulated(True) != "yes"', "seed > 0")
+    file.write_text(text, encoding="utf-8")
     done = sample(place, "--seed", "5", "--simulator-only")
     assert done.returncode == 2
-    assert "This also happens without the mutant: seed 2 of 'all'" in done.stderr
+    assert "These also happen without the mutant: seed 1 of 'all'" in done.stderr
 
 
 def drawn_sample(place: Path) -> Session:
@@ -311,6 +312,30 @@ def test_a_hanging_simulator_run_counts_as_finding_the_mutant(place: Path) -> No
     runs = [("all", 0), ("all", 1)]  # 0 is not true, so only the second one hangs.
     outcome = simulator_stage.find_by_seeds(mutated, unmutated, runs)
     assert (outcome.found, outcome.by, outcome.tried) == (True, "seed 1 of 'all': time-out", 2)
+
+
+def test_a_seed_that_fails_without_the_mutant_is_left_out(place: Path) -> None:
+    mutated, unmutated = trees(place, CODE.replace("yes", "no"))
+    for tree in (mutated, unmutated):
+        package = tree.root / "simulator/quire_simulator/__init__.py"
+        text = package.read_text(encoding="utf-8")
+        text = text.replace("broken = seed == 2 and", "broken = seed == 1 or seed == 2 and")
+        package.write_text(text, encoding="utf-8")
+    outcome = simulator_stage.find_by_seeds(mutated, unmutated, [("all", n) for n in range(4)])
+    assert (outcome.found, outcome.tried) == (True, 3)
+    assert outcome.by.startswith("seed 2 of 'all'")
+    outcome = simulator_stage.find_by_seeds(mutated, unmutated, [("all", 0), ("all", 1)])
+    assert (outcome.found, outcome.tried) == (False, 2)
+    assert "fail without the mutant: seed 1 of 'all'" in outcome.by
+
+
+def test_a_tree_in_which_many_seeds_fail_gives_no_result(place: Path) -> None:
+    mutated, unmutated = trees(place, "raise RuntimeError\n")
+    runs = [("all", n) for n in range(simulator_stage.LEFT_OUT_MAX + 1)]
+    assert not simulator_stage.find_by_seeds(mutated, mutated, runs[1:]).found
+    with pytest.raises(VoidError, match="without the mutant"):
+        simulator_stage.find_by_seeds(mutated, mutated, runs)
+    assert simulator_stage.find_by_seeds(mutated, unmutated, runs).found
 
 
 def test_a_mutant_that_cannot_be_imported_is_found(place: Path) -> None:
