@@ -502,6 +502,11 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment cannot be decoded.
         """
+        return await self._segments_now(name)
+
+    async def _segments_now(self, name: str) -> list[StreamSegment]:
+        """Return all segments that were stored before this call, even if the server lags."""
+        await self._tree.sync()
         return await self.metadata(name).segments()
 
     async def delete_stream(self, name: str) -> None:
@@ -960,7 +965,7 @@ class Namespace:
             UsageError: `start` is not a valid start.
         """
         start = checked_start(start)
-        segments = await self.metadata(name).segments()
+        segments = await self._segments_now(name)
         return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:

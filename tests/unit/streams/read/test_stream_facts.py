@@ -25,6 +25,7 @@ from quire.streams.namespace.tree_search import namespace_sizes, namespaces
 from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
 from quire.streams.ownership.owners import find_claims
+from quire.streams.read.positions import AtSequence
 from quire.streams.read.statistics import before_end, records_from, segment_statistics
 from quire.streams.write.segments import APPLICATION
 from tests.support.metadata.lagging import LaggingServer
@@ -477,5 +478,34 @@ def test_a_ledger_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) 
         found = await look_for_orphans(made.client, 0)
         assert [one.ledger_id for one in found.orphans] == [ledger_id]
         assert found.skipped == [Skipped(f"ledger {poisoned}", "it cannot be understood")]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("call", ["segments", "find", "read", "read from a time"])
+def test_a_server_that_lags_hides_no_record_that_was_acknowledged(call: str) -> None:
+    """A search found an earlier place, and a reader ended before the last records."""
+
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        async with made.world.client("lagging") as client:
+            streams = await open_namespace(client, "/acme/test")
+            LaggingServer(client.metadata).fall_behind()
+            async with await made.streams.open_writer("a") as writer:
+                for number in range(COUNT, 2 * COUNT):
+                    last = await writer.append(b"%d" % number)
+            wanted = await made.streams.segments("a")
+            match call:
+                case "segments":
+                    assert await streams.segments("a") == wanted
+                case "find":
+                    assert await streams.find("a", AtSequence(2 * COUNT - 1)) == last
+                case "read":
+                    found = [one.sequence async for one in streams.open_reader("a")]
+                    assert found == list(range(2 * COUNT))
+                case _:
+                    start = AtSequence(2 * COUNT - 3)
+                    found = [one.payload async for one in streams.open_reader("a", start=start)]
+                    assert found == [b"47", b"48", b"49"]
 
     run(scene)
