@@ -257,8 +257,10 @@ class RunPlan:
         index = random.Random(f"{seed}/index {workload}")
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
         objects = _objects(random.Random(f"{seed}/objects {workload}"), mix, span_s)
-        topics = _topics(random.Random(f"{seed}/topics {workload}"), mix, span_s)
         streams = make_streams(seed, workload, mix, bookies, span_s)
+        # The invariants of streams expect that no other streams exist.
+        chance_of_topics = random.Random(f"{seed}/topics {workload}")
+        topics = () if streams else _topics(chance_of_topics, mix, span_s)
         jobs = _jobs(random.Random(f"{seed}/jobs {workload}"), mix, bookies, span_s)
         healers = _healers(random.Random(f"{seed}/healers {workload}"), mix, span_s)
         large = any(ledger.scale > COMPACTED_SCALE for ledger in ledgers)
