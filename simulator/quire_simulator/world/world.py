@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from quire_simulator.machine.network import SimHost, SimNetwork
 from quire_simulator.machine.trace import Trace
 from quire_simulator.machine.worker import SimWorker
 from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.lag import Lags, View
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.metadata.store import Hook, MemoryStore
 from quire_simulator.plans.faults import Fault
@@ -64,6 +65,11 @@ NODE_POLL_S = 0.05
 def bookie_id(name: str) -> str:
     """Return the id by which ledgers name the bookie on this node."""
     return f"{name}:{PORT}"
+
+
+def _owner(session: str) -> str:
+    """Return the client or the bookie of a session. The name of a bookie's has a number, too."""
+    return session.partition(" ")[0]
 
 
 async def _nothing(name: str, bookie: Bookie) -> None:
@@ -174,6 +180,8 @@ class World:
     """Returns the placement configuration that clients receive."""
     clients: list[Client] = field(default_factory=list)
     """Clients that learn when bookies change racks."""
+    client_made: Callable[[str, Client], None] = lambda name, client: None
+    """Called with each new client and its name."""
     relocated: Callable[[], None] = lambda: None
     """Called when a bookie was moved to another rack."""
     recreate: Callable[[Fault], Awaitable[None]] = _no_fault
@@ -235,6 +243,8 @@ class World:
     _store_calls_now: Counter[str] = field(default_factory=Counter)
     _store_calls_since_s: dict[str, float] = field(default_factory=dict)
     _client_stores: dict[str, MemoryStore] = field(default_factory=dict)
+    _stores: list[tuple[str, MemoryStore]] = field(default_factory=list)
+    _lags: Lags | None = None
 
     @classmethod
     def make(cls, seed: int, bookies: int = 3, directories: int = 1, **limits: float) -> World:
@@ -521,6 +531,7 @@ class World:
         )
         if self.racks:
             self.clients.append(client)
+        self.client_made(name, client)
         return client
 
     def relocate(self, amount: float) -> None:
@@ -556,9 +567,24 @@ class World:
     def metadata_store(self, name: str) -> MemoryStore:
         """Return a store with the delays and failures of this client's connection."""
         store = MemoryStore(self.cluster, hook=self._hook(name))
+        self._stores.append((_owner(name), store))
+        if lag_s := self.lags.of(_owner(name)):
+            store.view.lag(lag_s, begins=True)
         if not name.startswith("bookie-"):
             self._client_stores[name] = store
         return store
+
+    @property
+    def lags(self) -> Lags:
+        """The lags of the servers to which clients and bookies are connected."""
+        if self._lags is None:
+            self._lags = Lags(self.cluster.history, self._views, self.loop.derive)
+        return self._lags
+
+    def _views(self) -> Iterator[tuple[str, View]]:
+        self._stores = [(owner, store) for owner, store in self._stores if not store.closed]
+        for owner, store in self._stores:
+            yield owner, store.view
 
     def _count_call(self, name: str, operation: str) -> None:
         """Count a call of the metadata store, in all and within one simulated second."""

@@ -267,6 +267,7 @@ async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
 
     Raises MetadataError if the metadata store fails.
     """
+    await metadata.tree.sync()  # the server may lag behind a bookie that has just started
     address = (await metadata.bookies()).find(bookie_id)
     if address is not None:
         raise UsageError(

@@ -509,6 +509,7 @@ class ReplicationWorker:
                     continue
                 if why := await self._make_durable(ledger, looked_at):
                     return replace(result, work=LedgerOutcome.FAILED, reason=why)
+                await self._store.tree.sync()  # the server may lag behind the writer
                 now = await self._store.read_ledger(lock.ledger_id)
                 if now.version == ledger.stored.version and same_creation(ledger.stored, now):
                     await self._locks.replicated(lock)

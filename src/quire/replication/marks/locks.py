@@ -228,7 +228,8 @@ class ReplicationLocks:
         path = mark_path_below(self.root, lock.ledger_id)
         try:
             # The lock may have been lost unnoticed. Then another process may have removed the mark,
-            # and a new mark begins with the same version.
+            # and a new mark begins with the same version. The server may lag behind that process.
+            await self._tree.sync()
             found = await self.marked(lock.ledger_id)
         except UnreadableMetadataError:
             return False

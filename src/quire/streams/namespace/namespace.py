@@ -356,6 +356,7 @@ class Namespace:
             UsageError: `prefix` is not text.
         """
         check_type("prefix", prefix, str)
+        await self._tree.sync()  # the server may lag behind others, here and in the lists below
         return sorted(n for n in await self._streams_in(self.path) if n.startswith(prefix))
 
     async def _streams_in(self, namespace: str) -> list[str]:
@@ -502,6 +503,11 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment cannot be decoded.
         """
+        return await self._segments_now(name)
+
+    async def _segments_now(self, name: str) -> list[StreamSegment]:
+        """Return all segments that were stored before this call, even if the server lags."""
+        await self._tree.sync()
         return await self.metadata(name).segments()
 
     async def delete_stream(self, name: str) -> None:
@@ -745,6 +751,7 @@ class Namespace:
             UsageError: `prefix` is not text.
         """
         check_type("prefix", prefix, str)
+        await self._tree.sync()
         return [name for name in await self._topics.names() if name.startswith(prefix)]
 
     async def topic(self, name: str) -> Topic:
@@ -960,7 +967,7 @@ class Namespace:
             UsageError: `start` is not a valid start.
         """
         start = checked_start(start)
-        segments = await self.metadata(name).segments()
+        segments = await self._segments_now(name)
         return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:
@@ -995,6 +1002,7 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
         """
         metadata = self.metadata(name)
+        await self._tree.sync()
         await metadata.require()
         try:
             return await self._tree.children(metadata.paths.subscribers)
@@ -1033,6 +1041,7 @@ class Namespace:
         metadata = self.metadata(name)
         check_position(before)
         check_type("dry_run", dry_run, bool)
+        await self._tree.sync()  # the server may lag behind the writer, here and in `retain`
         if dry_run:
             return await would_free(self.client, metadata, before)
         await truncate(metadata, before, life=life)
@@ -1060,6 +1069,7 @@ class Namespace:
         """
         metadata = self.metadata(name)
         check_type("dry_run", dry_run, bool)
+        await self._tree.sync()
         if dry_run:
             return await would_retain(self.client, metadata, await self.stream_settings(name))
         life = (await metadata.life()).path  # read first, so that the settings are not older

@@ -258,6 +258,9 @@ class StreamMetadata:
 
     async def refuse_deleted(self) -> None:
         """Raise NoSuchStreamError if the deletion of the stream has begun."""
+        if not await self.tree.exists(self._deletion):
+            return
+        await self.tree.sync()  # the server may lag behind the end of the deletion
         if await self.tree.exists(self._deletion):
             raise NoSuchStreamError(
                 f"stream {self.paths.name} of namespace {self.paths.namespace} is being deleted, "

@@ -123,6 +123,8 @@ async def find_claims(
     Raises:
         MetadataUnavailableError: The metadata store does not answer. Nothing was changed.
     """
+    # The server may lag behind a process that has just given one of them to an owner.
+    await client.metadata.tree.sync()
     hints = dict(zip(ledger_ids, await each(ledger_ids, lambda one: _hint(client, one))))
     made_for = list({hint.made_for: None for hint in hints.values() if hint.made_for is not None})
     answers = dict(zip(made_for, await each(made_for, lambda one: _record(client, one))))

@@ -180,6 +180,8 @@ class StreamReader:
             QuireError: Another error of `StreamReader`.
         """
         self._check_open()
+        if self._position is None and self._start != EARLIEST:
+            await self._metadata.tree.sync()  # the server may lag behind the writer
         async with self._listed() as listed:
             self._life = listed.life
             if self._position is None:
@@ -197,9 +199,8 @@ class StreamReader:
                     if self._follow:
                         await listed.changed()
                     else:
-                        # The writer may have begun segments since the list was read.
                         looked_at = self._at
-                        await listed.look()
+                        await self._look_at_newest(listed)
                     continue
                 if self._is_behind(segment):
                     self._position = segment.first_dlsn.next_segment()
@@ -216,7 +217,9 @@ class StreamReader:
                         yield batch
                         self._check_open()
                 if self._at_the_end(segment, listed):
-                    return
+                    await self._look_at_newest(listed)
+                    if self._at_the_end(segment, listed):
+                        return
 
     def close(self) -> None:
         """Close the reader. Nothing is held on bookies.
@@ -258,6 +261,15 @@ class StreamReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    async def _look_at_newest(self, listed: SegmentList) -> None:
+        """Read the list of segments again, at what may be the end of the stream.
+
+        The writer may have begun segments since the list was read, and the server may lag behind
+        it.
+        """
+        await self._metadata.tree.sync()
+        await listed.look()
 
     def _done(self) -> bool:
         return self.ended or (self._end is not None and self._at >= self._end)

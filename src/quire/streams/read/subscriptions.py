@@ -81,6 +81,8 @@ class Subscription(Ready):
             LaterStreamError: A later version stored the position.
             MetadataUnavailableError: The metadata store does not answer.
         """
+        # The server may lag behind the process that has committed last.
+        await self._metadata.tree.sync()
         await self._check_life()
         try:
             value = (await self._metadata.tree.read(self._path)).value

@@ -29,6 +29,7 @@ from quire.replication.marks.marks import MALFORMED_MAX, ReplicationMarks
 from quire.replication.marks.notes import LastFailure, last_failure, note_failure
 from quire.replication.repair.bookie_removal import LedgerOutcome, take_out, take_out_locked
 from quire_simulator.world.world import World
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.sim.autorecovery import Scene, has_all
 from tests.support.sim.replication import audited, name_of, simulated, start, write
 from tests.support.waiting import until
@@ -237,11 +238,15 @@ def test_a_mark_is_kept_until_its_bookies_have_synced_the_ledger(
     scene(work)
 
 
+@pytest.mark.parametrize("lags", [False, True])
 @pytest.mark.parametrize("change", ["grown", "created again"])
 def test_a_mark_is_kept_if_the_ledger_changed_since_its_check(
-    change: str, monkeypatch: pytest.MonkeyPatch
+    *, change: str, lags: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change promises an entry that the bookies of the mark were not asked for."""
+    """The change promises an entry that the bookies of the mark were not asked for.
+
+    The server of the worker may lag behind the change.
+    """
     force = ControlChannel.force
 
     async def work(there: Scene) -> None:
@@ -257,6 +262,8 @@ def test_a_mark_is_kept_if_the_ledger_changed_since_its_check(
             changes += 1
             if changes > 1:
                 return
+            if lags:
+                LaggingServer(there._running["worker"][0].metadata).fall_behind()
             stored = await store.read_ledger(ledger_id)
             if change == "grown":
                 later = Segment(ENTRIES + 1, tuple(reversed(bookies)))
