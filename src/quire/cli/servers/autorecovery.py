@@ -146,6 +146,7 @@ async def _start(
         around.push_async_callback(notes.close)
         if http is not None:
             import quire
+            from quire.client.client import metrics_of
             from quire.http.server.run import serve_cluster
 
             config, stats = client_config(), autorecovery.stats
@@ -153,7 +154,8 @@ async def _start(
             served = serve_cluster(http, uri, config, quire.__version__, log,
                                    owner=name, autorecovery=stats,
                                    settings=shown,
-                                   instance_id=client.metadata.instance_id)  # fmt: skip
+                                   instance_id=client.metadata.instance_id,
+                                   of_client=lambda: metrics_of(client))  # fmt: skip
             await around.enter_async_context(served)
         async with TaskGroup() as group:
             running = group.create_task(autorecovery.run())
