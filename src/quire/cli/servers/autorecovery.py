@@ -215,6 +215,8 @@ async def status(uri: str, as_json: bool) -> None:
         f"ledgers: {found.marked} are marked as lacking replicas, {found.locked} are being "
         f"repaired, the last attempt failed for {found.failing}"
     )
+    for one in found.repaired:
+        click.echo(f"repaired in the last day: {one.sentence()}")
     if found.unexamined:
         click.echo(f"unexamined: {found.unexamined}")
     if found.unreadable is not None:
