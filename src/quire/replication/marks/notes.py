@@ -105,11 +105,11 @@ class RepairedLedgers:
     by: str
     """The name of the worker's process."""
     since_ms: int
-    """When the first of these ledgers was repaired."""
+    """When the first of the ledgers was repaired."""
     at_ms: int
-    """When the last of them was repaired."""
+    """When the last of the ledgers was repaired."""
     ledgers: int
-    """The number of these ledgers."""
+    """The number of ledgers that were repaired."""
     entries: int
     """The number of entries that were copied."""
     bytes: int
