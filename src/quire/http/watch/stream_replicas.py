@@ -18,7 +18,11 @@ from quire.errors import MetadataError, MetadataUnavailableError, NoSuchStreamEr
 from quire.http.views.ledger_json import ledger_as_json
 from quire.http.views.ledger_list import Replication
 from quire.http.watch.observations import LOOK_SHARE, LOOK_WAIT_S, BackgroundObservation
-from quire.http.watch.stream_figures import SEGMENTS_LOOKED_AT_MAX, STREAMS_KEPT_MAX
+from quire.http.watch.stream_figures import (
+    SEGMENTS_LOOKED_AT_MAX,
+    STREAMS_AT_ONCE,
+    STREAMS_KEPT_MAX,
+)
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 from quire.replication.explain.at_risk import lost_copies
 from quire.streams import Namespace
@@ -26,6 +30,9 @@ from quire.streams.namespace.namespace import open_namespace
 
 REPLICAS_INTERVAL_S = 4.0
 """The least number of seconds between two observations of the replicas of streams."""
+AGE_MAX_S = 30.0
+"""The age in seconds up to which a result is shown, if the next observation is due sooner. Somebody
+who comes back to a page after a while gets no old state."""
 NAMED_MAX = 5
 """The largest number of ledgers of each state that are named."""
 STATES = ("lost", "unreadable", "unknown", "lacking", "marked", "repairing")
@@ -109,7 +116,8 @@ class ReplicaWatch(BackgroundObservation):
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, REPLICAS_INTERVAL_S, wait_s)
         self._wanted: dict[tuple[str, str], None] = {}
-        self._found: OrderedDict[tuple[str, str], StreamReplicas] = OrderedDict()
+        self._found: OrderedDict[tuple[str, str], tuple[float, StreamReplicas]] = OrderedDict()
+        """When each stream was looked at, in seconds of the monotonic clock, and the result."""
 
     async def of(
         self, client: Client, namespace: str, names: Sequence[str], topic: str = ""
@@ -121,7 +129,11 @@ class ReplicaWatch(BackgroundObservation):
         """
         self._wanted = dict.fromkeys((namespace, name) for name in names) | self._wanted
         await self.refresh(lambda: self._look(client))
-        known = {name: self._found.get((namespace, name)) for name in names}
+        oldest_s = self._monotonic() - max(AGE_MAX_S, 3 * self.interval_s)
+        known: dict[str, StreamReplicas | None] = {}
+        for name in names:
+            at_s, one = self._found.get((namespace, name), (0.0, None))
+            known[name] = one if at_s >= oldest_s else None
         found = {name: None if one is None else one.as_json() for name, one in known.items()}
         if topic:
             whole = [one for one in known.values() if one is not None]
@@ -138,8 +150,11 @@ class ReplicaWatch(BackgroundObservation):
             for namespace, names in by_namespace.items():
                 try:
                     async with await open_namespace(client, namespace) as opened:
-                        for name in names:
-                            await self._look_at(opened, name, replication)
+                        await each(
+                            names,
+                            lambda one: self._look_at(opened, one, replication),
+                            STREAMS_AT_ONCE,
+                        )
                 except MetadataError:
                     raise  # every other namespace is in the same store
                 except QuireError:
@@ -147,14 +162,17 @@ class ReplicaWatch(BackgroundObservation):
 
     async def _look_at(self, opened: Namespace, name: str, replication: Replication) -> None:
         key = (opened.path, name)
-        self._found.pop(key, None)
         try:
-            self._found[key] = await replicas_of(opened, name, replication)
+            found = await replicas_of(opened, name, replication)
         except NoSuchStreamError:
+            self._found.pop(key, None)
             return
         except MetadataUnavailableError:
             raise
         except QuireError as error:
-            self._found[key] = StreamReplicas(error=str(error.args[0]))
+            found = StreamReplicas(error=str(error.args[0]))
+        # The page shows the previous state until the new one is known.
+        self._found.pop(key, None)
+        self._found[key] = self._monotonic(), found
         while len(self._found) > STREAMS_KEPT_MAX:
             self._found.popitem(last=False)

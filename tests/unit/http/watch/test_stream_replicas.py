@@ -12,6 +12,7 @@ from quire.cli.stream.explain import _replica_problems
 from quire.errors import ReadError
 from quire.http.watch import stream_replicas
 from quire.http.watch.stream_replicas import (
+    AGE_MAX_S,
     REPLICAS_INTERVAL_S,
     STATES,
     ReplicaWatch,
@@ -139,3 +140,34 @@ def test_explain_stream_reports_the_ledgers_that_lack_copies() -> None:
     assert list(_replica_problems(StreamReplicas(1, True, {"lost": [7]}))) == []
     ((_, what, _),) = _replica_problems(StreamReplicas(1, True, {"marked": [7]}))
     assert what == "Ledger 7 lacks copies: 1 is waiting for repair"
+
+
+def test_the_previous_state_is_shown_until_the_next_one_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The page said "reading ..." at each look, once for each partition."""
+
+    async def scene(b: Bench) -> None:
+        await fill(b)
+        watch, going = ReplicaWatch(b.client.clock.monotonic), asyncio.Event()
+        before = stream_replicas.replicas_of
+
+        async def slow(*args: Any) -> StreamReplicas:
+            await going.wait()
+            return await before(*args)
+
+        try:
+            await look(b, watch, TOPIC)
+            monkeypatch.setattr(stream_replicas, "replicas_of", slow)
+            for _ in range(2):
+                await asyncio.sleep(REPLICAS_INTERVAL_S + 1)
+                found = await watch.of(b.client, b.streams.path, TOPIC)
+                assert [one["ledgers"] for one in found.values()] == [1, 1]
+            await asyncio.sleep(AGE_MAX_S)
+            found = await watch.of(b.client, b.streams.path, TOPIC)
+            assert list(found.values()) == [None, None], "it is too old"
+            going.set()
+        finally:
+            await watch.close()
+
+    run(scene)

@@ -82,7 +82,7 @@ function store({ store: found, garbage_collection: collection, compaction_suspen
 // -- clients ------------------------------------------------------------------------------------
 
 /** Why a client avoids a bookie. */
-const REASONS = { "wrong-answers": ["bad", "✗ quarantine: wrong answers"], errors: ["warn", "! quarantine: many errors"], failed: ["warn", "! failed a request"], slow: ["warn", "! slow"] };
+const REASONS = { "wrong-answers": ["bad long", "✗ quarantine: wrong answers"], errors: ["warn", "! quarantine: many errors"], failed: ["warn", "! failed a request"], slow: ["warn", "! slow"] };
 const WRONG = { "bad-digest": "damaged entry", "wrong-entry": "another entry", dropped: "acknowledged entry denied", missing: "no such entry", "stale-lac": "older end of a ledger" };
 const CLIENTS_SHOWN_MAX = 50;
 
@@ -109,9 +109,10 @@ function clientTable(known) {
 function clientWords(known) {
   if (!known) return "not known";
   const found = suspecting(known);
-  const some = found.length ? `${counted(found.length, "program")}, see above` : "none";
-  if (known.missing) return `${some}. ${known.missing.what}`;
-  return known.prometheus ? `${some} known to this server or Prometheus` : `${some} known to this server, which has no --prometheus to ask about others`;
+  const some = found.length ? `${counted(found.length, "program")}, see above` : "";
+  if (known.missing) return [some ? `${some}. ` : "", mark("warn long", `! ${known.missing.what}`)];
+  if (some) return some;
+  return known.prometheus ? "none known to this server or to Prometheus" : "not this server. It has no --prometheus, which knows about other programs";
 }
 
 // -- jobs and actions ---------------------------------------------------------------------------

@@ -156,8 +156,8 @@ const REPLICAS = {
   lost: ["bad", "lost", (n) => `${counted(n, "ledger")} ${n === 1 ? "does" : "do"} not exist any more, so ${n === 1 ? "its" : "their"} records cannot be read`],
   unreadable: ["bad", "without a copy", (n) => `Some entries of ${counted(n, "ledger")} have no copy on a registered bookie, so they cannot be read now`],
   unknown: ["bad", "with unreadable metadata", (n) => `The metadata of ${counted(n, "ledger")} cannot be read`],
-  lacking: ["warn", "not marked yet", (n) => `${counted(n, "ledger")} ${n === 1 ? "has" : "have"} copies on bookies that are gone, and ${n === 1 ? "is" : "are"} not marked for repair yet`],
-  marked: ["warn", "marked for repair", (n) => `${counted(n, "ledger")} ${n === 1 ? "lacks" : "lack"} copies, and ${n === 1 ? "waits" : "wait"} for repair`],
+  lacking: ["warn", "without all copies", (n) => `${counted(n, "ledger")} ${n === 1 ? "has" : "have"} copies on bookies that are gone, and ${n === 1 ? "is" : "are"} not marked for repair yet`],
+  marked: ["warn", "waiting for repair", (n) => `${counted(n, "ledger")} ${n === 1 ? "lacks" : "lack"} copies, and ${n === 1 ? "waits" : "wait"} for repair`],
   repairing: ["warn", "being repaired", (n) => `${counted(n, "ledger")} ${n === 1 ? "is" : "are"} being repaired`],
 };
 
