@@ -28,7 +28,7 @@ function keyFigures(data, sums) {
     { name: "Written now", value: rate(sums.records_per_s), below: rate(sums.bytes_per_s, "B") },
     { name: "Last write", value: last === null ? "–" : [clock(last / 1000)], below: last === null ? (sums.ended ? "all partitions have ended" : "") : `${date(last)}${sums.ended ? ", all partitions have ended" : ""}` },
     { name: "Largest lag", value: count(sums.lag), below: sums.slowest ? `records, by ${sums.slowest}${sums.subscriptions > 1 ? `, the slowest of ${counted(sums.subscriptions, "subscription")}` : ""}` : sums.subscriptions === 0 ? "no subscription" : "" },
-    replicaTile(data.replicas[data.name]),
+    replicaTile(data.replicas?.[data.name]),
   ]);
 }
 
@@ -124,11 +124,12 @@ export const topic = {
   load: ({ parts }, signal) => get("/api/v1/quire/topic", { namespace: parts[0] ?? "", name: parts[1] ?? "" }, signal),
   render(data, { parts: [namespace] }) {
     const sums = data.statistics[data.name] ?? {};
-    const rows = data.streams.map((stream) => ({ stream, partition: Number(stream.slice(data.name.length + 1)), ...(data.statistics[stream] ?? { waits: true }), replicas: data.replicas[stream] }));
-    return h("div", null, data.deleting ? deletion(data.name, namespace) : [topicTabs(namespace, data.name, "partitions"), copyAlerts(data.copies),
-      replicaAlert(data.replicas[data.name], `${namespace}/${data.name}/`), keyFigures(data, sums)],
+    const rows = data.streams.map((stream) => ({ stream, partition: Number(stream.slice(data.name.length + 1)), ...(data.statistics[stream] ?? { waits: true }), replicas: data.replicas?.[stream] }));
+    const copies = data.copies ?? [];
+    return h("div", null, data.deleting ? deletion(data.name, namespace) : [topicTabs(namespace, data.name, "partitions"), copyAlerts(copies),
+      replicaAlert(data.replicas?.[data.name], `${namespace}/${data.name}/`), keyFigures(data, sums)],
       data.deleting ? "" : subscriptions(data, sums, namespace),
-      data.copies.length ? section("Continuous copies", copyTable("As their processes report them", data.copies, true)) : "",
+      copies.length ? section("Continuous copies", copyTable("As their processes report them", copies, true)) : "",
       section(data.deleting ? "Partitions that are left" : "Partitions",
         rows.length ? sortable(`topic ${namespace} ${data.name}`, sorts(`${counted(rows.length, "partition")}.`, "them"), PARTITIONS, rows, (one) => partitionRow(one, namespace), { text: "Partition", down: false })
           : empty("No partition is left", "Only the name of the topic is still stored.")),
