@@ -213,13 +213,14 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
 
 def _relocate_all(other: Sequence[Bookie], racks: Sequence[str], usual: int) -> str:
     """Return the command for each bookie whose location has another depth than most."""
-    said = [_relocate(one, racks, usual) for one in other[:COMMANDS_MAX]]
+    several = len(other) > 1
+    said = [_relocate(one, racks, usual, several=several) for one in other[:COMMANDS_MAX]]
     if more := [one["id"] for one in other[COMMANDS_MAX:]]:
         said.append(f"For {some_of(more)}, do the same")
     return ". ".join(said)
 
 
-def _relocate(one: Bookie, racks: Sequence[str], usual: int) -> str:
+def _relocate(one: Bookie, racks: Sequence[str], usual: int, *, several: bool) -> str:
     """Return the command that gives a bookie a location with the usual number of parts.
 
     If exactly one of the `racks` of the other bookies ends like the bookie's present location, it
@@ -229,9 +230,14 @@ def _relocate(one: Bookie, racks: Sequence[str], usual: int) -> str:
     alike = [rack for rack in racks if parts_of(rack)[-1] == last]
     if len(alike) == 1:
         (rack,) = alike
-        return f"If {one['id']} is in {rack}: {_locate(one['id'], shlex.quote(rack))}"
+        command = _locate(one["id"], shlex.quote(rack))
+        if several:
+            return f"For {one['id']}, if it is in {rack}: {command}"
+        return f"If {one['id']} is in {rack}: {command}"
     form = "/".join(("REGION", "RACK") if usual == 2 else ["RACK"] * usual)
-    return f"{_locate(one['id'], f'/{form}')} (the other bookies are in {some_of(racks)})"
+    whose = f"For {one['id']}: " if several else ""
+    command = _locate(one["id"], f"/{form}")
+    return f"{whose}{command} (the other bookies are in {some_of(racks)})"
 
 
 def _by_rack(located: Sequence[Bookie]) -> dict[str, list[Bookie]]:

@@ -238,7 +238,11 @@ def test_lost_bookies_with_different_probe_results_are_listed() -> None:
     )
     assert probed(None).items == ()
     many = probed(*[ProbeResult.REFUSED] * 11, ProbeResult.SILENT)
-    assert (len(many.items), many.items[-1]) == (11, "and 2 more")
+    assert many.items == (
+        "b0, b1, b2, b3, b4, b5, b6, b7, b8, b9 and 1 more: nothing listens at their addresses, so "
+        "they are stopped",
+        "b11: its address does not answer, so its machine is off or cut off",
+    )
 
 
 def test_lost_bookies_with_different_probe_results_have_different_advice() -> None:

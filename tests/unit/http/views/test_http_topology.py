@@ -107,7 +107,9 @@ def test_the_command_names_the_rack_that_a_wrong_location_ends_with() -> None:
     )
     both = [bookie("b3", "/hall-2/rack-b"), bookie("b4", "/hall-2/rack-a")]
     one, *_ = warnings_of([*usual, *rack("/rack-c", 1), *both])
-    assert "If b4 is in /rack-a: quire cluster locations set b4 /rack-a. To move" in one.next
+    assert (
+        "For b4, if it is in /rack-a: quire cluster locations set b4 /rack-a. To move" in one.next
+    )
     assert one.risk.startswith("These bookies get no new copies: their disks stay emptier")
 
 

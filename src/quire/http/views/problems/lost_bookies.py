@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire._runtime.names.in_commands import COMMANDS_MAX, command_with, for_each
-from quire._runtime.units import are, counted, listed, some_of, them, verb
+from quire._runtime.units import are, counted, some_of, them, verb
 from quire.http.views.problems.autorecovery import ENABLE, healing, needed_command
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.bookies.start_commands import StartCommand
@@ -117,8 +117,14 @@ def _answers(lost: Sequence[Bookie]) -> tuple[str, tuple[str, ...]]:
     probes = {one["id"]: one.get("probe") for one in lost}
     if state := probed_text(list(probes.values())):
         return state, ()
-    each_one = [f"{name}: {probed_text([probe])}" for name, probe in probes.items() if probe]
-    return "", listed(each_one, limit=COMMANDS_MAX)
+    alike: dict[str, list[str]] = {}
+    for name, probe in probes.items():
+        if probe:
+            alike.setdefault(probe, []).append(name)
+    return "", tuple(
+        f"{some_of(names, COMMANDS_MAX)}: {probed_text([ProbeResult(probe)] * len(names))}"
+        for probe, names in alike.items()
+    )
 
 
 def _bring_back(lost: Sequence[Bookie], *, place: bool = False) -> str:
