@@ -7,7 +7,7 @@ request reads all ledgers of a large cluster.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Set
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -182,7 +182,7 @@ class Replication:
     """The state of ledgers' replicas, from the metadata store alone."""
 
     def __init__(
-        self, locks: ReplicationLocks, registered: Set[str], locked: Collection[int]
+        self, locks: ReplicationLocks, registered: frozenset[str], locked: Collection[int]
     ) -> None:
         self._locks = locks
         self.registered = registered
@@ -194,7 +194,7 @@ class Replication:
         """Return the state as of now. Raises MetadataError."""
         store = client.metadata
         bookies = await client.bookies()
-        registered = {*bookies.writable, *bookies.readonly}
+        registered = frozenset((*bookies.writable, *bookies.readonly))
         return cls(
             ReplicationLocks(store, "", client.clock),
             registered,

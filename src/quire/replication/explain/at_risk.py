@@ -7,7 +7,7 @@ Nothing is read from bookies, and nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.tasks import each, pages
@@ -115,7 +115,7 @@ def can_recover(
     return covered(answering, len(ensemble), write_quorum, ack_quorum)
 
 
-def lost_copies(metadata: LedgerMetadata, there: Set[str]) -> tuple[set[str], int]:
+def lost_copies(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str], int]:
     """Return the bookies with lost copies, and the number of copies left of the worst entries.
 
     These bookies should have entries and are not among the registered ones (`there`).
