@@ -96,7 +96,8 @@ class BookiePool:
         """The opens of ledgers with recovery."""
         self._links_watch = LinkWatch(config, self._connect, tasks, self.counters)
         self.tracing = tracing or Tracing()
-        self.health = BookieHealth(config, lambda: asyncio.get_running_loop().time(), tasks)
+        # Metrics are collected from any thread, which may have no event loop.
+        self.health = BookieHealth(config, asyncio.get_running_loop().time, tasks)
         self.placement = Placement(
             config.placement, metadata, rng, tasks, self._free_bytes, self._failed_s
         )
@@ -132,6 +133,8 @@ class BookiePool:
             self.health.lagged,
             self.opens.waiting,
             self.recoveries.waiting,
+            [(one.bookie, one.kind.value, one.count) for one in self.health.unhealthy()],
+            [(bookie, reason.value) for bookie, reason in self.health.avoided()],
         )
 
     # -- placement ----------------------------------------------------------------------------

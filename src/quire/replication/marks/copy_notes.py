@@ -171,13 +171,23 @@ class CopyNote:
                 return name
         return None
 
-    def only(self, name: str) -> CopyNote:
-        """Return the note as if it were about this stream alone."""
-        lag = self.of_stream(name)
-        if lag is None:
-            return replace(self, failed=0, records=None, seconds=None, lags=())
-        return replace(self, count=1, failed=int(bool(lag.error)), records=lag.records,
-                       seconds=lag.seconds, lags=(lag,))  # fmt: skip
+    def only(self, *names: str) -> CopyNote:
+        """Return the note as if it were about these streams alone."""
+        lags = [one for name in names if (one := self.of_stream(name)) is not None]
+        failed = sum(bool(one.error) for one in lags)
+        if len(lags) < len(names):
+            broken = tuple(one for one in lags if one.error)
+            return replace(self, failed=failed, records=None, seconds=None, lags=broken)
+        records = [one.records for one in lags]
+        ages = [one.seconds for one in lags]
+        return replace(
+            self,
+            count=len(names),
+            failed=failed,
+            records=None if None in records else sum(filter(None, records)),
+            seconds=None if None in ages else max(filter(None, ages), default=0.0),
+            lags=tuple(lags),
+        )
 
     def as_json(self, now_ms: int, own_id: str) -> dict[str, Any]:
         """Return the note as JSON for a reader in the cluster with this instance id."""

@@ -18,6 +18,7 @@ from quire.client import Client
 from quire.client.datasets.unpublished import OWNER_KEY as DATASET_KEY
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerOwnedError, NoSuchLedgerError, QuireError, UnreadableMetadataError
+from quire.metadata.ledgers.deletions import deletion_of
 from quire.streams.objects.format import BUCKET_KEY, NAME_KEY
 from quire.streams.ownership.named_ledgers import (
     Owner,
@@ -140,7 +141,7 @@ async def find_claims(
 
 
 async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> NoSuchLedgerError:
-    """Return an error that also names the owners of a ledger that does not exist.
+    """Return an error that also says who needs a ledger that does not exist, and who deleted it.
 
     The search reads records for at most `MISSED_LIMIT_S` seconds, and the error says if that was
     not enough. Returns `error` itself if nothing names the ledger. Raises MetadataUnavailableError.
@@ -150,7 +151,8 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
         client, {ledger_id}, limit_s, lambda _: None, objects=True
     )
     owners = [str(claim) for claim in found.get(ledger_id, ())]
-    if not owners and not doubts:
+    deletion = await deletion_of(client.metadata, ledger_id)
+    if not owners and not doubts and deletion is None:
         return error
     told = [f"ledger {ledger_id} does not exist"]
     remedy = (
@@ -162,6 +164,8 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
     for claim in doubts:
         owner = claim.name if claim.owner else "another owner" if owners else "an owner"
         told.append(f"It is unknown whether {owner} names it: {claim.doubt}")
+    if deletion is not None:
+        told.append(str(deletion))
     return NoSuchLedgerError(". ".join(told), remedy=remedy)
 
 
