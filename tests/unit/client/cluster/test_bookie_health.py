@@ -401,7 +401,7 @@ def test_no_reader_of_a_ledger_without_its_password_blames_bookies_for_digests(
                 return LacAnswer(codec.pack_lac(2), codec.pack(3, 2, 4, b"?"))
 
             async def long_poll(self, *args: object, **more: object) -> PollAnswer:
-                await asyncio.sleep(1)
+                await asyncio.sleep(0.05)
                 return PollAnswer(9, codec.pack(3, 2, 4, b"?"), codec.pack_lac(2))
 
         def lie() -> None:
@@ -423,11 +423,10 @@ def test_no_reader_of_a_ledger_without_its_password_blames_bookies_for_digests(
             lie()
             with pytest.raises(ReadError):
                 await reader.refresh()
-            if speaks_v3:
+            if speaks_v3 and not compares:
+                tail = reader.tail(4)
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(10):
-                        async for _ in reader.tail(4):
-                            pass
+                    await asyncio.wait_for(anext(tail), 0.2)
             reader.close()
             for recover in (False, True):
                 with pytest.raises((ReadError, UnauthorizedError, RecoveryError)):
