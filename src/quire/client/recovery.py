@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 
 from quire._runtime.tasks import TaskSet, cancelled
-from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import GuardedSpan, note
@@ -443,8 +442,8 @@ class LedgerRecovery:
         return self._codec.content(data) if self._trust.compares_copies else None
 
     def _misbehaved(self, bookie: str, error: BadEntryError, entry: int) -> None:
-        kind = misbehaviour_of(error)
-        self._pool.health.misbehaved(bookie, kind, self.ledger_id, entry)
+        metadata = self._current.value
+        self._pool.health.bad_entry(bookie, error, metadata, self._codec, entry)
 
     # -- ensembles and closing ----------------------------------------------------------------
 

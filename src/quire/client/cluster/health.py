@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.absences import CHECKS, Absences, AskAgain
 from quire.client.observability.logs import Field, log_event
-from quire.codec.entry.entry import BadEntryError, WrongEntryError
+from quire.codec.entry.entry import BadEntryError, EntryCodec, WrongEntryError
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.config import ClientConfig
 from quire.errors import QuireError
 
@@ -87,12 +88,6 @@ PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehavi
 used again. Each of them leads to quarantine, unless `quarantine_liars` is false."""
 REPAIRABLE = PROVEN | {Misbehaviour.MISSING}
 """The kinds of wrong answers after which the replica is reported to `on_damage` for repair."""
-
-
-def misbehaviour_of(error: BadEntryError) -> Misbehaviour:
-    """Return the kind of wrong answer that caused an error of entry verification."""
-    wrong = isinstance(error, WrongEntryError)
-    return Misbehaviour.WRONG_ENTRY if wrong else Misbehaviour.BAD_DIGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +178,25 @@ class BookieHealth:
             self._accused_until[bookie] = self._quarantined_until[bookie]
         if kind in REPAIRABLE:
             self._report(ledger_id, bookie)
+
+    def bad_entry(
+        self,
+        bookie: str,
+        error: BadEntryError,
+        metadata: LedgerMetadata,
+        codec: EntryCodec,
+        entry_id: int,
+    ) -> None:
+        """Record that the bytes of an entry or a LAC failed verification with `codec`.
+
+        A wrong digest blames the bookie only if the metadata of the ledger has the password, with
+        which it also has the digest type. Otherwise this client may verify with a wrong type or a
+        wrong key, and nothing is recorded. `entry_id` is -1 if the last entry or the LAC was asked.
+        """
+        if isinstance(error, WrongEntryError):
+            self.misbehaved(bookie, Misbehaviour.WRONG_ENTRY, codec.ledger_id, entry_id)
+        elif metadata.password is not None:
+            self.misbehaved(bookie, Misbehaviour.BAD_DIGEST, codec.ledger_id, entry_id)
 
     def denied(
         self,

@@ -17,10 +17,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from quire._runtime.tasks import TaskGroup, cancelled
-from quire.client.cluster.health import Misbehaviour, misbehaviour_of
+from quire.client.cluster.health import Misbehaviour
 from quire.client.cluster.pool import BookiePool
 from quire.client.read.hedge import Hedge
-from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES
@@ -287,11 +286,8 @@ class ReadEngine:
 
     def _bad(self, bookie: str, error: BadEntryError, entry_id: int) -> DigestError:
         """Record that a bookie sent bytes that fail verification, and return the error to raise."""
-        metadata, ledger_id = self._metadata(), self._codec.ledger_id
-        # If the metadata has no password to compare, the reader's own key may be wrong.
-        if metadata.password is not None or self._codec.digest is not DigestType.HMAC:
-            kind = misbehaviour_of(error)
-            self._pool.health.misbehaved(bookie, kind, ledger_id, entry_id)
+        ledger_id = self._codec.ledger_id
+        self._pool.health.bad_entry(bookie, error, self._metadata(), self._codec, entry_id)
         return DigestError(
             f"entry {entry_id} of ledger {ledger_id}: {error}",
             ledger_id=ledger_id,

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass, field
 
 from quire._runtime.tasks import cancelled
-from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
 from quire.codec.entry.entry import BadEntryError, EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -82,7 +81,7 @@ async def read_last_confirmed(
     result = LastConfirmed()
 
     async def ask(index: int) -> None:
-        if await _ask(ensemble[index], codec, pool, timeout_s, result, fence_with):
+        if await _ask(ensemble[index], metadata, codec, pool, timeout_s, result, fence_with):
             result.known.add(index)
 
     tasks = {asyncio.ensure_future(ask(index)) for index in range(len(ensemble))}
@@ -105,6 +104,7 @@ async def read_last_confirmed(
 
 async def _ask(
     bookie: str,
+    metadata: LedgerMetadata,
     codec: EntryCodec,
     pool: BookiePool,
     timeout_s: float,
@@ -124,7 +124,7 @@ async def _ask(
     except NoEntryAnswer:
         result.lacs[bookie] = -1
     except BadEntryError as error:
-        pool.health.misbehaved(bookie, misbehaviour_of(error), codec.ledger_id, -1)
+        pool.health.bad_entry(bookie, error, metadata, codec, -1)
         result.errors[bookie] = DigestError(str(error), ledger_id=codec.ledger_id)
         return False
     except QuireError as error:

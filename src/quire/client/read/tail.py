@@ -45,7 +45,6 @@ from typing import Any
 
 from quire._runtime.retry import Backoff
 from quire._runtime.tasks import cancelled
-from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
 from quire.client.read.engine import MAX_WINDOW_ENTRIES, ReadEngine
 from quire.client.read.last_confirmed import read_last_confirmed, verified_lac
@@ -444,7 +443,7 @@ class LedgerTail:
         return self._view.last_add_confirmed >= 0 and self._entry_bytes <= PROOF_ENTRY_BYTES_MAX
 
     def _misbehaved(self, bookie: str, error: BadEntryError) -> None:
-        self._pool.health.misbehaved(bookie, misbehaviour_of(error), self._view.ledger_id, -1)
+        self._pool.health.bad_entry(bookie, error, self._view.metadata, self._codec, -1)
 
     def _learn(self, bookie: str, poll: PollAnswer) -> int:
         """Learn the LAC that the answer to a poll proves, and hold its entry if possible.

@@ -15,8 +15,8 @@ counts are unsigned, and other numbers signed.
 | `t`  | creation time   | milliseconds since 1970 (8)                                        |
 
 Ids and tokens are UTF-8. An item of an unknown kind is skipped. An item that a reader must not skip
-requires another version. Payloads that do not begin with `quire:` were written by other programs:
-`control` and `keepalive` are Apache's.
+requires another version, at which every reader stops. Payloads that do not begin with `quire:` were
+written by other programs: `control` and `keepalive` are Apache's.
 """
 
 from __future__ import annotations
@@ -187,6 +187,19 @@ def is_ours(payload: bytes) -> bool:
     return payload.startswith(OURS)
 
 
+def check_version(data: bytes, start: int, end: int) -> None:
+    """Raise LaterStreamFormatError if a later version of Quire wrote a control record.
+
+    The payload of the record is `data[start:end]`. Every decoder of entries calls this, because a
+    later version may have changed the meaning of the records around it.
+    """
+    if data.startswith(OURS, start, end) and not data.startswith(MAGIC, start, end):
+        version = data[start : min(end, start + 20)]
+        raise LaterStreamFormatError(
+            written_later("a control record", f"the version {version!r}", f"{MAGIC!r}")
+        )
+
+
 def decode_control(payload: bytes) -> list[ControlItem]:
     """Return the items of a control record. The list is empty if the record is not one of Quire's.
 
@@ -196,10 +209,7 @@ def decode_control(payload: bytes) -> list[ControlItem]:
     """
     if not is_ours(payload):
         return []
-    if not payload.startswith(MAGIC):
-        raise LaterStreamFormatError(
-            written_later("a control record", f"the version {payload[:20]!r}", f"{MAGIC!r}")
-        )
+    check_version(payload, 0, len(payload))
     items: list[ControlItem] = []
     at = len(MAGIC)
     while at < len(payload):

@@ -26,6 +26,7 @@ from functools import lru_cache
 from itertools import accumulate, compress
 
 from quire._runtime.units import counted
+from quire.codec.distributedlog.control_record import check_version
 from quire.codec.distributedlog.envelope import MAX_BODY_BYTES, unwrap
 from quire.codec.distributedlog.limits import (
     MAX_EXPANDED_BYTES,
@@ -514,6 +515,8 @@ def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
             next_try = len(flags) + max(count, _SHORTEST_RUN)
         previous = size
         kind = special & _FLAG_BITS
+        if kind & _CONTROL:
+            check_version(data, start, stop)
         position = metadata >> _POSITION_SHIFT & _POSITION_BITS
         if kind & _RECORD_SET and expand_sets:
             columns.add_set(position, txid, start, stop)

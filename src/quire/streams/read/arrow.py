@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any
 from quire.client.read.arrow import OFFSET_MAX, gather, import_pyarrow
 from quire.codec.distributedlog import envelope
 from quire.codec.distributedlog.compression import CODEC_BITS, Compression
-from quire.codec.distributedlog.control_record import CreationTime, decode_control
+from quire.codec.distributedlog.control_record import CreationTime, check_version, decode_control
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import StreamFormatError
 from quire.codec.distributedlog.record import HEAD, HEAD_BYTES, RecordFlag, Records
@@ -465,8 +465,8 @@ def _same_envelopes(data: bytes, at: int, body: int, entries: int, step: int) ->
 def _past_controls(data: bytes, at: int, end: int, timed: bool) -> tuple[int, int, int]:
     """Return the slot, creation time and offset of the first record after leading control records.
 
-    If a control record is damaged, the offset is `end`. The general decoder then decodes the entry
-    and reports what is wrong.
+    If a control record is damaged or of a later version, the offset is `end`. The general decoder
+    then decodes the entry and reports what is wrong.
     """
     slot, time_ms = 0, NO_TIME
     while at + HEAD_BYTES <= end:
@@ -474,12 +474,12 @@ def _past_controls(data: bytes, at: int, end: int, timed: bool) -> tuple[int, in
         stop = at + HEAD_BYTES + size
         if metadata & _FLAGS != RecordFlag.CONTROL or size < 0 or stop > end:
             break
-        if timed:
-            try:
-                told = _creation_time(data[at + HEAD_BYTES : stop])
-            except StreamFormatError:
-                return slot, time_ms, end
-            time_ms = time_ms if told is None else told
+        try:
+            check_version(data, at + HEAD_BYTES, stop)
+            told = _creation_time(data[at + HEAD_BYTES : stop]) if timed else None
+        except StreamFormatError:
+            return slot, time_ms, end
+        time_ms = time_ms if told is None else told
         slot, at = slot + 1, stop
     return slot, time_ms, at
 

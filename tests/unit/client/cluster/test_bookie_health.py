@@ -17,10 +17,18 @@ from quire.client.cluster import absences, health
 from quire.client.cluster.absences import Absences
 from quire.client.cluster.health import BookieHealth, Misbehaviour, UnhealthyBookie
 from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.config import ClientConfig
-from quire.errors import DigestError, MetadataUnavailableError, NotEnoughBookiesError, ReadError
-from quire.net.control import LacAnswer
+from quire.errors import (
+    DigestError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+    ReadError,
+    RecoveryError,
+    UnauthorizedError,
+)
+from quire.net.control import LacAnswer, PollAnswer
 from quire.replication import ReplicationLocks
 from tests.support.bookies.bookie import memory_metadata
 from tests.support.bookies.fake_bookies import (
@@ -400,6 +408,90 @@ def test_a_bad_digest_that_our_own_key_may_cause_blames_no_bookie() -> None:
             with pytest.raises(DigestError):
                 await reader.read_entry(1)
             assert client.suspects() == []
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("compares", [0, 1], ids=["honest", "byzantine"])
+@pytest.mark.parametrize("speaks_v3", [True, False], ids=["v3", "v2"])
+def test_no_reader_of_a_ledger_without_its_password_blames_bookies_for_digests(
+    speaks_v3: bool, compares: int
+) -> None:
+    """Metadata without a password has no digest type, so that the reader's own may be wrong.
+
+    This holds for opening, refreshing, tailing and recovering.
+    """
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        metadata = await cluster.ledger((3, 3, 3), range(4), digest=DigestType.CRC32)
+        known = await cluster.store.read_ledger(LEDGER)
+        without = dataclasses.replace(metadata, password=None, digest=None)
+        await cluster.store.write_ledger(LEDGER, without, known.version)
+        other = EntryCodec(LEDGER, DigestType.HMAC, b"another password")
+        codec = cluster.codec
+
+        class Control:
+            def __init__(self, bookie_id: str) -> None:
+                self.bookie_id = bookie_id
+                self.usable, self.lost = True, None
+
+            async def read_lac(self, ledger_id: int) -> LacAnswer:
+                return LacAnswer(codec.pack_lac(2), codec.pack(3, 2, 4, b"?"))
+
+            async def long_poll(self, *args: object, **more: object) -> PollAnswer:
+                await asyncio.sleep(0.05)
+                return PollAnswer(9, codec.pack(3, 2, 4, b"?"), codec.pack_lac(2))
+
+        def lie() -> None:
+            nonlocal codec
+            codec = other
+            for bookie in cluster.bookies.values():
+                bookie.says = lambda ask: other.pack(max(ask.entry, 0), 9, 4, b"?")
+
+        async with cluster.client() as client:
+            pool = pool_of(client)
+            assert isinstance(pool, FakePool)
+            if speaks_v3:
+
+                async def control(bookie: str, adds_of: int | None = None) -> Control:
+                    return Control(bookie)
+
+                pool.control = control  # type: ignore[method-assign,assignment]
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=compares)
+            lie()
+            with pytest.raises(ReadError):
+                await reader.refresh()
+            if speaks_v3 and not compares:
+                tail = reader.tail(4)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(tail), 0.2)
+            reader.close()
+            for recover in (False, True):
+                with pytest.raises((ReadError, UnauthorizedError, RecoveryError)):
+                    await client.open_ledger(
+                        LEDGER, password=PASSWORD, recover=recover, assume_liars=compares
+                    )
+            assert client.suspects() == []
+            assert pool.health.in_quarantine() == []
+
+    simulated(main)
+
+
+def test_bytes_of_another_entry_blame_the_bookie_although_the_key_is_unknown() -> None:
+    """A valid digest proves that the own key is right."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        metadata = await cluster.ledger((3, 3, 2), range(4), digest=DigestType.HMAC, state=CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            reader._engine._metadata = lambda: dataclasses.replace(metadata, password=None)
+            for bookie in cluster.bookies.values():
+                bookie.says = lambda ask: cluster.entry(3)
+            with pytest.raises(DigestError):
+                await reader.read_entry(1)
+            assert {one.kind for one in client.suspects()} == {Misbehaviour.WRONG_ENTRY}
 
     simulated(main)
 
