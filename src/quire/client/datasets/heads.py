@@ -87,7 +87,7 @@ class DatasetHeads:
                 return head, await self.ledgers(name, head, version)
             except VersionConflictError:
                 continue
-        raise too_many_conflicts(f"dataset {name!r}")
+        raise too_many_conflicts(f"dataset {name!r}", "read")
 
     async def ledgers(
         self, name: str, head: Head, version: int | None

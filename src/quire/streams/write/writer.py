@@ -545,7 +545,7 @@ class StreamWriter:
                 raise TxidOrderError(
                     f"txid {txid} is not allowed in stream {self.name}: it must be from "
                     f"{before}, the txid before it, to {MAX_USER_TXID}. Nothing was appended",
-                    remedy="Append records in ascending order of their txids",
+                    remedy="Append records in ascending order of their txids, all in this range",
                 )
             before = txid
         return txids
