@@ -54,9 +54,10 @@ class Misbehaviour(enum.StrEnum):
     """The digest is valid, but the entry is another one than the client asked for, or most other
     replicas have another content."""
     MISSING = "missing"
-    """The bookie repeatedly denies an entry of a closed ledger that another replica has.
+    """The bookie denies an entry of a closed ledger that another replica has.
 
-    It may never have had the entry.
+    It did so each time it was asked again (not at all if `absence_recheck_s` is 0). The bookie may
+    never have had the entry.
     """
     DROPPED = "dropped"
     """The bookie denies an entry of a closed ledger, although every member of the entry's write set

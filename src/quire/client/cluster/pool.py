@@ -108,8 +108,9 @@ class BookiePool:
     async def close(self) -> None:
         """Close all connections.
 
-        On return, the bookies have read everything that writers sent. Whatever a bookie has not
-        read after `CLOSE_DRAIN_S` is dropped. No error is raised.
+        The call waits until the bookies have read everything that writers sent. Whatever a bookie
+        has not read after `CLOSE_DRAIN_S` seconds is dropped. No error is raised. If the call is
+        cancelled, it drops everything that is left.
         """
         self.closed = True
         self._watch.close()

@@ -117,9 +117,10 @@ class Namespace:
     A namespace belongs to its client's event loop. Closing it abandons the writers that it opened
     and that are still open.
 
-    Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown. If the client is closed, every call raises ClientClosedError. If the
-    name of a stream is not valid, every call that takes one raises UsageError.
+    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
+    answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
+    store refuses this client, and ClientClosedError if the client is closed. If the name of a
+    stream is not valid, every call that takes one raises UsageError.
     """
 
     path: str
@@ -223,7 +224,7 @@ class Namespace:
     async def configure(self, settings: Mapping[str, Any]) -> None:
         """Add settings to the namespace's own settings.
 
-        The change is durable on return. Streams that are open keep the settings that they have. If
+        The change is durable on return. Writers that are open keep the settings that they have. If
         the call is cancelled, the change may or may not have been stored.
 
         Args:
@@ -244,7 +245,8 @@ class Namespace:
         """Abandon the writers that are open, and release their locks.
 
         Records that were appended and not acknowledged may or may not become part of their streams.
-        Readers continue. Calling this again is safe.
+        Readers continue. Calling this again is safe. If the call is cancelled, the writers are
+        abandoned all the same.
         """
         await self._end(None)
 
@@ -299,7 +301,7 @@ class Namespace:
         """
         metadata = self.metadata(name)
         inherited = await self.inherited_stream_settings(name)
-        await self._check_quota(name, 1, f"stream {name}")
+        await self._check_quota(name, 1, f"stream {name} was not created")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
@@ -308,12 +310,12 @@ class Namespace:
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
-    async def _check_quota(self, name: str, more: int, what: str, moved: str = "") -> None:
+    async def _check_quota(self, name: str, more: int, undone: str, moved: str = "") -> None:
         """Raise StreamQuotaError if a namespace may not have `more` streams in addition.
 
-        The streams are beside the stream `name`. They are streams of each namespace that the name
-        may be in: this one, those between it and them, and those above it. Those that have the
-        stream `moved` get no further stream.
+        `undone` says in the error what was not done. The streams are beside the stream `name`. They
+        are streams of each namespace that the name may be in: this one, those between it and them,
+        and those above it. Those that have the stream `moved` get no further stream.
         """
         await self._inherited()
         stays = names_of(self.metadata(moved).paths.stream) if moved else ()
@@ -322,22 +324,21 @@ class Namespace:
             if path in passed:
                 continue
             if path == self.path:
-                await self._check_room(path, self.settings.streams_max, more, what)
+                await self._check_room(path, self.settings.streams_max, more, undone)
                 continue
             try:
                 own = await stored_settings(self.client, f"{path}/{SETTINGS_NODE}")
                 # What it inherits is that of another namespace which is checked here.
-                await self._check_room(path, own.get("streams_max", 0), more, what)
+                await self._check_room(path, own.get("streams_max", 0), more, undone)
             except MetadataDeniedError:
                 continue  # The namespace belongs to others, and the store decides.
 
-    async def _check_room(self, path: str, limit: int, more: int, what: str) -> None:
+    async def _check_room(self, path: str, limit: int, more: int, undone: str) -> None:
         """Raise StreamQuotaError if `more` streams exceed the limit of the namespace at `path`."""
         if limit and len(await self._streams_in(path)) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
             raise StreamQuotaError(
-                f"namespace {path} {has} the {limit} streams that streams_max allows: {what} "
-                "was not created",
+                f"namespace {path} {has} the {limit} streams that streams_max allows: {undone}",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
 
@@ -563,7 +564,8 @@ class Namespace:
             StreamExistsError: There is a stream or a topic with the new name.
             StreamQuotaError: The new name is in another namespace below this one, which has as many
                 streams as its `streams_max` allows. Nothing was changed.
-            RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
+            RecoveryError, WriteError, ReadError: The last records of the fenced writer cannot be
+                recovered now. Try again.
             StreamFencedError: Another writer opened the stream meanwhile. Try again.
             StreamDamagedError: An entry of the fenced writer cannot be decoded.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
@@ -595,7 +597,8 @@ class Namespace:
                     remedy="Choose another name",
                 )
             await metadata.require()
-            await self._check_quota(new_name, 1, f"stream {new_name}", moved=name)
+            undone = f"stream {name} was not renamed to {new_name}"
+            await self._check_quota(new_name, 1, undone, moved=name)
             await target.remove_former()
             self._check_size_of_rename(name, (await self._rename(metadata, target))[0])
             try:
@@ -710,12 +713,16 @@ class Namespace:
                 replication made of a topic's partitions. They are not changed.
 
         Raises:
-            StreamExistsError: A topic or a stream has this name, or that of a partition, already.
+            StreamExistsError: A topic or a stream has this name already. Without `adopt`, the error
+                is also raised if one has the name of a partition.
             NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
+                Streams that are adopted do not count.
             UsageError: The name, the number or a setting is not valid, the nodes of the partitions
                 are too many for one transaction, or settings were passed with `adopt`. The error is
                 also raised if `adopt` would leave out the stream of a further partition.
+            MetadataError: Inherited settings, or the node of a topic, cannot be decoded. Nothing
+                was created.
         """
         partitions = whole_number("the number of partitions", partitions)
         check_type("adopt", adopt, bool)
@@ -728,7 +735,7 @@ class Namespace:
             await self._topics.adopt(name, partitions)
             return
         inherited = await self.inherited_stream_settings(name)
-        await self._check_quota(f"{name}/0", partitions, f"topic {name}")
+        await self._check_quota(f"{name}/0", partitions, f"topic {name} was not created")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
@@ -823,7 +830,8 @@ class Namespace:
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
-            RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            RecoveryError, WriteError, ReadError: Too few bookies answer to recover and read the
+                last records of the previous writer. Nothing is lost: try again.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             StreamQuotaError: The stream does not exist, and a limit `streams_max` is reached.
             StreamDamagedError: The last entry of the previous writer cannot be decoded, or the
@@ -1016,15 +1024,15 @@ class Namespace:
     ) -> list[StreamSegment]:
         """Give up all records before a position, and free the ledgers that hold nothing else.
 
-        Readers that begin before the position then get a StreamGapError. The segment in progress is
-        not changed: call `StreamWriter.roll` first, or truncate again later. The truncation is
-        durable on return. If the call is cancelled, the stream may be truncated and some ledgers
-        may not be freed yet: the next call frees them.
+        Readers that begin before the position then meet a gap (`on_gap` of `open_reader` says what
+        they do). The segment in progress is not changed: call `StreamWriter.roll` first, or
+        truncate again later. The truncation is durable on return. If the call is cancelled, the
+        stream may be truncated and some ledgers may not be freed yet: the next call frees them.
 
         Args:
             name: The name of the stream.
-            before: The position of the first record to keep. After the last record of its segment
-                it is the same as the beginning of the next segment.
+            before: The position of the first record to keep. A position after the last record of a
+                segment counts as the beginning of the next segment.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
             life: The path of the life (`StreamMetadata.life`) in which the position was found. With
                 it, a stream that was created later with the same name is not truncated.
@@ -1050,10 +1058,10 @@ class Namespace:
     async def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
         """Apply the retention settings of a stream now.
 
-        A writer does the same whenever it completes a segment. Readers get no record of a segment
-        that is too old. The ledger of the newest completed segment is never deleted, so its records
-        may be gone for readers although no segment is returned. If the call is cancelled, the next
-        call continues.
+        A writer does the same whenever it completes a segment. On return, readers get no record of
+        the segments that the settings do not keep. The ledger of the newest completed segment is
+        never deleted, so its records may be gone for readers although no segment is returned. If
+        the call is cancelled, the next call continues.
 
         Args:
             name: The name of the stream.
@@ -1125,7 +1133,7 @@ async def open_namespace(
         await _make(client, path, current_names(settings or {}))
     elif settings:
         raise UsageError(
-            "settings can only be passed to open_namespace when it may create the namespace",
+            f"settings were passed for namespace {path} without create=True. Nothing was changed",
             remedy="Pass create=True, or call `configure` on the open namespace",
         )
     tree = client.metadata.tree

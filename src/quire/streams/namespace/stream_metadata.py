@@ -512,7 +512,8 @@ class StreamMetadata:
         """Return the error for a stream whose name another stream has now."""
         return NoSuchStreamError(
             f"stream {self.paths.name} was deleted or renamed, and another stream has its name now",
-            remedy="Open the stream again, and begin at a position of the present stream",
+            remedy="Open the stream that has the name now if you mean that one. Positions in the "
+            "former stream mean nothing there",
         )
 
     async def mark_truncated(

@@ -91,7 +91,20 @@ async def refuse_owned(
 ) -> None:
     """Raise LedgerOwnedError if one of the ledgers has an owner, or may have one.
 
-    The arguments and the other errors are those of `find_claims`.
+    The owner of a ledger is the stream, object or dataset that names the ledger, or the application
+    that the metadata of the ledger names. Nothing is changed. Cancelling this call is safe.
+
+    Args:
+        client: The client of the cluster.
+        ledger_ids: The ids of the ledgers.
+        limit_s: Seconds to search the records of all streams and datasets for ledgers whose own
+            metadata does not settle the question. What is unknown afterwards counts as an owner.
+            The default is no limit.
+        looked_at: Called with the number of records that were read since its last call.
+
+    Raises:
+        LedgerOwnedError: At least one ledger has an owner, or may have one.
+        MetadataUnavailableError: The metadata store does not answer.
     """
     claims = await find_claims(client, ledger_ids, limit_s=limit_s, looked_at=looked_at)
     owned = {ledger_id: found for ledger_id, found in claims.items() if found}
