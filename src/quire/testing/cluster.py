@@ -394,7 +394,7 @@ class LocalCluster:
                 raise UsageError(
                     f"the bookies of the local cluster in {self.directory} have ports from "
                     f"{state.bookie_ports[0]} on, and these cannot be changed",
-                    remedy="Leave --base-port out, or use another directory",
+                    remedy="Leave the base port (--base-port) out, or use another directory",
                 )
         state.data_directories = max(state.data_directories, self._data_directories)
         wanted = self._wanted or len(state.bookie_ports) or DEFAULT_BOOKIES

@@ -142,8 +142,9 @@ def _give_up(names: Sequence[str], *, empty: bool, spare: bool, switched_off: bo
 def start_again(bookie: Bookie, names: Sequence[str]) -> str:
     """Return how to start these bookies again, with the command for `bookie`, the first of them.
 
-    The command is the one that started it before. If that is not known, it has the data directories
-    of the bookie's cookie, and the other options have to be added.
+    The command is the one with which `bookie` was started before. If that command is not known, the
+    returned one has the data directories of the bookie's cookie, and the other options have to be
+    added.
     """
     some = "it again" if len(names) == 1 else f"them again, for example {names[0]}"
     return f"Start {some}{start_text(bookie)}"
