@@ -69,6 +69,7 @@ def ship(spark: SparkSession) -> SparkSession:
 
     Raises:
         UsageError: PySpark, or a package that it needs, is not installed.
+        OSError: The archive cannot be written to the directory of temporary files.
     """
     # Executors that join later fetch the file from this process, so it is kept until the process
     # ends.

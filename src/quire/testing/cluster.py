@@ -150,7 +150,9 @@ def _check_ports(first: int, count: int) -> None:
 class LocalCluster:
     """Bookies and their metadata store as processes on this machine, on the loopback interface.
 
-    Entering the block starts the cluster, and leaving it stops the cluster.
+    Entering a block (`with` or `async with`) starts the cluster, and leaving the block stops the
+    cluster. If `async with` is cancelled while the cluster starts, the start is completed, and the
+    cluster is stopped, before CancelledError is raised.
 
     Attributes:
         uri: The metadata URI, once the cluster has started.

@@ -296,7 +296,8 @@ def compact(
     Raises:
         UsageError: Not exactly one of `to` and `to_stream` is given. Or the target belongs to
             something else, or was made with another key or another definition of tombstones. Or
-            another run has compacted to the same directory meanwhile: then nothing was changed.
+            another run has compacted to the same directory meanwhile: then this run has added no
+            version.
         NoSuchNamespaceError: The namespace does not exist.
         NoSuchStreamError: The stream or the target stream does not exist.
         StreamGapError: Records after the last run were truncated before they were read, or another
@@ -306,7 +307,7 @@ def compact(
         HistoryDamagedError: The record of the table's newest version was changed.
         MetadataUnavailableError: The metadata store does not answer. If the target is a stream,
             the records may have been appended: run the job again.
-        LedgerError: The bookies of the stream's last segment do not answer.
+        LedgerError: Too few bookies of a segment answer the driver.
         StreamLockedError: Another run that appends to the target stream did not end within 30 s.
         Exception: An error of Spark, which contains the error of the source or the sink. If it
             contains a StreamConditionError, another run, which has read further, has appended

@@ -141,7 +141,7 @@ def history(
         NoSuchStreamError: A stream does not exist.
         UsageError: An argument is not valid, or the directory holds the history of another stream.
         MetadataUnavailableError: The metadata store does not answer.
-        LedgerError: The bookies of a segment do not answer.
+        LedgerError: Too few bookies of a segment answer the driver.
     """
     known = (*ALL_COLUMNS, DATE)
     unknown = [name for name in columns if name not in known]
