@@ -161,7 +161,7 @@ async def explain_ledger(
     Raises:
         NoSuchLedgerError: The ledger does not exist.
         MetadataError: The metadata store does not answer, or the metadata cannot be read.
-        JobError: A deep examination found more problems than an audit can report.
+        JobError: A deep examination found more than 1,000,000 ranges of entries with problems.
     """
     ledger = await open_for_repair(client, ledger_id, password=password)
     bookies = await client.bookies()

@@ -241,9 +241,9 @@ def start_command(
 ) -> str:
     """Return the command that starts a bookie again.
 
-    It is the command `started`, with which the bookie was started before. If that is not known, it
-    is made from the data directories and the port in the bookie's id, which is its former address
-    unless it was started with an id of its own.
+    It is the command `started`, with which the bookie was started before. If `started` is None, the
+    command is made from the data directories and from the port in the bookie's id. The id is the
+    former address of the bookie, unless the bookie was started with an id of its own.
     """
     # People paste this command into a shell, and the words come from a bookie: quote them.
     if started is not None:

@@ -111,7 +111,10 @@ class CopyNote:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     def behind_s(self, now_ms: int) -> float:
-        """Return the age of the oldest record that is not copied, as far as it is known."""
+        """Return the age in seconds of the oldest record that is not copied, or 0 if unknown.
+
+        The result is also 0 if everything is copied. `now_ms` is the Unix time in milliseconds.
+        """
         if self.seconds is None or self.records == 0:
             return 0.0
         return self.seconds + self.silent_s(now_ms)
@@ -222,9 +225,10 @@ def shown_uri(uri: str) -> str:
 
 
 async def copy_notes(store: MetadataStore) -> list[CopyNote]:
-    """Return the notes in a metadata store, at most `NOTES_MAX`, sorted by source and target.
+    """Return the notes in a metadata store, at most `NOTES_MAX`.
 
-    Notes that this version cannot decode are left out. Raises MetadataError. Cancel-safe.
+    They are sorted by the namespace of the source, the pattern of the streams, and the URI of the
+    target. Notes that this version cannot decode are left out. Raises MetadataError. Cancel-safe.
     """
 
     async def read(name: str) -> CopyNote | None:

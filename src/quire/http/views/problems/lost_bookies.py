@@ -189,8 +189,9 @@ def _for_each(commands: Mapping[str, str]) -> str:
 def start_each(bookies: Sequence[Bookie], named: str = "") -> str:
     """Return how to start these bookies again, with the command of each.
 
-    The command is the one that started the bookie before. If that is not known, it has the data
-    directories of the bookie's cookie, and the other options have to be added. `named` has the ids
+    The command is the one with which the bookie was started before. If that command is not known,
+    the returned one has the data directories of the bookie's cookie, and the other options have to
+    be added. `named` has the ids
     of the bookies, if the advice is given beside that for other bookies.
     """
     if len(bookies) == 1:
