@@ -21,7 +21,7 @@ class Fault:
 
     `target` names a bookie or a client. "ledger-N" means a bookie of that ledger's last ensemble,
     and "stream-N" one of that stream's newest ledger. `other` is the other side of a partition.
-    `amount`, in (0, 1), scales a fault that has a size. A lasting fault is undone after
+    `amount`, from 0 to 1, scales a fault that has a size. A lasting fault is undone after
     `duration_s`.
     """
 

@@ -81,7 +81,7 @@ async def _no_fault(fault: Fault) -> None:
 
 
 class ObservedCluster(MemoryCluster):
-    """A cluster that calls observers at the moment when a ledger or the tree changes."""
+    """A cluster that calls observers when a ledger, a value or the tree changes or is read."""
 
     observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
     read_observer: Callable[[int, LedgerMetadata], None] = staticmethod(lambda ledger_id, now: None)
@@ -147,18 +147,22 @@ class World:
     disks: dict[str, SimDisk]
     clocks: dict[str, SimClock]
     bookies: dict[str, Bookie] = field(default_factory=dict)
-    """Bookies that run or are stopping."""
+    """Bookies that are starting, run or are stopping."""
     more_disks: dict[str, list[SimDisk]] = field(default_factory=dict)
     """The additional disks of bookies with several data directories."""
     metadata_failures: float = 0.0
-    """The probability that a call of the metadata store fails, before or after its effect."""
+    """The probability that a request to the metadata store is lost before its effect, and the
+    probability that an answer is lost after it.
+    """
     metadata_delay_s: float = 0.0
-    """The longest time that a call of the metadata store takes."""
+    """The longest delay of a request to the metadata store, and of its answer."""
     slow_metadata_s: dict[str, float] = field(default_factory=dict)
-    """The longest time that such a call takes for single clients."""
+    """The longest delay of a request to the metadata store, and of its answer, for single
+    clients.
+    """
     metadata_stalls: dict[str, float] = field(default_factory=dict)
-    """The probability that such a call of a single client waits for up to `STALL_S`, and half the
-    probability that its answer is lost.
+    """The probability that a call of the metadata store by a single client waits for up to
+    `STALL_S`. Its answer is lost with half of this probability, unless `metadata_failures` is set.
     """
     metadata_away: bool = False
     """Whether an older copy is in place of the metadata store. Clients cannot reach it then."""
@@ -597,7 +601,7 @@ class World:
         self.called(name, self._store_calls_now[name])
 
     def client_stores(self) -> list[MemoryStore]:
-        """Return the sessions of all clients, dead or alive."""
+        """Return the newest session of each client, dead or alive."""
         return list(self._client_stores.values())
 
     def lose_session(self, client: str) -> Callable[[], None]:
