@@ -197,7 +197,8 @@ def history_metrics(history: PrometheusHistory) -> Iterable[Metric]:
 def checked_url(url: str) -> str:
     """Return the URL of a Prometheus server without a final slash.
 
-    Raises UsageError if it is not an HTTP URL, or contains a password.
+    Raises UsageError if it is not an HTTP URL, or contains a user name, a password, a query or a
+    fragment.
     """
     try:
         parts = urlsplit(url)
