@@ -217,6 +217,16 @@ async def test_closing_a_stream_reader_between_records_ends_its_iteration(
                 break  # leaving the loop and the block is no error
 
 
+async def test_a_namespace_of_a_closed_client_says_that_the_client_is_closed(
+    client: quire.Client,
+) -> None:
+    streams = await client.namespace("/a", create=True)
+    await client.close()
+    for call in (streams.open_writer("s", create=True), streams.open_reader("s")):
+        with pytest.raises(ClientClosedError, match="the client is closed"):
+            await call
+
+
 async def test_closing_a_follower_ends_the_calls_that_wait_for_it(client: quire.Client) -> None:
     async with client.state_machine("/a", "m", Dictionary(), create=True) as leader:
         follower = await client.state_machine("/a", "m", Dictionary(), follow=True)

@@ -890,12 +890,15 @@ class Namespace:
             password=self.password, stored_bytes=held_bytes, lock=lock,
         )  # fmt: skip
         segments.prepare()
-        writer = StreamWriter(segments, settings, self.client.clock, self._tasks, self._budget)
+        writer = StreamWriter(
+            segments, settings, self.client.clock, self._tasks, self._budget, self._ended
+        )
         self._writers[writer] = lock
-        writer.on_end(lambda: self._ended(writer))
         return writer
 
     def _check_open(self, metadata: StreamMetadata) -> None:
+        if self.client.closed:
+            raise nothing_done(ClientClosedError("the client is closed", remedy="Connect again"))
         if self._closed:
             raise nothing_done(
                 StreamClosedError(
