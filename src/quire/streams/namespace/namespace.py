@@ -114,8 +114,8 @@ ALL_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
 class Namespace:
     """A namespace of streams. `Client.namespace` opens it.
 
-    A namespace belongs to its client's event loop. Closing it abandons the writers that it opened
-    and that are still open.
+    Closing a namespace, or its client, abandons the writers that the namespace opened and that are
+    still open.
 
     Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
     answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
@@ -511,7 +511,7 @@ class Namespace:
         The deletion is durable on return. Bookies free the space at their next garbage collection.
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
-        that does not exist succeeds. After an error or a cancellation a part of the stream may be
+        that does not exist succeeds. If the call fails or is cancelled, a part of the stream may be
         left, which cannot be renamed: call this again.
 
         Args:
@@ -710,8 +710,8 @@ class Namespace:
             StreamExistsError: A topic or a stream has this name already. Without `adopt`, the error
                 is also raised if one has the name of a partition.
             NoSuchStreamError: A stream to adopt does not exist.
-            StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
-                Streams that are adopted do not count.
+            StreamQuotaError: The namespace may not have that many more streams (`streams_max`). This
+                is not checked with `adopt`, which adds no stream.
             UsageError: The name, the number or a setting is not valid, the nodes of the partitions
                 are too many for one transaction, or settings were passed with `adopt`. The error is
                 also raised if `adopt` would leave out the stream of a further partition.
@@ -775,8 +775,8 @@ class Namespace:
         """Delete a topic with all its partitions and their ledgers.
 
         The deletion is durable on return. Open writers are fenced first, as far as their bookies
-        answer. Deleting a topic that does not exist succeeds. After an error or a cancellation some
-        partitions may be left, and the topic cannot be opened: call this again.
+        answer. Deleting a topic that does not exist succeeds. If the call fails or is cancelled,
+        some partitions may be left, and the topic cannot be opened: call this again.
 
         Args:
             name: The name of the topic.

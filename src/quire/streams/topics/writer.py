@@ -177,7 +177,7 @@ class TopicWriter:
         """Append several records, and wait until all of them are acknowledged.
 
         On return all records are durable on an ack quorum. Those of one partition are in the order
-        in which they were passed. After an error or a cancellation, each partition may have the
+        in which they were passed. If the call fails or is cancelled, each partition may have the
         first few of its records.
 
         Args:

@@ -199,7 +199,7 @@ class StreamWriter:
     ) -> Appended:
         """Append several records in order, and wait until all of them are acknowledged.
 
-        On return all records are durable on an ack quorum. After an error or a cancellation, any
+        On return all records are durable on an ack quorum. If the call fails or is cancelled, any
         number of the records, from the first on, may be part of the stream.
 
         Args:
