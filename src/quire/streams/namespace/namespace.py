@@ -710,8 +710,8 @@ class Namespace:
             StreamExistsError: A topic or a stream has this name already. Without `adopt`, the error
                 is also raised if one has the name of a partition.
             NoSuchStreamError: A stream to adopt does not exist.
-            StreamQuotaError: The namespace may not have that many more streams (`streams_max`). This
-                is not checked with `adopt`, which adds no stream.
+            StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
+                `adopt` adds no streams, and never raises this.
             UsageError: The name, the number or a setting is not valid, the nodes of the partitions
                 are too many for one transaction, or settings were passed with `adopt`. The error is
                 also raised if `adopt` would leave out the stream of a further partition.
