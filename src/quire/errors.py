@@ -268,8 +268,8 @@ class MetadataUnavailableError(MetadataError, ConnectionError):
 class MetadataDeniedError(MetadataError, PermissionError):
     """Raised when the metadata store refuses access.
 
-    The client gave no identity, or one that lacks the right. Nothing was changed. Connect with an
-    identity that has the right (`quire.ZooKeeperOptions`).
+    The client gave no identity, or one that lacks the right. The request that was refused changed
+    nothing. Connect with an identity that has the right (`quire.ZooKeeperOptions`).
     """
 
 
@@ -632,7 +632,7 @@ class BookieTimeoutError(BookieError, TimeoutError):
 class BookieReadOnlyError(BookieError):
     """Raised when a bookie refuses an entry because it is read-only.
 
-    Its disk is full, or an operator made it read-only.
+    For example, its disk is full, or an operator made it read-only.
     """
 
     code = -104
@@ -797,8 +797,9 @@ class StreamGapError(StreamError):
 class StreamDivergedError(StreamError):
     """Raised when the target of a stream replication is not a copy of its source.
 
-    A stream with the target's name exists already, and has another origin or other records. Nothing
-    was changed.
+    A stream with the target's name exists already, and has another origin or other records, or a
+    topic with the target's name has another number of partitions. The replication of this stream
+    ends, and changes nothing more.
     """
 
 
