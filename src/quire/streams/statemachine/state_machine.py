@@ -643,7 +643,10 @@ class Follower(_Replica[ResultT]):
         return self.failure or self._ended
 
     async def close(self) -> None:
-        """Stop following. Calls that wait raise StreamClosedError. Calling this again is safe."""
+        """Stop following. Calls of `wait_applied` that still wait raise StreamClosedError.
+
+        Calling this again is safe. If the call is cancelled, the follower is closed all the same.
+        """
         await self._close()
 
     async def _end(self, error: QuireError) -> None:
