@@ -565,7 +565,7 @@ class Namespace:
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             MetadataError: The metadata of the stream cannot be decoded, or other processes changed
                 the stream during every attempt.
-            UsageError: The stream has too many nodes for one transaction (the limit is about 490
+            UsageError: The stream has too many nodes for one transaction (the limit is about 480
                 segments and subscriptions), or it is a topic or a partition of one. The error is
                 also raised if the new name is that of a partition that a topic does not have.
                 Nothing was changed.
