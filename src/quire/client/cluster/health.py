@@ -229,7 +229,7 @@ class BookieHealth:
         return [bookie for bookie in list(self._quarantined_until) if self.quarantined(bookie)]
 
     def unhealthy(self) -> list[UnhealthyBookie]:
-        """Return a record for each bookie and kind of wrong answer, in the order of both."""
+        """Return a record for each bookie and kind of wrong answer, sorted by bookie and kind."""
         return [self._unhealthy[key] for key in sorted(self._unhealthy)]
 
     @property
