@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 class QuireError(Exception):
     """The base class of all errors that Quire raises on purpose.
 
-    Any other exception that escapes from Quire is a bug.
+    Any other exception that escapes from Quire is a bug, unless code of the program raised it, such
+    as a state machine or the source of an object.
 
     Attributes:
         code: BookKeeper's client error code for this class of error.
@@ -85,7 +86,8 @@ def done_in_part(error: E) -> E:
 class UsageError(QuireError, ValueError):
     """Raised for a call that cannot succeed: a bad argument, or a handle that is closed.
 
-    Nothing was done. Correct the call; repeating it does not help.
+    Nothing was done, unless the message says otherwise. Correct the call; repeating it does not
+    help.
     """
 
     code = -14
@@ -257,8 +259,9 @@ class MetadataError(QuireError):
 class MetadataUnavailableError(MetadataError, ConnectionError):
     """Raised when the metadata store does not answer.
 
-    The outcome of a write is unknown: it may or may not have been stored. Check the store and the
-    URI, then try again.
+    It is also raised when other clients changed what a call needs during each of its attempts. The
+    outcome of a write is unknown, unless `outcome_known` says otherwise: it may or may not have
+    been stored. Check the store and the URI, then try again.
     """
 
     outcome_known = False
