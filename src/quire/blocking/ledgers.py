@@ -152,7 +152,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         Raises:
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
-            LedgerClosedError: The ledger was closed. Outcome unknown.
+            LedgerClosedError: The handle or the ledger is closed. Outcome unknown, unless `close`
+                has returned: then all entries are durable.
             QuireError: The writer failed for another reason. See `LedgerWriter.append`.
         """
         return call(self.aio.force())
@@ -404,7 +405,8 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         Raises:
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
-            LedgerClosedError: The ledger was closed. Outcome unknown.
+            LedgerClosedError: The handle or the ledger is closed. Outcome unknown, unless `close`
+                has returned: then all entries are durable.
             QuireError: The writer failed for another reason. See `LedgerWriter.append`.
         """
         return call(self.aio.force())

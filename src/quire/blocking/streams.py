@@ -41,8 +41,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
     Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
     answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
-    store refuses this client, and ClientClosedError if the client is closed. If the name of a
-    stream is not valid, every call that takes one raises UsageError.
+    store refuses this client, and (except `open_writer`) ClientClosedError if the client is closed.
+    If the name of a stream is not valid, every call that takes one raises UsageError.
     """
 
     _what = "namespace {0.path}"
@@ -403,7 +403,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamEndedError: The stream was ended, so nothing can be appended.
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
-            StreamClosedError: The namespace is closed, or was closed meanwhile.
+            StreamClosedError: The namespace or its client is closed, or was closed meanwhile.
             RecoveryError, WriteError, ReadError: Too few bookies answer to recover and read the
                 last records of the previous writer. Nothing is lost: try again.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
@@ -854,7 +854,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
 
         On return all records are durable, and the stream has no segment in progress. If the call
         fails, the next writer completes the segment. Calling it again is safe. If the call is
-        interrupted, it continues in the background.
+        interrupted, it continues in the background. After `abandon` it does nothing.
 
         Raises:
             StreamClosedError: The writer was abandoned while this call waited.
@@ -1485,7 +1485,8 @@ class TopicWriter(ContextHandle[AsyncTopicWriter]):
         takes no record back.
 
         Raises:
-            QuireError: A writer failed before its records were acknowledged. See `append`.
+            QuireError: The writer of a partition failed before its records were acknowledged, or it
+                appended none and is closed. See `append`.
         """
         call(self.aio.flush())
 

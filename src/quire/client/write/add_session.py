@@ -606,8 +606,8 @@ class AddSession:
                 f"the writer of ledger {self.ledger_id} is closed",
                 ledger_id=self.ledger_id,
                 remedy=(
-                    "Entries that were not acknowledged may or may not be in the ledger: "
-                    "read it to find out. To write more, create a new ledger"
+                    "Entries that were not acknowledged may or may not be in the ledger: open "
+                    "it with recovery to find out. To write more, create a new ledger"
                 ),
             )
         )

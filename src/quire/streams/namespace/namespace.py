@@ -119,8 +119,8 @@ class Namespace:
 
     Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
     answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
-    store refuses this client, and ClientClosedError if the client is closed. If the name of a
-    stream is not valid, every call that takes one raises UsageError.
+    store refuses this client, and (except `open_writer`) ClientClosedError if the client is closed.
+    If the name of a stream is not valid, every call that takes one raises UsageError.
     """
 
     path: str
@@ -822,7 +822,7 @@ class Namespace:
             StreamEndedError: The stream was ended, so nothing can be appended.
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
-            StreamClosedError: The namespace is closed, or was closed meanwhile.
+            StreamClosedError: The namespace or its client is closed, or was closed meanwhile.
             RecoveryError, WriteError, ReadError: Too few bookies answer to recover and read the
                 last records of the previous writer. Nothing is lost: try again.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
@@ -894,7 +894,7 @@ class Namespace:
                 StreamClosedError(
                     f"namespace {self.path} is closed, so stream {metadata.paths.name} was not "
                     "opened for writing",
-                    remedy="Open the namespace again",
+                    remedy="Open the namespace again, with another client if this one is closed",
                 )
             )
 

@@ -480,6 +480,8 @@ class Leader(_Replica[ResultT]):
             self._fail(error)
 
     async def _submit(self, command: bytes) -> ResultT | None:
+        if self._ended is not None:  # this error names the state machine, and not its stream
+            raise self._ended.with_traceback(None)
         # A full stream takes the proof of a leader nevertheless: only a snapshot makes room there.
         within_quota = command != NOTHING
         appended = await self._writer._append((command,), None, None, "", within_quota=within_quota)

@@ -330,7 +330,8 @@ class TopicWriter:
         no record back.
 
         Raises:
-            QuireError: A writer failed before its records were acknowledged. See `append`.
+            QuireError: The writer of a partition failed before its records were acknowledged, or it
+                appended none and is closed. See `append`.
         """
         for writer in self._writers.values():
             await writer.flush()

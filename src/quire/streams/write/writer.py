@@ -377,7 +377,7 @@ class StreamWriter:
 
         On return all records are durable, and the stream has no segment in progress. If the call
         fails, the next writer completes the segment. Calling it again is safe. If the call is
-        cancelled, it continues in the background.
+        cancelled, it continues in the background. After `abandon` it does nothing.
 
         Raises:
             StreamClosedError: The writer was abandoned while this call waited.
