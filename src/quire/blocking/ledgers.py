@@ -178,7 +178,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
                 abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed. All entries are durable, unless the store was needed to replace a bookie
-                before all of them were acknowledged (`last_add_confirmed` tells).
+                before all of them were acknowledged: then `last_add_confirmed` is less than
+                `last_add_pushed`.
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """
@@ -431,7 +432,8 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
                 abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed. All entries are durable, unless the store was needed to replace a bookie
-                before all of them were acknowledged (`last_add_confirmed` tells).
+                before all of them were acknowledged: then `last_add_confirmed` is less than
+                `last_add_pushed`.
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """
@@ -635,8 +637,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             Each entry.
 
         Raises:
-            NoSuchEntryError: `last` was given, and every replica denies an entry, or the closed
-                ledger ends before it.
+            NoSuchEntryError: `last` was given, and every replica denies an entry of the range, or
+                the ledger is closed and ends before `last`.
             UsageError: The range is not valid, or this handle is closed.
             ReadError: No replica of an entry could be read. The entry may exist.
             DigestError: At least one replica of an entry is damaged, and the others are damaged or

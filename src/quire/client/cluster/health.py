@@ -55,8 +55,8 @@ class Misbehaviour(enum.StrEnum):
     MISSING = "missing"
     """The bookie denies an entry of a closed ledger that another replica has.
 
-    It did so each time it was asked again (not at all if `absence_recheck_s` is 0). The bookie may
-    never have had the entry.
+    The bookie has repeated the denial each time it was asked again (it is not asked again if
+    `absence_recheck_s` is 0). It may never have had the entry.
     """
     DROPPED = "dropped"
     """The bookie denies an entry of a closed ledger, although every member of the entry's write set

@@ -231,8 +231,8 @@ class LedgerReader:
             Each entry.
 
         Raises:
-            NoSuchEntryError: `last` was given, and every replica denies an entry, or the closed
-                ledger ends before it.
+            NoSuchEntryError: `last` was given, and every replica denies an entry of the range, or
+                the ledger is closed and ends before `last`.
             UsageError: The range is not valid, or this handle is closed.
             ReadError: No replica of an entry could be read. The entry may exist.
             DigestError: At least one replica of an entry is damaged, and the others are damaged or

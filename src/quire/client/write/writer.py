@@ -304,7 +304,8 @@ class WriteHandle:
                 abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed. All entries are durable, unless the store was needed to replace a bookie
-                before all of them were acknowledged (`last_add_confirmed` tells).
+                before all of them were acknowledged: then `last_add_confirmed` is less than
+                `last_add_pushed`.
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """
