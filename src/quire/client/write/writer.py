@@ -213,9 +213,9 @@ class WriteHandle:
 
         The call waits while the slowest bookie of the ensemble still has to acknowledge
         `ClientConfig.max_unacked_bytes` or more. While too few bookies can be reached for an ack
-        quorum, the bytes without an ack quorum count instead. With deferred sync, the call
-        also waits while `ClientConfig.max_unforced_bytes` or more are not durable; the writer
-        forces them meanwhile. Cancelling this call is safe.
+        quorum, the bytes without an ack quorum count instead. With deferred sync, the call also
+        waits while `ClientConfig.max_unforced_bytes` or more are not durable; the writer forces
+        them meanwhile. Cancelling this call is safe.
 
         Raises:
             QuireError: The writer has failed or is closed. See `LedgerWriter.append`.
