@@ -18,6 +18,7 @@ from quire._runtime.names.former_names import deprecated
 from quire._runtime.names.in_commands import command_with
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
+from quire._runtime.units import counted
 from quire.client import Client
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.compression import check_available
@@ -338,7 +339,8 @@ class Namespace:
         if limit and len(await self._streams_in(path)) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
             raise StreamQuotaError(
-                f"namespace {path} {has} the {limit} streams that streams_max allows: {undone}",
+                f"namespace {path} {has} the {counted(limit, 'stream')} that streams_max allows: "
+                f"{undone}",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
 
@@ -1131,7 +1133,8 @@ async def open_namespace(
     if not bound and not await tree.exists(f"{path}/{SETTINGS_NODE}"):
         raise NoSuchNamespaceError(
             f"there is no namespace {path}",
-            remedy=f"Create it: quire namespace create {path} (in Python, pass create=True)",
+            remedy=f"Check the path, or create the namespace: quire namespace create {path} (in "
+            "Python, pass create=True)",
         )
     return Namespace(client, path, await inherited_settings(client, path), password)
 
