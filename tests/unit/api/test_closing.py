@@ -251,3 +251,18 @@ async def test_leaving_a_leader_by_an_error_ends_the_calls_that_wait_for_it(
     for task in tasks:
         with pytest.raises(QuireError):
             await asyncio.wait_for(task, LIMIT_S)
+
+
+async def test_the_error_of_a_closed_handle_names_the_handle(client: quire.Client) -> None:
+    """It named the ledger of the object, and the stream of the state machine."""
+    objects = client.objects()
+    await objects.put("o", b"one")
+    reader = await objects.get("o")
+    reader.close()
+    with pytest.raises(UsageError, match=r"the reader of object 'o' is closed\. Get"):
+        await reader.read_all()
+    leader = await client.state_machine("/a", "m", Dictionary(), create=True)
+    await leader.close()
+    for call in (lambda: leader.execute(b"{}"), leader.confirm, leader.snapshot):
+        with pytest.raises(StreamClosedError, match="state machine m is closed"):
+            await call()

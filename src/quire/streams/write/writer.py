@@ -204,7 +204,7 @@ class StreamWriter:
     ) -> Appended:
         """Append several records in order, and wait until all of them are acknowledged.
 
-        On return all records are durable on an ack quorum. After an error or a cancellation, any
+        On return all records are durable on an ack quorum. If the call fails or is cancelled, any
         number of the records, from the first on, may be part of the stream.
 
         Args:
@@ -382,7 +382,7 @@ class StreamWriter:
 
         On return all records are durable, and the stream has no segment in progress. If the call
         fails, the next writer completes the segment. Calling it again is safe. If the call is
-        cancelled, it continues in the background.
+        cancelled, it continues in the background. After `abandon` it does nothing.
 
         Raises:
             StreamClosedError: The writer was abandoned while this call waited.
