@@ -39,10 +39,10 @@ class Namespace(ContextHandle[AsyncNamespace]):
     Closing a namespace, or its client, abandons the writers that the namespace opened and that are
     still open.
 
-    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
-    answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
-    store refuses this client, and (except `open_writer`) ClientClosedError if the client is closed.
-    If the name of a stream is not valid, every call that takes one raises UsageError.
+    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does
+    not answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the
+    metadata store refuses this client, and ClientClosedError if the client is closed. If the
+    name of a stream is not valid, every call that takes one raises UsageError.
     """
 
     _what = "namespace {0.path}"
@@ -403,7 +403,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamEndedError: The stream was ended, so nothing can be appended.
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
-            StreamClosedError: The namespace or its client is closed, or was closed meanwhile.
+            StreamClosedError: The namespace is closed, or was closed meanwhile.
             RecoveryError, WriteError, ReadError: Too few bookies answer to recover and read the
                 last records of the previous writer. Nothing is lost: try again.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
