@@ -199,6 +199,30 @@ def test_closing_a_leader_does_not_wait_for_ever_for_retention(
     run(scene)
 
 
+def test_the_stream_of_a_state_machine_with_a_snapshot_is_renamed_only_by_force() -> None:
+    """The snapshot keeps the old name, so that the state machine could not be opened again."""
+
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d") as d:
+            await d.set("n", 1)
+        await b.streams.rename_stream("d", "e")  # the stream has all commands
+        async with await open_dict(b.streams, "e", create=False) as d:
+            assert d["n"] == 1
+            await d.leader.snapshot()
+            with pytest.raises(UsageError, match="state-machines/acme/test/e") as refused:
+                await b.streams.rename_stream("e", "f")
+            assert "force=True" in refused.value.remedy
+            await d.set("n", 2)  # nothing was changed, and nobody was fenced
+        with pytest.raises(NoSuchStreamError):
+            await b.streams.rename_stream("missing", "f")
+        await b.streams.rename_stream("e", "f", force=True)
+        # The snapshot that was left behind does not belong to another stream of the old name.
+        await b.streams.create_stream("e")
+        await b.streams.rename_stream("e", "g")
+
+    run(scene)
+
+
 class Sum:
     """A machine that returns its own buffer as its snapshot."""
 
