@@ -19,7 +19,7 @@ from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.history import RunHistory
 from quire_simulator.invariants.memory import BookieMemory
 from quire_simulator.invariants.recreated import RecreatedLedgers
-from quire_simulator.invariants.reports import bookies, cluster, directories
+from quire_simulator.invariants.reports import bookies, clients, cluster, directories
 from quire_simulator.invariants.reports.listings import judge_ledgers
 from quire_simulator.invariants.silent_connections import SilentConnections
 from quire_simulator.knobs.applied import applied
@@ -147,6 +147,7 @@ async def _scenes(stage: Stage) -> None:
         config = with_low_limits(config)
         BookieMemory(world, checker)
     metrics = bookies.BookieReports(world, checker)
+    counters = clients.ClientReports(world, checker)
     nemesis = Nemesis(world, config, checker.fail)
     world.later.update(list(world.disks)[plan.bookies - plan.later :])
     for name in world.disks:
@@ -207,6 +208,7 @@ async def _scenes(stage: Stage) -> None:
     await checker.replicated(undisturbed=not plan.schedule and not plan.cancelling)
     await cluster.compare(stage)
     await metrics.compare(stage)
+    counters.compare(stage)
     await directories.stop_and_inspect(stage)
 
 

@@ -1,9 +1,9 @@
 """The errors that Quire raises on purpose, in one class tree.
 
 Every error answers three questions: what happened and to what (the message), whether the outcome is
-known (`outcome_known`), and what to do next (`remedy`). Errors of single bookies are attached as
-`causes`, by bookie id. Each class also carries BookKeeper's client error code (`code`, see Java's
-`BKException`) for tools that know these numbers.
+known (`outcome_known`), and what to do next (`remedy`). Errors of single bookies, and of servers of
+the metadata store, are attached as `causes`, by bookie id or address. Each class also carries
+BookKeeper's client error code (`code`, see Java's `BKException`) for tools that know these numbers.
 
 A class also derives from one of Python's own errors if that error means the same: TimeoutError,
 ConnectionError, ValueError, PermissionError, FileNotFoundError, FileExistsError, KeyError or
@@ -31,7 +31,8 @@ class QuireError(Exception):
             may or may not have taken effect: check before you repeat it.
         remedy: What to do next, as a sentence without its final full stop. It is empty if there is
             no general advice.
-        causes: The errors of single bookies that led to this one, by bookie id.
+        causes: The errors of single bookies, or of servers of the metadata store, that led to this
+            one, by the id of the bookie or the address of the server.
     """
 
     code = -999
@@ -455,20 +456,21 @@ class LedgerFencedError(LedgerError):
 
 
 class UnauthorizedError(LedgerError, PermissionError):
-    """Raised when the password of a ledger is wrong, or when a bookie does not accept the client.
+    """Raised when the password of a ledger is wrong or cannot be checked.
 
-    Use the password with which the ledger was created, and check whether the bookie requires TLS.
+    It is also raised when a bookie does not accept the client. Use the password with which the
+    ledger was created, and check whether the bookie requires TLS.
     """
 
     code = -102
 
 
 class LedgerRecreatedError(LedgerError):
-    """Raised when the ledger was deleted and another client created a ledger with its id.
+    """Raised when the ledger was deleted and another ledger was created with its id.
 
-    The handle can no longer be used, because its ledger does not exist. Bookies may have stored an
-    append that was in flight, or that was acknowledged after the deletion, as an entry of the new
-    ledger.
+    A handle that raises it can no longer be used, because its ledger does not exist. Bookies may
+    have stored an append that was in flight, or that was acknowledged after the deletion, as an
+    entry of the new ledger.
     """
 
     code = -25
@@ -486,9 +488,9 @@ class LedgerOwnedError(LedgerError):
 
     code = -14
     remedy = (
-        "Delete or truncate the owner instead (`quire stream truncate`, `quire object delete`, "
-        "`quire dataset delete`), which frees its ledgers. The option force deletes a ledger "
-        "anyway, and its owner loses that data"
+        "If the owner is a stream, an object or a dataset, delete or truncate that instead "
+        "(`quire stream truncate`, `quire object delete`, `quire dataset delete`), which frees its "
+        "ledgers. The option force deletes a ledger anyway, and its owner loses that data"
     )
 
     def __init__(self, message: str, *, owners: Mapping[int, list[str]]) -> None:
@@ -499,9 +501,10 @@ class LedgerOwnedError(LedgerError):
 class NotEnoughBookiesError(LedgerError):
     """Raised when too few writable bookies are available for an ensemble.
 
-    If `create_ledger` raises it, nothing was created. If a writer raises it, the writer can no
-    longer be used and the outcome of entries in flight is unknown: open the ledger with
-    `recover=True` to find out. Start more bookies, or create ledgers with a smaller ensemble.
+    If `create_ledger` raises it, nothing was created. If the writer of a ledger raises it, that
+    writer can no longer be used and the outcome of entries in flight is unknown: open the ledger
+    with `recover=True` to find out. If `StreamWriter.roll` raises it, the writer of the stream can
+    still be used. Start more bookies, or create ledgers with a smaller ensemble.
     """
 
     code = -6
@@ -550,9 +553,10 @@ class RecoveryError(LedgerError):
 
 
 class ReadError(LedgerError):
-    """Raised when entries could not be read from any replica. They may exist.
+    """Raised when entries, or the end of a ledger, could not be read. The entries may exist.
 
-    Try again once the bookies named in `causes` answer.
+    Try again once the bookies named in `causes` answer. If `causes` is empty, the entry is not
+    known to be acknowledged yet, or its content cannot be used: the message says which.
     """
 
     code = -1
@@ -562,7 +566,8 @@ class ReadError(LedgerError):
 class NoSuchEntryError(ReadError, IndexError):
     """Raised when an entry does not exist.
 
-    The entry is after the end of the ledger, or every replica says that it never had it.
+    The entry is after the end of the ledger, or every replica says that it never had the entry.
+    `Client.list_entries` raises it if the bookie has no entry of the ledger.
     """
 
     code = -13
@@ -570,9 +575,10 @@ class NoSuchEntryError(ReadError, IndexError):
 
 
 class DigestError(ReadError):
-    """Raised when no replica that answered has an entry whose bytes match its digest.
+    """Raised when a replica of an entry is damaged, and all others are damaged or deny the entry.
 
-    The entry exists but is damaged on these replicas, or the password is wrong.
+    A replica is damaged if the bytes of the entry do not match their digest. If that is so on every
+    replica, the password may be wrong.
     """
 
     code = -5
@@ -682,7 +688,7 @@ class ObjectExistsError(MetadataError, FileExistsError):
 
 
 class ObjectDamagedError(QuireError):
-    """Raised when the stored bytes of an object are not those that were put.
+    """Raised when the stored bytes of an object are lost, or are not those that were put.
 
     A damaged object is never reported as missing.
     """
@@ -717,26 +723,28 @@ class StreamExistsError(StreamError, FileExistsError):
 
 
 class StreamFencedError(StreamError):
-    """Raised by a writer when another client opened the stream for writing, deleted or renamed it.
+    """Raised when another client took the stream over, or deleted or renamed it.
 
-    This writer can never append again. Records in flight may or may not be part of the stream: open
-    the stream to find out.
+    Another client takes a stream over when it opens the stream for writing, or publishes to it
+    first. A writer that raises this error can never append again. Records in flight may or may not
+    be part of the stream: open the stream to find out.
     """
 
     outcome_known = False
 
 
 class StreamClosedError(StreamError):
-    """Raised by a stream writer that is closed, or that was stopped with `abandon`.
+    """Raised by a writer of a stream or a topic that is closed, or was stopped with `abandon`.
 
-    Records in flight may or may not be part of the stream: open the stream to find out.
+    A namespace, a leader and a follower that are closed or have ended raise it, too. Records in
+    flight may or may not be part of the stream: open the stream to find out.
     """
 
     outcome_known = False
 
 
 class StreamEndedError(StreamError):
-    """Raised by an append to a stream that was ended, or when it is opened for writing.
+    """Raised by an append to a stream that was ended, or when such a stream is opened for writing.
 
     Nothing can be appended after the end of a stream.
     """
@@ -769,7 +777,7 @@ class RecordTooLargeError(StreamError, ValueError):
 
 
 class TxidOrderError(StreamError, ValueError):
-    """Raised when a record has a smaller transaction id than the record before it.
+    """Raised when the transaction id of a record is less than the one before it, or is too large.
 
     Nothing was appended.
     """
@@ -803,7 +811,10 @@ class StreamDamagedError(StreamError):
 
 
 class LaterStreamError(LaterVersionError, StreamError):
-    """Raised when a later version of Quire, or another library, wrote an entry of a stream."""
+    """Raised when a later version of Quire, or another library, wrote a part of a stream.
+
+    The part is an entry, the stored position of a named reader, or the snapshot of a state machine.
+    """
 
 
 class LaterRowsError(LaterVersionError, ReadError):

@@ -29,7 +29,7 @@ async def test_only_one_process_holds_the_lock(backend: Backend, store: Metadata
     one, other = locks_of(store, "host-1"), locks_of(await backend.store(), "host-2")
     async with one.hold(LEDGER):
         with pytest.raises(
-            LockHeldError, match="ledger 12345 was not repaired, because host-1 is repairing"
+            LockHeldError, match="ledger 12345 was left as it is, because host-1 is copying"
         ):
             async with other.hold(LEDGER):
                 pass

@@ -149,6 +149,37 @@ def test_no_content_is_cut_off_on_a_phone(
 # -- one bookie -------------------------------------------------------------------------------
 
 
+def test_the_programs_that_suspect_a_bookie_are_listed(
+    dashboard: Dashboard, windows: Windows, bookie: str
+) -> None:
+    known = {
+        "own": {"reasons": ["slow"], "wrong_answers": {}}, "prometheus": True, "missing": None,
+        "clients": [{"instance": "app-1:9000", "job": "apps", "reasons": ["wrong-answers"],
+                     "wrong_answers": {"dropped": 3}}],
+    }  # fmt: skip
+    with windows.tab(dashboard.url, token=TOKEN, **PHONE) as tab:
+        tab.page.route("**/clients", lambda one: one.fulfill(json=known))
+        tab.open(f"bookie/{bookie}")
+        tab.check("bookie")
+        (own, app) = (
+            tab.page.get_by_role("row").filter(has_text=name)
+            for name in ("this server", "app-1:9000")
+        )
+        expect(own).to_contain_text("! slow")
+        expect(app).to_contain_text("✗ quarantine: wrong answers")
+        expect(app).to_contain_text("acknowledged entry denied: 3")
+        expect(tab.page.get_by_text("2 programs, see above")).to_be_visible()
+        cut = app.locator(".mark").evaluate("one => one.getBoundingClientRect().right > innerWidth")
+        assert not cut
+        nothing = {"reasons": [], "wrong_answers": {}}
+        missing = {"what": "Prometheus at x cannot be read", "next": "Check that it runs"}
+        known.update(own=nothing, clients=[], missing=missing)
+        tab.open("bookies")
+        tab.open(f"bookie/{bookie}")
+        expect(tab.page.get_by_text("! Prometheus at x cannot be read")).to_be_visible()
+        expect(tab.page.get_by_role("heading", name="Programs that suspect it")).to_have_count(0)
+
+
 def test_a_bookie_is_reached_from_the_list(dashboard: Dashboard, tab: Tab, bookie: str) -> None:
     page = tab.page
     tab.open("bookies")

@@ -187,6 +187,11 @@ def test_a_command_is_selected_without_a_clipboard(dashboard: Dashboard, tab: Ta
          ["openssl x509 -in a.crt", "openssl x509 -in b.crt"],
          ["What to do: Renew it. On the machine of a-1:", "On the machine of b-1:",
           "For c-1, do the same."]),
+        ("Start each. " + ". ".join(f"On the machine of b{n}: quire x {n}" for n in range(4))
+         + ". If one is lost: quire y",
+         [*(f"quire x {n}" for n in range(4)), "quire y"],
+         ["What to do: Start each. On the machine of b0:", *(f"On the machine of b{n}:" for n in
+          range(1, 4)), "If one is lost:"]),
         ("See the overview, or quire explain", ["quire explain"],
          ["What to do: See the overview, or:"]),
     ]),
@@ -198,6 +203,21 @@ def test_commands_in_advice_are_in_boxes(
     expect(page.locator("#test code")).to_have_text(commands)
     said = page.locator("#test > p").all_inner_texts()
     assert [one.strip() for one in said] == words
+
+
+def test_commands_for_many_bookies_are_folded(dashboard: Dashboard, tab: Tab) -> None:
+    each = [f"On the machine of b{n}: quire x {n}" for n in range(5)]
+    text = f"Start each. {'. '.join(each)}. For b5, b6, do the same. If one is lost: quire y"
+    page = show(tab, f"const drawn = h('div', {{ id: 'test' }}, advice({json.dumps(text)}));")
+    shown = page.locator("#test > .command code")
+    expect(shown).to_have_text(["quire x 0", "quire x 1", "quire x 2", "quire y"])
+    expect(page.locator("#test > p").last).to_have_text("If one is lost:")
+    rest = page.locator("#test > details")
+    expect(rest.locator("summary")).to_have_text("2 more commands")
+    expect(rest.get_by_text("For b5, b6, do the same.")).to_be_hidden()
+    rest.locator("summary").click()
+    expect(rest.locator("code")).to_have_text(["quire x 3", "quire x 4"])
+    expect(rest.get_by_text("For b5, b6, do the same.")).to_be_visible()
 
 
 PROBLEMS = [

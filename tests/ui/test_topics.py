@@ -257,6 +257,42 @@ def test_a_subscription_that_missed_records_is_marked(site: str, tab: Tab) -> No
     expect(partitions).to_contain_text("Partition 1")
 
 
+def test_the_page_of_a_topic_shows_which_ledgers_lack_copies(site: str, tab: Tab) -> None:
+    page = tab.page
+    nothing = dict.fromkeys(("lost", "unreadable", "unknown", "lacking", "marked", "repairing"), 0)
+    whole = {"ledgers": 1, "whole": True, **nothing, "named": {}, "error": ""}
+    bad = {**whole, "ledgers": 9, "marked": 7, "repairing": 1,
+           "named": {"marked": [11, 12, 13, 14, 15], "repairing": [9]}}  # fmt: skip
+    sums = {**bad, "ledgers": 11, "lost": 1, "named": {**bad["named"], "lost": [5]}}
+    lost = {**whole, "lost": 1, "named": {"lost": [5]}}
+
+    def fulfill(route: Any) -> None:
+        answer = route.fetch().json()
+        answer["replicas"] = {"visits": sums, "visits/0": bad, "visits/1": lost, "visits/2": None}
+        route.fulfill(json=answer)
+
+    page.route("**/quire/topic?*", fulfill)
+    tab.open("topic/%2Fsite/visits")
+    alert = page.locator(".alert.bad")
+    expect(alert).to_contain_text("✗ 1 ledger does not exist any more")
+    expect(alert).to_contain_text("! 7 ledgers lack copies, and wait for repair: ledgers 11, 12")
+    expect(alert).to_contain_text("! 1 ledger is being repaired: ledger 9.")
+    expect(page.locator(".tile").filter(has_text="Copies")).to_contain_text("9 incomplete")
+    first, second, third = (row(page, name) for name in "012")
+    expect(first).to_contain_text("! 7 waiting for repair")
+    expect(first.get_by_role("link", name="! 1 being repaired")).to_have_attribute(
+        "href", re.compile("#/ledger/9$")
+    )
+    expect(second).to_contain_text("✗ 1 lost")
+    expect(third).to_contain_text("reading …")
+    tab.check("topic")
+    page.unroute("**/quire/topic?*")
+    alert.get_by_role("link", name="2 more").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Ledgers")
+    expect(page.get_by_label("Replicas")).to_have_value("marked")
+    expect(page.get_by_label("Part of the owner's name")).to_have_value("/site/visits/")
+
+
 def test_a_partition_that_cannot_be_read_is_named(site: str, tab: Tab) -> None:
     page = tab.page
 

@@ -483,6 +483,10 @@ class Nemesis:
             case "late watches":
                 world.cluster.notice_delay_s = LATE_WATCHES_S * fault.amount
                 undo = self._usual_metadata
+            case "metadata lags":
+                undo = world.lags.begin(str(fault))
+                if fault.amount < LASTING:
+                    undo = lambda: None  # noqa: E731 - The servers lag until faults end.
             case "slow metadata":
                 world.slow_metadata_s[fault.target] = SLOW_METADATA_S * fault.amount
                 undo = lambda: world.slow_metadata_s.pop(fault.target, None)  # noqa: E731
@@ -615,6 +619,7 @@ class Nemesis:
         self._usual_network()
         self._usual_metadata()
         world.slow_metadata_s.clear()
+        world.lags.end_all()
         world.slow_starts.slow = False
         world.network.mangle = None
         if world.disorder is not None:

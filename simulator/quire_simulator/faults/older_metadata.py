@@ -22,7 +22,7 @@ from quire.metadata.bookies.collection import (
 from quire.metadata.common import ancestors_of
 from quire.metadata.tree import Create, Delete
 from quire.metadata.uri import replication_root
-from quire_simulator.metadata.cluster import StoredItem
+from quire_simulator.metadata.items import StoredItem
 from quire_simulator.metadata.nodes import PERSISTENT, TreeNode
 from quire_simulator.plans.faults import Fault
 from quire_simulator.world.world import World, bookie_id

@@ -16,7 +16,7 @@ from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata, Ledge
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.metadata.interface import Versioned
 from quire_simulator.invariants.checker import Checker
-from quire_simulator.metadata.cluster import StoredItem
+from quire_simulator.metadata.items import StoredItem
 from quire_simulator.plans.faults import Fault
 from quire_simulator.world.world import World
 

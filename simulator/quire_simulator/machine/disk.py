@@ -425,11 +425,14 @@ class SimDisk:
         return size // spacing_bytes
 
     def written_bytes(self, name: str) -> int:
-        """Return the end of the last nonzero data ever written to this file."""
+        """Return the end of the data that was written to this file and not truncated since.
+
+        Preallocated space behind it does not count, but zeros that were written do.
+        """
         return len(self._file(_clean(name)).data.written)
 
     def durable_bytes(self, name: str) -> int:
-        """Return the end of the last nonzero durable data of this file."""
+        """Return the same as `written_bytes`, for the durable data of this file."""
         return len(self._file(_clean(name)).durable.written)
 
     def identity(self, name: str) -> object:

@@ -217,7 +217,7 @@ class SimNetwork:
         They lose all data that `name` sends, that it receives, or both, without an error. New
         connections are not affected. Each kernel ends its side after `dead_peer_s`. With a `share`
         below 1, a part of the connections dies, and at least one. Returns the number of
-        connections.
+        connections that had not lost both directions before.
         """
         ends = [
             end

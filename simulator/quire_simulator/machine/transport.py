@@ -55,6 +55,7 @@ class Traffic:
     writes: int = 0
     """The number of times that data was written to a connection."""
     received_bytes: int = 0
+    """The number of bytes that were written to it by nodes that are not measured themselves."""
 
     def add(self, data: bytes) -> None:
         self.sent_bytes += len(data)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
-from dataclasses import dataclass
+from typing import Protocol
 
 from quire._runtime.clock import Clock
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -25,26 +25,12 @@ from quire.metadata.common import (
 )
 from quire.metadata.interface import BookieAddress, Bookies, Versioned
 from quire.metadata.ledgers.unreadable import decode_ledger
+from quire_simulator.metadata.items import MemoryPresence, StoredItem
+from quire_simulator.metadata.lag import History, View
 from quire_simulator.metadata.nodes import Change, Nodes
 
-
-@dataclass(slots=True)
-class StoredItem:
-    """The bytes of a ledger, cookie or value, with their version."""
-
-    data: bytes
-    version: int = 0
-    ctime_ms: int = -1
-
-
-@dataclass(slots=True)
-class MemoryPresence:
-    """A registered bookie."""
-
-    owner: object
-    """The session that holds the registration."""
-    payload: bytes
-    readonly: bool
+LEARNT_S = 0.001
+"""How much later than its lag a server shows a change."""
 
 
 class MemoryCluster:
@@ -72,6 +58,7 @@ class MemoryCluster:
         self.bookie_watches: list[MemoryBookieWatch] = []
         self.tree = Nodes()
         self.tree_watches: dict[Change, list[ClusterWatch]] = {}
+        self.history = History(self)
         self._sessions_begun = 0
         self.lost_swaps = 0
         """The number of compare-and-swaps that lost because of the knob `LOST_SWAPS`."""
@@ -156,35 +143,55 @@ class MemoryCluster:
                 watch.notify()
 
 
+class WatchingSession(Protocol):
+    """The session that a watch belongs to."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def view(self) -> View: ...
+
+
 class ClusterWatch(WatchHandle):
-    """A watch that delivers the current state in a later event-loop iteration.
+    """A watch that delivers the state that its session sees in a later event-loop iteration.
 
     It delivers nothing while its session is lost. `notify` makes it look again.
     """
 
-    def __init__(self, cluster: MemoryCluster, alive: Callable[[], bool]) -> None:
+    def __init__(self, cluster: MemoryCluster, session: WatchingSession) -> None:
         super().__init__(self._forget)
         self._cluster = cluster
-        self._alive = alive
+        self._session = session
         self._loop = asyncio.get_running_loop()
         # A watcher runs in its own context, not in that of the caller who made the change. In the
         # simulator one may die while the other lives.
         self._context = copy_context()
 
-    def notify(self) -> None:
-        if delay_s := self._cluster.notice_delay_s:
+    def notify(self, *, begins: bool = False) -> None:
+        """Look again after a change, or for the first time if the watch `begins`."""
+        lag_s = 0.0 if begins else self._session.view.lag_s
+        if delay_s := self._cluster.notice_delay_s + (lag_s and lag_s + LEARNT_S):
             self._loop.call_later(delay_s, self._look, context=self._context)
         else:
-            self._loop.call_soon(self._look, context=self._context)
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look again, because the session may see something newer than before."""
+        self._loop.call_soon(self._look, context=self._context)
 
     def _look(self) -> None:
-        if not self.closed and self._alive() and self._ready():
-            self._deliver()
+        if not self.closed and self._session.alive and self._ready():
+            with self._session.view.shown():
+                deliver = self._found()
+            if deliver is not None:
+                deliver()
 
     def _ready(self) -> bool:
         return self._cluster.instance_id is not None
 
-    def _deliver(self) -> None:
+    def _found(self) -> Callable[[], None] | None:
+        """Return a function that delivers what is new, or None if nothing is."""
         raise NotImplementedError
 
     def _forget(self) -> None:
@@ -195,30 +202,38 @@ class MemoryLedgerWatch(ClusterWatch):
     def __init__(
         self,
         cluster: MemoryCluster,
-        alive: Callable[[], bool],
+        session: WatchingSession,
         ledger_id: int,
         changed: Callable[[Versioned[LedgerMetadata] | None], None],
     ) -> None:
-        super().__init__(cluster, alive)
+        super().__init__(cluster, session)
         self._ledger_id = ledger_id
         self._changed = changed
-        self._seen: tuple[StoredItem | None, int] = (None, -1)
+        self._seen: tuple[object, int] = (None, -1)
         cluster.ledger_watches.setdefault(ledger_id, []).append(self)
-        self.notify()
+        self.notify(begins=True)
 
-    def _deliver(self) -> None:
+    def _found(self) -> Callable[[], None] | None:
         node = self._cluster.ledgers.get(self._ledger_id)
         if node is None:
-            self.close()
-            self._changed(None)
-        elif self._seen[0] is not node or node.version > self._seen[1]:
-            self._seen = (node, node.version)
-            try:
-                found = self._cluster.shown(self._ledger_id)
-            except (UnreadableMetadataError, MetadataDeniedError) as error:
-                logger.warning("a watch waits: %s", error)
-                return  # Wait for the next version.
-            self._changed(found)
+            return self._gone
+        if self._seen == (node.creation, node.version):
+            return None
+        self._seen = (node.creation, node.version)
+        try:
+            found = self._cluster.shown(self._ledger_id)
+        except (UnreadableMetadataError, MetadataDeniedError) as error:
+            logger.warning("a watch waits: %s", error)
+            return None  # Wait for the next version.
+        return lambda: self._changed(found)
+
+    def _gone(self) -> None:
+        if self._session.view.lag_s and self._ledger_id in self._cluster.ledgers:
+            # The driver lets the server catch up before it calls a ledger missing.
+            self._session.view.caught_up(self._cluster.history.newest)
+            return
+        self.close()
+        self._changed(None)
 
     def _forget(self) -> None:
         watches = self._cluster.ledger_watches[self._ledger_id]
@@ -231,22 +246,23 @@ class MemoryBookieWatch(ClusterWatch):
     def __init__(
         self,
         cluster: MemoryCluster,
-        alive: Callable[[], bool],
+        session: WatchingSession,
         changed: Callable[[Bookies], None],
         shown: Callable[[Bookies], Bookies],
     ) -> None:
-        super().__init__(cluster, alive)
+        super().__init__(cluster, session)
         self._changed = changed
         self._shown = shown
         self._seen: Bookies | None = None
         cluster.bookie_watches.append(self)
-        self.notify()
+        self.notify(begins=True)
 
-    def _deliver(self) -> None:
+    def _found(self) -> Callable[[], None] | None:
         bookies = self._cluster.bookies()
-        if bookies != self._seen:
-            self._seen = bookies
-            self._changed(self._shown(bookies))
+        if bookies == self._seen:
+            return None
+        self._seen = bookies
+        return lambda: self._changed(self._shown(bookies))
 
     def _forget(self) -> None:
         self._cluster.bookie_watches.remove(self)

@@ -44,6 +44,15 @@ class Nodes:
     def __init__(self) -> None:
         self._nodes = {ROOT: TreeNode(b"")}
         self._ephemeral: dict[str, None] = {}
+        self._copy: Nodes | None = None
+        """A copy of the nodes, or None if they have changed since the last one."""
+
+    def snapshot(self) -> Nodes:
+        """Return a copy that does not change any more."""
+        if self._copy is None:
+            self._copy = Nodes()
+            self._copy._nodes = _copied(self._nodes)
+        return self._copy
 
     def get(self, path: str) -> TreeNode | None:
         return self._nodes.get(path)
@@ -62,7 +71,7 @@ class Nodes:
 
     def restore(self, nodes: Mapping[str, TreeNode]) -> None:
         """Replace all nodes by those of a copy."""
-        self._nodes, self._ephemeral = _copied(nodes), {}
+        self._nodes, self._ephemeral, self._copy = _copied(nodes), {}, None
 
     def commit(
         self, operations: Sequence[Operation], session_id: int
@@ -71,6 +80,7 @@ class Nodes:
         undo: list[Callable[[], object]] = []
         changes: dict[Change, None] = {}
         results: list[Result] = []
+        self._copy = None
         try:
             for operation in operations:
                 results.append(self._apply(operation, session_id, undo, changes))

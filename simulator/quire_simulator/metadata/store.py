@@ -73,9 +73,10 @@ from quire_simulator.metadata.cluster import (
     MemoryBookieWatch,
     MemoryCluster,
     MemoryLedgerWatch,
-    MemoryPresence,
-    StoredItem,
+    WatchingSession,
 )
+from quire_simulator.metadata.items import MemoryPresence, StoredItem
+from quire_simulator.metadata.lag import View
 from quire_simulator.metadata.tree import MemoryTree
 
 T = TypeVar("T")
@@ -121,6 +122,7 @@ class MemoryStore:
         self._session_lives = True
         self._closed = False
         self._claim_initialise = False
+        self.view = View(cluster, cluster.history, self._look_again)
         self.tree = MemoryTree(self)
         self.outages: EventWatches[[float]] = EventWatches()
         """The callbacks of `on_outage`. A test calls them."""
@@ -162,8 +164,18 @@ class MemoryStore:
         for watch in self._watches:
             watch.notify()
 
-    def _alive(self) -> bool:
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session lives."""
         return self._session_lives
+
+    def _look_again(self) -> None:
+        for watch in self._watches:
+            watch.look_soon()
 
     def _watching(self, watch: W) -> W:
         self._watches = [known for known in self._watches if not known.closed]
@@ -173,6 +185,7 @@ class MemoryStore:
     def _drop_presences(self) -> None:
         presences = self.cluster.presences
         mine = [bookie_id for bookie_id, p in presences.items() if p.owner is self]
+        self.cluster.history.keep()
         for bookie_id in mine:
             del presences[bookie_id]
         if mine:
@@ -344,7 +357,7 @@ class MemoryStore:
     ) -> Watch:
         check_ledger_id(ledger_id)
         self.check_open("watch_ledger")
-        return self._watching(MemoryLedgerWatch(self.cluster, self._alive, ledger_id, changed))
+        return self._watching(MemoryLedgerWatch(self.cluster, self, ledger_id, changed))
 
     def on_outage(self, ended: Callable[[float], None]) -> Watch:
         self.check_open("on_outage")
@@ -384,7 +397,8 @@ class MemoryStore:
                     gone.clear()
                     await gone.wait()
         except TimeoutError:
-            raise bookie_exists(bookie_id, self.session_timeout_ms) from None
+            if bookie_id in self.cluster.presences:
+                raise bookie_exists(bookie_id, self.session_timeout_ms) from None
         finally:
             watch.close()
         self.check_open("register_bookie")
@@ -419,7 +433,7 @@ class MemoryStore:
         def shown(bookies: Bookies) -> Bookies:
             return bookies if addresses else self._assumed(bookies)
 
-        return self._watching(MemoryBookieWatch(self.cluster, self._alive, changed, shown))
+        return self._watching(MemoryBookieWatch(self.cluster, self, changed, shown))
 
     def _assumed(self, bookies: Bookies) -> Bookies:
         """Return the bookies with the addresses of a watch that does not ask for them."""
@@ -436,7 +450,8 @@ class MemoryStore:
 
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes]:
         check_bookie_id(bookie_id)
-        return await self._read(self.cluster.cookies, bookie_id, f"the cookie of {bookie_id}")
+        what = f"the cookie of {bookie_id}"
+        return await self._read(lambda: self.cluster.cookies, bookie_id, what)
 
     async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None) -> int:
         check_bookie_id(bookie_id)
@@ -457,7 +472,7 @@ class MemoryStore:
     async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
         parts = check_key(key)
         what = f"the value {'/'.join(parts)}"
-        return await self._read(self.cluster.values, parts, what, self.cluster.value_shown)
+        return await self._read(lambda: self.cluster.values, parts, what, self.cluster.value_shown)
 
     async def write_value(
         self,
@@ -495,15 +510,16 @@ class MemoryStore:
 
     async def _read(
         self,
-        nodes: dict[K, StoredItem],
+        nodes: Callable[[], dict[K, StoredItem]],
         key: K,
         what: str,
         shown: Callable[[K, bytes | None], None] = lambda key, data: None,
     ) -> Versioned[bytes]:
         def work() -> Versioned[bytes]:
             self.cluster.require()
-            node = nodes.get(key)
-            shown(key, None if node is None else node.data)
+            node = nodes().get(key)
+            if node is not None or not self.view.past:
+                shown(key, None if node is None else node.data)
             if node is None:
                 raise NoSuchKeyError(f"{what} does not exist")
             return Versioned(node.data, node.version)
@@ -579,21 +595,22 @@ class MemoryStore:
         self.check_open(name)
         if not self._session_lives:
             raise MetadataUnavailableError(f"{self.uri} cannot be reached: {name} was not done")
-        result = work()
+        result, number = self.view.call(name, work)
         await self._hook(name, True)
+        self.view.caught_up(number)
         return result
 
     def check_open(self, name: str) -> None:
         if self._closed:
             raise store_closed(f"the metadata store {self.uri} (for {name})")
 
-    def watch_tree(self, watch: Callable[[Callable[[], bool]], ClusterWatch]) -> Watch:
+    def watch_tree(self, watch: Callable[[WatchingSession], ClusterWatch]) -> Watch:
         """Create and keep a watch.
 
-        `watch` creates it. It receives a function that returns whether the session lives.
+        `watch` creates it. It receives this session.
         """
         self.check_open("watch_tree")
-        return self._watching(watch(self._alive))
+        return self._watching(watch(self))
 
     def registration_closed(self, bookie_id: str) -> None:
         self._registrations.pop(bookie_id, None)
@@ -628,6 +645,7 @@ class MemoryRegistration:
         self._keep_trying()
         wanted = MemoryPresence(self._store, self._payload, self._readonly)
         if wanted != there:
+            cluster.history.keep()
             cluster.presences[self._bookie_id] = wanted
             cluster.bookies_changed()
 
@@ -660,6 +678,7 @@ class MemoryRegistration:
         cluster = self._store.cluster
         there = cluster.presences.get(self._bookie_id)
         if there is not None and there.owner is self._store:
+            cluster.history.keep()
             del cluster.presences[self._bookie_id]
             cluster.bookies_changed()
 

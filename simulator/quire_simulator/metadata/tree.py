@@ -15,8 +15,8 @@ from quire.metadata.common import (
 )
 from quire.metadata.interface import Versioned, Watch
 from quire.metadata.tree import Create, Delete, Operation, Result
-from quire_simulator.metadata.cluster import ClusterWatch, MemoryCluster
-from quire_simulator.metadata.nodes import Change
+from quire_simulator.metadata.cluster import ClusterWatch, MemoryCluster, WatchingSession
+from quire_simulator.metadata.nodes import Change, Nodes
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -35,7 +35,7 @@ class TreeSession(Protocol):
         """Raise ClientClosedError if the session is closed."""
         ...
 
-    def watch_tree(self, watch: Callable[[Callable[[], bool]], ClusterWatch]) -> Watch: ...
+    def watch_tree(self, watch: Callable[[WatchingSession], ClusterWatch]) -> Watch: ...
 
 
 class TreeWatch(ClusterWatch, Generic[V]):
@@ -44,28 +44,29 @@ class TreeWatch(ClusterWatch, Generic[V]):
     def __init__(
         self,
         cluster: MemoryCluster,
-        alive: Callable[[], bool],
+        session: WatchingSession,
         what: Change,
         look: Callable[[], V | None],
         changed: Callable[[V | None], None],
     ) -> None:
-        super().__init__(cluster, alive)
+        super().__init__(cluster, session)
         self._what = what
         self._read = look
         self._changed = changed
         self._seen: V | None = None
         self._first = True
         cluster.tree_watches.setdefault(what, []).append(self)
-        self.notify()
+        self.notify(begins=True)
 
     def _ready(self) -> bool:
         return True  # With or without an initialised cluster.
 
-    def _deliver(self) -> None:
+    def _found(self) -> Callable[[], None] | None:
         found = self._read()
-        if self._first or found != self._seen:
-            self._first, self._seen = False, found
-            self._changed(found)
+        if not self._first and found == self._seen:
+            return None
+        self._first, self._seen = False, found
+        return lambda: self._changed(found)
 
     def _forget(self) -> None:
         watches = self._cluster.tree_watches[self._what]
@@ -78,9 +79,12 @@ class MemoryTree:
     def __init__(self, session: TreeSession) -> None:
         self._session = session
         self._cluster = session.cluster
-        self._nodes = session.cluster.tree
         self._session_id = self._cluster.new_session_id()
         self._session_watches: EventWatches[[]] = EventWatches()
+
+    @property
+    def _nodes(self) -> Nodes:
+        return self._cluster.tree
 
     @property
     def session_id(self) -> int:
@@ -151,7 +155,7 @@ class MemoryTree:
         self, what: Change, look: Callable[[], V | None], changed: Callable[[V | None], None]
     ) -> Watch:
         return self._session.watch_tree(
-            lambda alive: TreeWatch(self._cluster, alive, what, look, changed)
+            lambda session: TreeWatch(self._cluster, session, what, look, changed)
         )
 
     def on_session_lost(self, lost: Callable[[], None]) -> Watch:
@@ -160,6 +164,7 @@ class MemoryTree:
 
     def end_session(self) -> None:
         """Delete everything ephemeral. The id stays until the next session begins."""
+        self._cluster.history.keep()
         self._cluster.tree_changed(self._nodes.end_session(self._session_id))
 
     def begin_session(self) -> None:

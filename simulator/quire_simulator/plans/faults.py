@@ -21,7 +21,7 @@ class Fault:
 
     `target` names a bookie or a client. "ledger-N" means a bookie of that ledger's last ensemble,
     and "stream-N" one of that stream's newest ledger. `other` is the other side of a partition.
-    `amount`, in (0, 1), scales a fault that has a size. A lasting fault is undone after
+    `amount`, from 0 to 1, scales a fault that has a size. A lasting fault is undone after
     `duration_s`.
     """
 
@@ -132,6 +132,8 @@ SESSION_KINDS = ("expire client",)
 """Sessions of clients that end, and begin again a while later."""
 OLDER_KINDS = ("metadata goes back", "collection off")
 """Restores of the metadata store from an older copy, and the switch for such times."""
+LAG_KINDS = ("metadata lags",)
+"""Servers of the metadata store that lag behind the others."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
 ALL_KINDS = (
     *BOOKIE_KINDS, *MEMBER_KINDS, *CLIENT_KINDS, *WRITER_KINDS, *BETWEEN_TWO, *WHOLE,
@@ -211,7 +213,7 @@ def _target(
     ledgers: int,
     streams: int,
 ) -> str:
-    if kind in (*WHOLE, *RACK_KINDS, *UNREADABLE_KINDS, *OLDER_KINDS):
+    if kind in (*WHOLE, *RACK_KINDS, *UNREADABLE_KINDS, *OLDER_KINDS, *LAG_KINDS):
         return ""
     if kind in OF_BOOKIE_0:
         return bookies[0]

@@ -17,7 +17,7 @@ from quire_simulator.knobs.drawing import (
     draw_knobs,
     drawn_settings,
 )
-from quire_simulator.plans.faults import Fault, make_schedule
+from quire_simulator.plans.faults import LAG_KINDS, Fault, make_schedule
 from quire_simulator.plans.workloads import (
     RACKS,
     WORKLOADS,
@@ -49,6 +49,8 @@ BEHIND_ITS_BACK = 0.6
 """The probability that another client takes over a ledger while its writer is idle."""
 SOON_S = 0.3
 """Seconds after which such a writer has usually written half of its entries."""
+LAGS = (1, 4)
+"""The number of times that servers of the metadata store begin to lag, in runs in which they do."""
 SEGMENT_BYTES = (1 << 16, 1 << 20)
 LARGE_SEGMENT_BYTES = 1 << 23
 """Large enough for the largest batch and its table."""
@@ -255,27 +257,37 @@ class RunPlan:
         index = random.Random(f"{seed}/index {workload}")
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
         objects = _objects(random.Random(f"{seed}/objects {workload}"), mix, span_s)
-        topics = _topics(random.Random(f"{seed}/topics {workload}"), mix, span_s)
         streams = make_streams(seed, workload, mix, bookies, span_s)
+        # The invariants of streams expect that no other streams exist.
+        chance_of_topics = random.Random(f"{seed}/topics {workload}")
+        topics = () if streams else _topics(chance_of_topics, mix, span_s)
         jobs = _jobs(random.Random(f"{seed}/jobs {workload}"), mix, bookies, span_s)
         healers = _healers(random.Random(f"{seed}/healers {workload}"), mix, span_s)
         large = any(ledger.scale > COMPACTED_SCALE for ledger in ledgers)
+        begins = {
+            **_clients(ledgers, publishers, objects),
+            **_topic_clients(topics),
+            **stream_clients(streams),
+            **_healer_clients(healers),
+            **_job_clients(jobs),
+        }
         schedule = make_schedule(
             chance,
             kinds=mix.kinds,
             count=chance.randint(*mix.faults),
             span_s=span_s,
             bookies=[f"bookie-{number}" for number in range(bookies)],
-            clients={
-                **_clients(ledgers, publishers, objects),
-                **_topic_clients(topics),
-                **stream_clients(streams),
-                **_healer_clients(healers),
-                **_job_clients(jobs),
-            },
+            clients=begins,
             ledgers=len(ledgers),
             streams=len(streams),
         )
+        lags = random.Random(f"{seed}/lags {workload}")
+        if lags.random() < mix.metadata_lags:
+            more = make_schedule(
+                lags, kinds=LAG_KINDS, count=lags.randint(*LAGS), span_s=span_s, bookies=(),
+                clients=begins, ledgers=0,
+            )  # fmt: skip
+            schedule = tuple(sorted((*schedule, *more), key=lambda fault: fault.at_s))
         return cls(
             seed=seed,
             workload=workload,

@@ -18,6 +18,7 @@ from quire_simulator.plans.faults import (
     INDEX_KINDS,
     ISLAND_KINDS,
     JOB_KINDS,
+    LAG_KINDS,
     LIES,
     LOAD_KINDS,
     LOG_FILE_KINDS,
@@ -131,6 +132,8 @@ class Mix:
     """Whether the metadata store is rolled back. Ledgers are then created over the whole time, and
     bookies raise their marks often.
     """
+    metadata_lags: float = 0.0
+    """The share of runs in which servers of the metadata store lag behind the others."""
     cancelling: tuple[float, ...] = (0.0,)
     """The choices for the share of clients' calls that are cancelled."""
     jobs: bool = False
@@ -545,6 +548,27 @@ WORKLOADS: dict[str, Mix] = {
         crowd=0.0,
         datasets=0.0,
         older_metadata=True,
+    ),
+    "lagging metadata": replace(
+        PLACED,
+        kinds=("crash member", "crash member", "crash", "restart", "kill client", "pause client",
+               "expire client", "expire session", "kill healer", "slow metadata", "recreate ledger",
+               "disk full", *LAG_KINDS),
+        faults=(2, 8),
+        ledgers=(3, 6),
+        takeover=0.6,
+        tail=0.5,
+        readers=(1, 3),
+        delete=0.3,
+        idle=0.3,
+        large=0.0,
+        bookies_min=5,
+        datasets=0.2,
+        objects=0.2,
+        topics=0.3,
+        streaming=0.3,
+        healing=True,
+        metadata_lags=1.0,
     ),
     "unreadable": replace(
         PLACED,

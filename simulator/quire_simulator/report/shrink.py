@@ -62,7 +62,8 @@ def shrink(
 ) -> Shrunk:
     """Return a smaller plan whose failure is the `same`: by default, of the same invariant.
 
-    `budget_s` is measured on `clock`, between runs.
+    `budget_s` is measured on `clock`, between runs. The default clock stands still, so that only
+    `budget_runs` limits the search.
 
     Raises:
         UsageError: The plan does not fail.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from quire_simulator.machine.network import SimHost, SimNetwork
 from quire_simulator.machine.trace import Trace
 from quire_simulator.machine.worker import SimWorker
 from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.lag import Lags, View
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.metadata.store import Hook, MemoryStore
 from quire_simulator.plans.faults import Fault
@@ -66,6 +67,11 @@ def bookie_id(name: str) -> str:
     return f"{name}:{PORT}"
 
 
+def _owner(session: str) -> str:
+    """Return the client or the bookie of a session. The name of a bookie's has a number, too."""
+    return session.partition(" ")[0]
+
+
 async def _nothing(name: str, bookie: Bookie) -> None:
     pass
 
@@ -75,7 +81,7 @@ async def _no_fault(fault: Fault) -> None:
 
 
 class ObservedCluster(MemoryCluster):
-    """A cluster that calls observers at the moment when a ledger or the tree changes."""
+    """A cluster that calls observers when a ledger, a value or the tree changes or is read."""
 
     observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
     read_observer: Callable[[int, LedgerMetadata], None] = staticmethod(lambda ledger_id, now: None)
@@ -141,18 +147,22 @@ class World:
     disks: dict[str, SimDisk]
     clocks: dict[str, SimClock]
     bookies: dict[str, Bookie] = field(default_factory=dict)
-    """Bookies that run or are stopping."""
+    """Bookies that are starting, run or are stopping."""
     more_disks: dict[str, list[SimDisk]] = field(default_factory=dict)
     """The additional disks of bookies with several data directories."""
     metadata_failures: float = 0.0
-    """The probability that a call of the metadata store fails, before or after its effect."""
+    """The probability that a request to the metadata store is lost before its effect, and the
+    probability that an answer is lost after it.
+    """
     metadata_delay_s: float = 0.0
-    """The longest time that a call of the metadata store takes."""
+    """The longest delay of a request to the metadata store, and of its answer."""
     slow_metadata_s: dict[str, float] = field(default_factory=dict)
-    """The longest time that such a call takes for single clients."""
+    """The longest delay of a request to the metadata store, and of its answer, for single
+    clients.
+    """
     metadata_stalls: dict[str, float] = field(default_factory=dict)
-    """The probability that such a call of a single client waits for up to `STALL_S`, and half the
-    probability that its answer is lost.
+    """The probability that a call of the metadata store by a single client waits for up to
+    `STALL_S`. Its answer is lost with half of this probability, unless `metadata_failures` is set.
     """
     metadata_away: bool = False
     """Whether an older copy is in place of the metadata store. Clients cannot reach it then."""
@@ -174,6 +184,8 @@ class World:
     """Returns the placement configuration that clients receive."""
     clients: list[Client] = field(default_factory=list)
     """Clients that learn when bookies change racks."""
+    client_made: Callable[[str, Client], None] = lambda name, client: None
+    """Called with each new client and its name."""
     relocated: Callable[[], None] = lambda: None
     """Called when a bookie was moved to another rack."""
     recreate: Callable[[Fault], Awaitable[None]] = _no_fault
@@ -235,6 +247,8 @@ class World:
     _store_calls_now: Counter[str] = field(default_factory=Counter)
     _store_calls_since_s: dict[str, float] = field(default_factory=dict)
     _client_stores: dict[str, MemoryStore] = field(default_factory=dict)
+    _stores: list[tuple[str, MemoryStore]] = field(default_factory=list)
+    _lags: Lags | None = None
 
     @classmethod
     def make(cls, seed: int, bookies: int = 3, directories: int = 1, **limits: float) -> World:
@@ -521,6 +535,7 @@ class World:
         )
         if self.racks:
             self.clients.append(client)
+        self.client_made(name, client)
         return client
 
     def relocate(self, amount: float) -> None:
@@ -556,9 +571,24 @@ class World:
     def metadata_store(self, name: str) -> MemoryStore:
         """Return a store with the delays and failures of this client's connection."""
         store = MemoryStore(self.cluster, hook=self._hook(name))
+        self._stores.append((_owner(name), store))
+        if lag_s := self.lags.of(_owner(name)):
+            store.view.lag(lag_s, begins=True)
         if not name.startswith("bookie-"):
             self._client_stores[name] = store
         return store
+
+    @property
+    def lags(self) -> Lags:
+        """The lags of the servers to which clients and bookies are connected."""
+        if self._lags is None:
+            self._lags = Lags(self.cluster.history, self._views, self.loop.derive)
+        return self._lags
+
+    def _views(self) -> Iterator[tuple[str, View]]:
+        self._stores = [(owner, store) for owner, store in self._stores if not store.closed]
+        for owner, store in self._stores:
+            yield owner, store.view
 
     def _count_call(self, name: str, operation: str) -> None:
         """Count a call of the metadata store, in all and within one simulated second."""
@@ -571,7 +601,7 @@ class World:
         self.called(name, self._store_calls_now[name])
 
     def client_stores(self) -> list[MemoryStore]:
-        """Return the sessions of all clients, dead or alive."""
+        """Return the newest session of each client, dead or alive."""
         return list(self._client_stores.values())
 
     def lose_session(self, client: str) -> Callable[[], None]:

@@ -160,13 +160,13 @@ def some_of(names: Iterable[str], limit: int = NAMED_MAX) -> str:
     return ", ".join(known[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
-def listed(names: Iterable[str], count: int = 0) -> tuple[str, ...]:
-    """Return the first `NAMED_MAX` names, and last how many more there are, such as "and 3 more".
+def listed(names: Iterable[str], count: int = 0, limit: int = NAMED_MAX) -> tuple[str, ...]:
+    """Return the first `limit` names, and last how many more there are, such as "and 3 more".
 
     `count` is the number of all things, if it is larger than that of the names.
     """
     known = list(names)
-    shown = known[:NAMED_MAX]
+    shown = known[:limit]
     more = max(count, len(known)) - len(shown)
     return (*shown, *([f"and {more} more"] if more > 0 else ()))
 

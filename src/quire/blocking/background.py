@@ -62,7 +62,11 @@ class _Background:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
             work.close()
-            raise UsageError("the blocking API was called from its own event loop")
+            raise UsageError(
+                "the blocking API was called from its own event loop, which cannot wait for itself",
+                remedy="Do not call it in functions that Quire calls, such as `apply` of a state "
+                "machine",
+            )
         if self._ended:
             work.close()
             raise ClientClosedError("the process is ending, and the blocking API has ended")

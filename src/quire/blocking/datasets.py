@@ -21,8 +21,9 @@ class Datasets(ContextHandle[AsyncDatasets]):
     """The datasets of one cluster. `client.datasets` returns it.
 
     Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown, unless the call says otherwise. If the client is closed, every call
-    raises ClientClosedError.
+    a change is then unknown, unless the call says otherwise. A call raises MetadataDeniedError if
+    the metadata store refuses this client, unless it skips what it cannot read. If the client is
+    closed, every call raises ClientClosedError.
     """
 
     _what = "the datasets"
@@ -36,7 +37,7 @@ class Datasets(ContextHandle[AsyncDatasets]):
             name: The name of the dataset.
 
         Returns:
-            The dataset, with every ledger that was published and no other.
+            The dataset, with every ledger that was published and not replaced, and no other.
 
         Raises:
             NoSuchKeyError: The dataset does not exist.

@@ -92,14 +92,14 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
     def room(self) -> None:
         """Wait until the writer may take further entries without using too much memory.
 
-        The call waits while the slowest bookie of the ensemble has not acknowledged
-        `ClientConfig.max_unacked_bytes`. While too few bookies can be reached, the bytes that have
-        no ack quorum count instead. With deferred sync, the call also waits while
-        `ClientConfig.max_unforced_bytes` are not durable; the writer forces them meanwhile.
-        Interrupting this call is safe.
+        The call waits while the slowest bookie of the ensemble still has to acknowledge
+        `ClientConfig.max_unacked_bytes` or more. While too few bookies can be reached for an ack
+        quorum, the bytes without an ack quorum count instead. With deferred sync, the call also
+        waits while `ClientConfig.max_unforced_bytes` or more are not durable; the writer forces
+        them meanwhile. Interrupting this call is safe.
 
         Raises:
-            QuireError: The writer has failed. See `LedgerWriter.append`.
+            QuireError: The writer has failed or is closed. See `LedgerWriter.append`.
         """
         call(self.aio.room())
 
@@ -173,9 +173,11 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
             NoSuchLedgerError: The ledger was deleted, and its entries with it.
-            LedgerClosedError: Another client closed the ledger at another entry.
+            LedgerClosedError: Another client closed the ledger at another entry, or this handle was
+                abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
-                be closed, and all entries are durable.
+                be closed. All entries are durable, unless the store was needed to replace a bookie
+                before all of them were acknowledged (`last_add_confirmed` tells).
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """
@@ -184,8 +186,9 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
     def abandon(self) -> None:
         """Stop at once without closing the ledger.
 
-        Outstanding appends raise LedgerClosedError. The ledger stays open until a client opens it
-        with recovery. After `close`, or after the writer has failed, this does nothing.
+        Outstanding appends raise LedgerClosedError, and their outcome is unknown. The ledger stays
+        open until a client opens it with recovery. Once `close` was called, or the writer has
+        failed, this call does nothing.
         """
         if self._leave():
             run(self._opened.abandon)
@@ -341,14 +344,14 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
     def room(self) -> None:
         """Wait until the writer may take further entries without using too much memory.
 
-        The call waits while the slowest bookie of the ensemble has not acknowledged
-        `ClientConfig.max_unacked_bytes`. While too few bookies can be reached, the bytes that have
-        no ack quorum count instead. With deferred sync, the call also waits while
-        `ClientConfig.max_unforced_bytes` are not durable; the writer forces them meanwhile.
-        Interrupting this call is safe.
+        The call waits while the slowest bookie of the ensemble still has to acknowledge
+        `ClientConfig.max_unacked_bytes` or more. While too few bookies can be reached for an ack
+        quorum, the bytes without an ack quorum count instead. With deferred sync, the call also
+        waits while `ClientConfig.max_unforced_bytes` or more are not durable; the writer forces
+        them meanwhile. Interrupting this call is safe.
 
         Raises:
-            QuireError: The writer has failed. See `LedgerWriter.append`.
+            QuireError: The writer has failed or is closed. See `LedgerWriter.append`.
         """
         call(self.aio.room())
 
@@ -422,9 +425,11 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
             NoSuchLedgerError: The ledger was deleted, and its entries with it.
-            LedgerClosedError: Another client closed the ledger at another entry.
+            LedgerClosedError: Another client closed the ledger at another entry, or this handle was
+                abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
-                be closed, and all entries are durable.
+                be closed. All entries are durable, unless the store was needed to replace a bookie
+                before all of them were acknowledged (`last_add_confirmed` tells).
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """
@@ -433,8 +438,9 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
     def abandon(self) -> None:
         """Stop at once without closing the ledger.
 
-        Outstanding appends raise LedgerClosedError. The ledger stays open until a client opens it
-        with recovery. After `close`, or after the writer has failed, this does nothing.
+        Outstanding appends raise LedgerClosedError, and their outcome is unknown. The ledger stays
+        open until a client opens it with recovery. Once `close` was called, or the writer has
+        failed, this call does nothing.
         """
         if self._leave():
             run(self._opened.abandon)
@@ -490,10 +496,10 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
 class LedgerReader(ContextHandle[AsyncLedgerReader]):
     """A handle that reads one ledger. `Client.open_ledger` returns it.
 
-    It reads only entries up to `last_add_confirmed`, which are acknowledged and can never
-    disappear. Every entry is checked against its digest; a replica that sends wrong bytes is
-    skipped. Interrupting a read is always safe. The handle is a context manager; otherwise call
-    `close`.
+    It reads entries up to `last_add_confirmed`, which are acknowledged and stay until the ledger is
+    deleted. Only `read_unconfirmed` reads others. Every entry is checked against its digest; a
+    replica that sends wrong bytes is skipped. Interrupting a read is always safe. The handle is a
+    context manager; otherwise call `close`.
     """
 
     _what = "the reader of ledger {0.ledger_id}"
@@ -615,26 +621,28 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         """Read a range of entries whether or not they are acknowledged, in order.
 
         Reading an entry this way proves nothing about its durability. While the ledger is open, a
-        later recovery may drop the entry. On a closed ledger this is the same as `read`. Every
+        later recovery may drop the entry. On a closed ledger all entries are acknowledged. Every
         entry is checked against its digest. The result has no gaps. Interrupting this call is safe.
 
         Args:
             first: The id of the first entry.
-            last: The id of the last entry. By default reading ends at the first entry that every
-                replica denies.
+            last: The id of the last entry. By default reading ends before the first entry that
+                every replica denies, and in a closed ledger after its last entry.
 
         Yields:
             Each entry.
 
         Raises:
-            NoSuchEntryError: `last` was given, and every replica denies an entry.
+            NoSuchEntryError: `last` was given, and every replica denies an entry, or the closed
+                ledger ends before it.
             UsageError: The range is not valid, or this handle is closed.
             ReadError: No replica of an entry could be read. The entry may exist.
             DigestError: At least one replica of an entry is damaged, and the others are damaged or
                 deny the entry.
             NoSuchLedgerError: The ledger was deleted.
             LedgerRecreatedError: The ledger was deleted, and its id was used again.
-            MetadataError: The metadata store does not answer or refuses this client.
+            MetadataError: The metadata store does not answer or refuses this client, or the
+                metadata of the ledger cannot be decoded.
             ClientClosedError: The client is closed.
         """
         return iterate(self.aio.read_unconfirmed(first, last))
@@ -652,10 +660,10 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         An entry is yielded only if a digest proves that a writer of the ledger has recorded it as
         acknowledged: the digest of an entry that contains the LAC, or of an explicit LAC. The LAC
         that a bookie claims without proof (`maxLAC`, which Apache's client believes) is only a hint
-        to look again. A wrong bookie can therefore delay a reader, but it cannot show it an entry
-        that a recovery drops.
+        to look again. A wrong bookie can therefore delay a reader, but it cannot make the reader
+        yield an entry that a recovery drops.
 
-        Any number of tails of one ledger in one client share one long poll, and they share the
+        Any number of tails of one ledger in one client share their long polls, and they share the
         reading and checking of new entries. None waits for a slower one, and none notices when
         another one ends. Memory is limited by `ClientConfig.read_windows`.
 
@@ -712,7 +720,10 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             if the ledger was closed before that entry.
 
         Raises:
-            QuireError: The errors of `tail`.
+            NoSuchLedgerError: The ledger was deleted.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again.
+            UsageError: `entry_id` is not a whole number, or this handle is closed.
+            ClientClosedError: The client was closed.
         """
         return call(self.aio.wait_confirmed(entry_id))
 
@@ -799,10 +810,11 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         return call(self.aio.to_polars(first, last))
 
     def close(self) -> None:
-        """Close this handle. Tails that are running, and all later reads, raise UsageError.
+        """Close this handle. All later reads raise UsageError.
 
-        A call of `read` that is in progress continues to its end. Bookies keep nothing for a
-        reader, so none is contacted.
+        So do the calls of `tail`, `tail_runs` and `wait_confirmed` that are in progress. A call of
+        `read` that is in progress continues to its end. Bookies keep nothing for a reader, so none
+        is contacted. Calling this again does nothing.
         """
         if self._leave():
             run(self._opened.close)

@@ -24,8 +24,9 @@ class Objects(ContextHandle[AsyncObjects]):
     """The objects of one bucket of a cluster. `Client.objects` returns it.
 
     All calls raise MetadataUnavailableError if the metadata store does not answer. Unless a call
-    says otherwise, the outcome of a change is then unknown. If the client is closed, all calls
-    raise ClientClosedError.
+    says otherwise, the outcome of a change is then unknown. A call raises MetadataDeniedError if
+    the metadata store refuses this client, unless it skips what it cannot read. If the client is
+    closed, all calls raise ClientClosedError.
     """
 
     _what = "bucket {0.bucket}"
@@ -78,13 +79,14 @@ class Objects(ContextHandle[AsyncObjects]):
 
         Raises:
             ObjectExistsError: An object has this name, and it was not to be replaced. Nothing was
-                changed. If the object exists when the call begins, nothing is written.
+                changed. With `replace=False`, nothing is even written if the object exists when the
+                call begins.
             UsageError: An argument is not valid.
             NoSuchLedgerError: A sweep deleted the ledger, because its age limit was shorter than
                 this put. The object was not stored.
             MetadataError: The head of the object with this name cannot be decoded, and `replace` is
-                not True. Or other clients changed the object during each of 100 attempts. Nothing
-                was changed.
+                not True, or a later version wrote the head. Or other clients changed the object
+                during each of 100 attempts. Nothing was changed.
             QuireError: The ledger could not be created or written. See `Client.create_ledger` and
                 `LedgerWriter.append`.
             Exception: The error that the source, or the function `replace`, raised.
@@ -284,6 +286,8 @@ class ObjectReader(ContextHandle[AsyncObjectReader]):
             ReadError: A chunk could not be read from any replica.
             DigestError: At least one replica of a chunk is damaged, and the others are damaged or
                 deny the chunk.
+            MetadataError: A chunk could not be read, and the metadata store refuses this client, or
+                the metadata of the ledger cannot be decoded.
             ClientClosedError: The client is closed.
         """
         return iterate(self.aio.read(first_byte, size))

@@ -69,8 +69,8 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
     def confirm(self) -> None:
         """Prove that this is still the leader. Call it before a read that must not be stale.
 
-        On return, every command that any leader ever acknowledged is applied here. Interrupting
-        this call is safe.
+        On return, every command that any leader had acknowledged before this call is applied here.
+        Interrupting this call is safe.
 
         Raises:
             QuireError: This is no longer the leader, or that cannot be determined. See `execute`.

@@ -39,9 +39,10 @@ class Namespace(ContextHandle[AsyncNamespace]):
     A namespace belongs to its client's event loop. Closing it abandons the writers that it opened
     and that are still open.
 
-    Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown. If the client is closed, every call raises ClientClosedError. If the
-    name of a stream is not valid, every call that takes one raises UsageError.
+    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
+    answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
+    store refuses this client, and ClientClosedError if the client is closed. If the name of a
+    stream is not valid, every call that takes one raises UsageError.
     """
 
     _what = "namespace {0.path}"
@@ -80,7 +81,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Add settings to the namespace's own settings.
 
-        The change is durable on return. Streams that are open keep the settings that they have. If
+        The change is durable on return. Writers that are open keep the settings that they have. If
         the call is interrupted, the change may or may not have been stored.
 
         Args:
@@ -98,7 +99,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
         """Abandon the writers that are open, and release their locks.
 
         Records that were appended and not acknowledged may or may not become part of their streams.
-        Readers continue. Calling this again is safe.
+        Readers continue. Calling this again is safe. If the call is interrupted, the writers are
+        abandoned all the same.
         """
         if self._leave():
             call(self._opened.close())
@@ -278,7 +280,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamExistsError: There is a stream or a topic with the new name.
             StreamQuotaError: The new name is in another namespace below this one, which has as many
                 streams as its `streams_max` allows. Nothing was changed.
-            RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
+            RecoveryError, WriteError, ReadError: The last records of the fenced writer cannot be
+                recovered now. Try again.
             StreamFencedError: Another writer opened the stream meanwhile. Try again.
             StreamDamagedError: An entry of the fenced writer cannot be decoded.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
@@ -312,12 +315,16 @@ class Namespace(ContextHandle[AsyncNamespace]):
                 replication made of a topic's partitions. They are not changed.
 
         Raises:
-            StreamExistsError: A topic or a stream has this name, or that of a partition, already.
+            StreamExistsError: A topic or a stream has this name already. Without `adopt`, the error
+                is also raised if one has the name of a partition.
             NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
+                Streams that are adopted do not count.
             UsageError: The name, the number or a setting is not valid, the nodes of the partitions
                 are too many for one transaction, or settings were passed with `adopt`. The error is
                 also raised if `adopt` would leave out the stream of a further partition.
+            MetadataError: Inherited settings, or the node of a topic, cannot be decoded. Nothing
+                was created.
         """
         call(self.aio.create_topic(name, partitions, settings=settings, adopt=adopt))
 
@@ -399,7 +406,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
-            RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            RecoveryError, WriteError, ReadError: Too few bookies answer to recover and read the
+                last records of the previous writer. Nothing is lost: try again.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             StreamQuotaError: The stream does not exist, and a limit `streams_max` is reached.
             StreamDamagedError: The last entry of the previous writer cannot be decoded, or the
@@ -509,15 +517,15 @@ class Namespace(ContextHandle[AsyncNamespace]):
     ) -> list[StreamSegment]:
         """Give up all records before a position, and free the ledgers that hold nothing else.
 
-        Readers that begin before the position then get a StreamGapError. The segment in progress is
-        not changed: call `StreamWriter.roll` first, or truncate again later. The truncation is
-        durable on return. If the call is interrupted, the stream may be truncated and some ledgers
-        may not be freed yet: the next call frees them.
+        Readers that begin before the position then meet a gap (`on_gap` of `open_reader` says what
+        they do). The segment in progress is not changed: call `StreamWriter.roll` first, or
+        truncate again later. The truncation is durable on return. If the call is interrupted, the
+        stream may be truncated and some ledgers may not be freed yet: the next call frees them.
 
         Args:
             name: The name of the stream.
-            before: The position of the first record to keep. After the last record of its segment
-                it is the same as the beginning of the next segment.
+            before: The position of the first record to keep. A position after the last record of a
+                segment counts as the beginning of the next segment.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
             life: The path of the life (`StreamMetadata.life`) in which the position was found. With
                 it, a stream that was created later with the same name is not truncated.
@@ -536,10 +544,10 @@ class Namespace(ContextHandle[AsyncNamespace]):
     def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
         """Apply the retention settings of a stream now.
 
-        A writer does the same whenever it completes a segment. Readers get no record of a segment
-        that is too old. The ledger of the newest completed segment is never deleted, so its records
-        may be gone for readers although no segment is returned. If the call is interrupted, the
-        next call continues.
+        A writer does the same whenever it completes a segment. On return, readers get no record of
+        the segments that the settings do not keep. The ledger of the newest completed segment is
+        never deleted, so its records may be gone for readers although no segment is returned. If
+        the call is interrupted, the next call continues.
 
         Args:
             name: The name of the stream.
@@ -587,7 +595,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
     def next_sequence(self) -> int:
         """The sequence id of the next record.
 
-        It is the number of records that the stream ever had.
+        It is the number of records that the stream ever had, including those of this writer that
+        are not acknowledged yet.
         """
         return self._opened.next_sequence
 
@@ -598,7 +607,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
 
     @property
     def buffered_bytes(self) -> int:
-        """The number of bytes that were appended and not acknowledged."""
+        """The number of bytes that were appended and not acknowledged, record headers included."""
         return self._opened.buffered_bytes
 
     @property
@@ -620,7 +629,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         """Append one record, and wait until it is acknowledged.
 
         On return the record is durable on an ack quorum. The call first waits while 16 MiB
-        (`BUFFERED_BYTES_MAX`) of this writer, or 64 MiB of all writers of the namespace, are
+        (`BUFFERED_BYTES_MAX`) of this writer, or 64 MiB of all writers of the same `Namespace`, are
         unacknowledged. If it is interrupted after that, the record may still become part of the
         stream.
 
@@ -639,7 +648,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
 
         Raises:
             RecordTooLargeError: The record is too large. Nothing was appended.
-            TxidOrderError: The txid is less than the one before. Nothing was appended.
+            TxidOrderError: The txid is less than the one before, or larger than the format allows.
+                Nothing was appended.
             StreamConditionError: `expect` or `token` does not match. Nothing was appended.
             StreamQuotaError: The stream would hold more bytes than its setting `bytes_max` allows.
                 Nothing was appended.
@@ -1028,15 +1038,17 @@ class StreamReader(ContextHandle[AsyncStreamReader]):
 
     Interrupting a read is safe: what was not delivered is delivered the next time. Reading raises:
 
-    - StreamGapError if records are missing. With `on_gap="deliver"` a `Gap` is yielded instead, and
-      with `on_gap="skip"` the gap is ignored.
+    - StreamGapError if records are missing. The next read continues after the gap. With
+      `on_gap="deliver"`, `batches` yields a `Gap` instead, and an iteration over records leaves the
+      gap out. With `on_gap="skip"` both leave it out.
     - NoSuchStreamError if the stream does not exist, or if another stream got its name after the
       first read.
-    - StreamDamagedError or MetadataError if an entry or the metadata cannot be decoded, and
-      LaterStreamError if a later version wrote it.
+    - StreamDamagedError if an entry cannot be decoded, LaterStreamError if a later version wrote
+      the entry, and MetadataError if the metadata cannot be decoded.
     - UnauthorizedError if the password of the namespace is not that of the stream's ledgers.
-    - ReadError or RecoveryError if too few bookies answer, and MetadataUnavailableError if the
-      metadata store does not.
+    - ReadError, RecoveryError or WriteError if too few bookies answer.
+    - MetadataUnavailableError if the metadata store does not answer, and MetadataDeniedError if it
+      refuses this client.
     - UsageError if the reader is closed, and ClientClosedError if the client is.
     """
 
@@ -1098,8 +1110,9 @@ class Subscription(ContextHandle[AsyncSubscription]):
 
     Any number of processes may share a subscription. Its position only moves forward. A
     subscription belongs to the stream with which it is first used. If that stream is deleted or
-    renamed, and another stream gets its name, every call raises NoSuchStreamError. If the client is
-    closed, every call raises ClientClosedError.
+    renamed, and another stream gets its name, every call raises NoSuchStreamError. If the metadata
+    store refuses what a call needs, the call raises MetadataDeniedError. If the client is closed,
+    every call raises ClientClosedError.
     """
 
     _what = "subscription {0.name}"
@@ -1497,7 +1510,8 @@ class TopicWriter(ContextHandle[AsyncTopicWriter]):
         abandoned. Calling this again is safe.
 
         Raises:
-            QuireError: The error of the first partition whose writer has failed.
+            QuireError: The error of a partition whose writer has failed. If several have failed,
+                the others are not reported.
         """
         call(self.aio.close())
 

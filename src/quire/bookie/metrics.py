@@ -219,8 +219,8 @@ def _rollbacks(bookie: Bookie) -> Iterator[Metric]:
                 "The number of data directories that had gone back in time at the last start.",
                 rollbacks.found)  # fmt: skip
     yield gauge("quire_bookie_log_position_unreported_seconds",
-                "Seconds since the position of the log was last reported to the metadata store; 0 "
-                "if it is up to date.", rollbacks.unreported_s)  # fmt: skip
+                "Seconds since the position of the log in the metadata store was last up to date; "
+                "0 if it is up to date.", rollbacks.unreported_s)  # fmt: skip
 
 
 def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:

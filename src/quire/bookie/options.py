@@ -49,7 +49,7 @@ def check_bookie(
 
 
 def check_directories(directories: Sequence[str]) -> None:
-    """Raise UsageError if a path is empty, repeated, or impossible to store in a cookie.
+    """Raise UsageError if there is no path, or one is empty, repeated or unusable in a cookie.
 
     Two paths are the same if they lead to one directory, for example through a symbolic link or a
     bind mount.

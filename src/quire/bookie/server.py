@@ -322,7 +322,7 @@ class Bookie:
                 starts the same bookie.
             StorageError: The log cannot be used, or the disk fails.
             LaterVersionError: A later version of Quire wrote a part of a directory.
-            UsageError: The bookie id is not valid.
+            UsageError: The bookie id is not valid, or the address cannot be registered.
             MetadataError: The metadata store fails, or another process has the bookie's id.
         """
         try:

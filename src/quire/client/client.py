@@ -674,8 +674,8 @@ class LedgerClient:
             raise UsageError(
                 f"assume_liars = {count} is not possible with an ack quorum of {ack_quorum}: it "
                 f"must be from 0 to {ack_quorum - 1}",
-                remedy="An acknowledged entry must be on an honest bookie: create ledgers with a "
-                "larger ack quorum",
+                remedy="Choose another number, or create ledgers with a larger ack quorum: an "
+                "acknowledged entry must be on an honest bookie",
             )
 
     @staticmethod

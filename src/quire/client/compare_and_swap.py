@@ -74,9 +74,9 @@ def _in_doubt(what: str) -> MetadataUnavailableError:
     )
 
 
-def too_many_conflicts(what: str) -> MetadataError:
+def too_many_conflicts(what: str, done: str = "changed") -> MetadataError:
     return MetadataError(
-        f"{what} was not changed or read, because other clients changed it during each of "
+        f"{what} was not {done}, because other clients changed it during each of "
         f"{UPDATE_ATTEMPTS_MAX} attempts",
         remedy="Try again, and let fewer clients change it at the same time",
     )

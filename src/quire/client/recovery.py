@@ -553,13 +553,18 @@ async def check_key(
                 raise error
     if unverified:
         return
+    remedy = (
+        "If you are certain of the password, recover with unverified_password "
+        "(`quire ledger recover --unverified-password`)"
+    )
+    if failed:
+        remedy = f"Start the bookies that did not answer, and try again. {remedy}"
     raise UnauthorizedError(
         f"the password of ledger {ledger_id} cannot be checked: its metadata stores "
         "none, and no bookie that answered knows the ledger. Nothing was changed",
         ledger_id=ledger_id,
         causes=dict(failed),
-        remedy="If you are certain of the password, recover with unverified_password "
-        "(`quire ledger recover --unverified-password`)",
+        remedy=remedy,
     )
 
 

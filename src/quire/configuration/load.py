@@ -43,7 +43,9 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
         deprecated emits a DeprecationWarning.
 
     Raises:
-        UsageError: The file cannot be read or has mistakes. The message names each line.
+        UsageError: The file cannot be read or has mistakes. The message names each mistake, with
+            its line in the file if that is known.
+        ArgumentTypeError: `path` is not a path.
     """
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path must be the path of a file, not {type(path).__name__}")

@@ -39,8 +39,8 @@ class Kind(enum.StrEnum):
     """The bookie denies the entries, and they are not SHORT: too few other bookies have them, the
     bookie has later ones, or it has nothing of the segment."""
     SHORT = "short"
-    """The bookie denies entries at the end of a segment that an ack quorum of others has, so it may
-    never have got them."""
+    """The bookie denies the last entries of its part of a closed segment, which an ack quorum of
+    the others has. So the bookie may never have got them."""
     DAMAGED = "damaged"
     """The digest is wrong, the read failed, or the bookie has lost data and does not know whether
     it had the entries."""
@@ -239,7 +239,8 @@ def findings(
     """Return the problems with the copies of a fragment, in the order of members and entries.
 
     `found` has the bad entries at each member, by ensemble index. Entries of kind MISSING are
-    classified as MISSING or SHORT.
+    classified as MISSING or SHORT. If the fragment is not closed, missing entries that an ack
+    quorum has are left out, because the writer may still be sending them.
     """
     merged = {index: coalesced(metadata, index, bad) for index, bad in found.items()}
     judged = _judged(metadata, fragment, merged)

@@ -74,9 +74,9 @@ async def open_metadata(
 
     Args:
         uri: The URI of the store. `quire.metadata.uri` lists the forms.
-        create: Whether to create a missing SQLite file. The first `initialise` of the store then
-            returns the new instance id. Without it, a missing file raises
-            ClusterNotInitialisedError and stays missing. A ZooKeeper root is created only by
+        create: Whether to create a SQLite file that is missing or empty. The first `initialise` of
+            the store then returns the new instance id. Without it, such a file raises
+            ClusterNotInitialisedError and stays as it is. A ZooKeeper root is created only by
             `initialise`, whatever this argument is.
         clock: The clock. By default it is the system's clock.
         rng: The generator of random choices. By default it is a new one.
@@ -84,12 +84,14 @@ async def open_metadata(
             nodes and registrations.
         zookeeper: The identity to present to ZooKeeper. By default it is taken from the environment
             (`ZooKeeperOptions.from_environment`).
-        connect_timeout_s: Seconds to try the servers of ZooKeeper before the call fails. By default
-            it is `CONNECT_TIMEOUT_S`.
+        connect_timeout_s: Seconds to try the servers of ZooKeeper before the call fails. The
+            default is 10 s.
         session_timeout_ms: Deprecated. Use `session_timeout_s`.
 
     Raises:
         MetadataURIError: The URI is malformed or names no known store.
+        ArgumentTypeError: The URI is not text.
+        ClusterNotInitialisedError: The SQLite file does not exist or is empty, without `create`.
         MetadataUnavailableError: The store did not answer in time.
         MetadataError: The store holds something that cannot be used.
         UsageError: The identity for ZooKeeper cannot be read.

@@ -165,7 +165,9 @@ def replaced(what: str, *, unknown: bool = False) -> VersionConflictError:
 
     `unknown` is that of `conflict`.
     """
-    before = ", perhaps after this call had deleted it: its response was lost" if unknown else ""
+    before = (
+        ", perhaps after this call changed or deleted it (a response was lost)" if unknown else ""
+    )
     error = VersionConflictError(
         f"{what} was deleted and created again by another client{before}",
         remedy="Read the new value, and decide on its basis",

@@ -112,6 +112,7 @@ class Registration(Protocol):
 
         Raises:
             KeyExistsError: Another process has taken over the id (see `lost`).
+            UsageError: The address is too large with these properties.
             ClientClosedError: The registration or the store is closed.
             MetadataError: The store fails. The outcome may be unknown.
         """
@@ -129,8 +130,9 @@ class MetadataStore(Protocol):
     """The interface of a connection to a metadata store.
 
     A change is durable when its call returns. Every call may raise MetadataUnavailableError if the
-    store does not answer; the outcome of a change is then unknown. After `close`, calls raise
-    ClientClosedError.
+    store does not answer; the outcome of a change is then unknown, unless `outcome_known` of the
+    error is True. A call raises UsageError if an argument is not a valid id, version or key. After
+    `close`, calls raise ClientClosedError.
     """
 
     uri: str
@@ -167,8 +169,8 @@ class MetadataStore(Protocol):
                 'hierarchical'. Other stores accept only None.
 
         Raises:
-            KeyExistsError: The store has a cluster already.
-            UsageError: The store has no such ledger manager.
+            KeyExistsError: The store has a cluster already, or what is left of an earlier one.
+            UsageError: The store has no such ledger manager, or the URI names another one.
             MetadataError: The store fails.
         """
         ...
@@ -245,6 +247,7 @@ class MetadataStore(Protocol):
                 written. If the error's `outcome_known` is False, the ledger was replaced just
                 before the write, which has changed the metadata of the new ledger.
             MetadataTooLargeError: The metadata is too large. Nothing was written.
+            UsageError: The metadata cannot be stored in its format. Nothing was written.
             UnreadableMetadataError: The stored metadata cannot be compared with `known`, because it
                 is damaged or has an unknown format.
             MetadataUnavailableError: The store does not answer. The outcome is unknown.
@@ -298,7 +301,7 @@ class MetadataStore(Protocol):
         generates the skipped ids one by one, some thousands a second. If there are more than a
         million, a cluster whose ledger manager has long ids skips them in one step. A Java client
         that has generated ids before may then continue with short ids until it is restarted. Raises
-        MetadataError if the store fails.
+        MetadataError if the store fails, or if all ids are used up.
         """
         ...
 
@@ -465,8 +468,9 @@ class MetadataStore(Protocol):
         `known` is the value that was read with this version, or None to compare only versions.
 
         Returns:
-            False if there was none. If an answer of the store was lost, and there is none now, the
-            result is True, because this call may have deleted it.
+            Whether the value was deleted. False means that there was none. If an answer of the
+            store was lost, and there is none now, the result is True, because this call may have
+            deleted it.
 
         Raises:
             VersionConflictError: The value has another version, or is not `known`.

@@ -98,8 +98,7 @@ async def noticed_outages(store: MetadataStore, now_ms: int) -> dict[str, tuple[
     """Return the outages of the last hour, by the name of the server that noticed them.
 
     `now_ms` is the Unix time in milliseconds. Notes that cannot be decoded are left out, and so are
-    those after the first `SERVERS_READ_MAX`. Raises MetadataUnavailableError if the store does not
-    answer.
+    those after the first `SERVERS_READ_MAX`. Raises MetadataError if the store fails.
     """
     notes = await read_nodes(store, NODE, decode, SERVERS_READ_MAX)
     recent = ((server, _recent(stored.value, now_ms)) for server, stored in notes.items())

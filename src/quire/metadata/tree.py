@@ -101,8 +101,8 @@ class Tree(Protocol):
     Calls raise only errors of `quire.errors`. UsageError means that a path cannot be used in every
     store, or that a value or a commit is too large. MetadataUnavailableError means that the store
     does not answer, and MetadataDeniedError that it denies this client access to a node. Any other
-    failure of the store is a MetadataError. It is safe to cancel a read; the outcome of a cancelled
-    change is unknown.
+    failure of the store is a MetadataError. After the store's `close`, calls raise
+    ClientClosedError. It is safe to cancel a read; the outcome of a cancelled change is unknown.
     """
 
     @property

@@ -59,9 +59,15 @@ def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireE
                 remedy="Open it to see which entries it has, and create a new ledger to write more",
             )
         case Code.READ_ONLY:
-            return BookieReadOnlyError(what + "the bookie is read-only and takes no entries")
+            return BookieReadOnlyError(
+                what + "the bookie takes no new entries now: it is read-only or full, or has not "
+                "loaded its log since it was started"
+            )
         case Code.TOO_MANY_REQUESTS:
-            return BookieBusyError(what + "the bookie has too many requests: try again later")
+            return BookieBusyError(
+                what + "the bookie has too many requests, or has not loaded its log since it was "
+                "started: try again later"
+            )
         case Code.UNKNOWN_LEDGER_STATE:
             return DataUnknownError(
                 what + "the bookie may have lost data of this ledger: read another replica"

@@ -122,7 +122,8 @@ class Dialer:
         Cancel-safe.
 
         Raises:
-            BookieUnavailableError: Nothing answers within the connect time-out.
+            BookieUnavailableError: The bookie cannot be reached, refuses another connection, or
+                does not complete the connection within the time-out.
             TlsError: The bookie does not offer TLS, or one side does not accept the other.
         """
         who = f"bookie {bookie_id}"

@@ -424,7 +424,12 @@ class GivenOptions:
         any_host = self.take("tlsAnyHostName", parse_boolean, None)
         if authorities is None:
             if certificate is not None or key is not None:
-                raise UsageError("options 'tlsCert' and 'tlsKey' require the option 'tlsCa'")
+                raise UsageError(
+                    "options 'tlsCert' and 'tlsKey' require the option 'tlsCa', also if they come "
+                    f"from the environment ({ENV_TLS[1]} and {ENV_TLS[2]})",
+                    remedy=f"Set 'tlsCa' or {ENV_TLS[0]} to the file of the authorities, or to "
+                    "system",
+                )
             for name in TLS[3:]:
                 if name.lower() in self._values:
                     raise UsageError(f"option '{name}' requires the option 'tlsCa'")
@@ -440,7 +445,7 @@ class GivenOptions:
         )
 
     def password(self, environ: Mapping[str, str]) -> bytes:
-        """Return the password from the options or the driver's environment.
+        """Return the password from the options or the driver's environment, or b"" without any.
 
         A password in the environment appears in no SQL statement and in no script.
         """

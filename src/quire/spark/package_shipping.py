@@ -29,12 +29,13 @@ The same sources then make the same archive, which Spark sends only once.
 
 
 def package_zip(path: str | Path) -> Path:
-    """Write this package, as it is installed here, to a zip file.
+    """Write the Python files of Quire, as it is installed here, to a zip file.
 
-    Pass the file to `spark-submit --py-files`, or to `spark.addArtifacts(..., pyfile=True)`.
+    The commands and `quire.testing` are left out, because no task needs them. Pass the file to
+    `spark-submit --py-files`, or to `spark.addArtifacts(..., pyfile=True)`.
 
     Args:
-        path: The path of the file.
+        path: The path of the zip file. A file that exists there is replaced.
 
     Returns:
         The same path.
@@ -54,10 +55,11 @@ def package_zip(path: str | Path) -> Path:
 
 
 def ship(spark: SparkSession) -> SparkSession:
-    """Send this package to the executors of a session, as if it were installed there.
+    """Send Quire to the executors of a session, as if it were installed there, and register it.
 
-    The driver (or the server of Spark Connect) must have the package installed, because Spark 4.3
-    does not pass sent files to the driver's part of streaming queries.
+    The driver (or the server of Spark Connect) must have Quire installed, because Spark 4.3 does
+    not pass sent files to the driver's part of streaming queries. The dependencies of Quire are not
+    sent: the executors must have them.
 
     Args:
         spark: The session.
@@ -67,6 +69,7 @@ def ship(spark: SparkSession) -> SparkSession:
 
     Raises:
         UsageError: PySpark, or a package that it needs, is not installed.
+        OSError: The archive cannot be written to the directory of temporary files.
     """
     # Executors that join later fetch the file from this process, so it is kept until the process
     # ends.

@@ -59,7 +59,8 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     On a builder this enables Unix-domain sockets between the JVM and Python, which reduces the cost
     of each Python task. It also leaves out messages of Spark that nobody can act on, unless the
     program has a log configuration of its own: its Java options name one, or Spark's configuration
-    directory has a log4j2 file. Neither can be changed in a session that is running.
+    directory has a log4j2 file. On a session that is running, sockets and messages stay as they
+    are.
 
     Args:
         spark: The builder or the session.
@@ -426,7 +427,8 @@ def sweep_orphans(
             "/team/orders".
 
     Returns:
-        The ids of the deleted ledgers.
+        The ids of the deleted ledgers, ascending. A ledger, dataset or stream that cannot be read
+        is skipped, and named in a warning in the log.
 
     Raises:
         UsageError: Both a dataset and a stream were named, or another argument is not valid.

@@ -495,9 +495,10 @@ class LedgerDirectories(StoreEvents):
             done(None)
 
     def barrier(self, done: Done) -> None:
-        """Call `done(None)` when everything appended so far is durable, in all directories.
+        """Call `done(None)` when everything appended so far is durable, in all directories in use.
 
-        If a directory fails before, call `done` with the first error.
+        A directory that has failed is not in use. If one fails before everything is durable, or if
+        all have failed, call `done` with the first error.
         """
         stores = [place.store for place in self._serving]
         last = last_of(len(stores), done)

@@ -224,11 +224,12 @@ class ServerProcess:
         """Return the resident memory of the process now, in bytes. Linux only.
 
         Returns:
-            The number of bytes.
+            The number of bytes. It is 0 if the process has ended and nothing has noticed that yet.
 
         Raises:
             UsageError: The process was never started.
-            OSError: The process has ended.
+            OSError: The process has ended, and a call or property of this object, such as `alive`,
+                has noticed that.
         """
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -241,17 +242,18 @@ class ServerProcess:
 
         Raises:
             UsageError: The process was never started.
-            OSError: The process has ended.
+            OSError: The process has ended, and a call or property of this object, such as `alive`,
+                has noticed that.
         """
         # The name before the fields may hold spaces and parentheses.
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def last_words(self) -> str:
-        """Return the last line of the process's log, for messages.
+        """Return the last line of the process's log that is not blank, for messages.
 
         Returns:
-            The line, or "nothing" if the log is empty.
+            The line without a leading "error: ", or "nothing" if there is no such line or no log.
         """
         try:
             with self.log_path.open("rb") as log:
@@ -355,7 +357,8 @@ class ServerProcess:
     def terminate(self) -> None:
         """Ask the process to stop with one SIGTERM, and return at once.
 
-        `stop` does the same and waits for its end.
+        A second call sends no second signal. A paused process is resumed, so that it can stop.
+        `stop` does the same and waits for the end of the process.
         """
         process = self._own_process()
         if process is None or process.poll() is not None:
@@ -374,6 +377,9 @@ class ServerProcess:
 
         Returns:
             Whether the process ended with status 0 in time. True if it did not run.
+
+        Raises:
+            subprocess.TimeoutExpired: The process is still there 10 seconds after SIGKILL.
         """
         process = self._own_process()
         if process is None or process.poll() is not None:

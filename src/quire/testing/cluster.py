@@ -116,8 +116,10 @@ class BookieProcess(ServerProcess):
             timeout_s: Seconds to wait.
 
         Raises:
-            StartError: The bookie did not start. The message has the last line of its log.
+            StartError: The bookie was not ready in time, or ended, and does not run now. The
+                message has the last line of its log.
             UsageError: The bookie is already running.
+            OSError: The log file cannot be written, or the system cannot start the process.
         """
         self.launch()
         self.wait_ready(time.monotonic() + timeout_s)
@@ -148,7 +150,9 @@ def _check_ports(first: int, count: int) -> None:
 class LocalCluster:
     """Bookies and their metadata store as processes on this machine, on the loopback interface.
 
-    Entering the block starts the cluster, and leaving it stops the cluster.
+    Entering a block (`with` or `async with`) starts the cluster, and leaving the block stops the
+    cluster. If `async with` is cancelled while the cluster starts, the start is completed, and the
+    cluster is stopped, before CancelledError is raised.
 
     Attributes:
         uri: The metadata URI, once the cluster has started.
@@ -173,8 +177,9 @@ class LocalCluster:
         """Describe a cluster, without starting it.
 
         Args:
-            bookies: The number of bookies. The default is the number that the directory had before,
-                or else three.
+            bookies: The number of bookies to start. The default is the number that the directory
+                had before, or else three. If the directory had more bookies, the last ones are not
+                started, and keep their data (`left_out`).
             directory: The directory of the cluster, which keeps its data. The default is a
                 temporary directory, which is removed at the end.
             zookeeper: Whether the metadata is in ZooKeeper instead of SQLite. The default is what
@@ -185,8 +190,8 @@ class LocalCluster:
                 have in other clusters.
             base_port: The port of the first bookie. The others have the ports after it. By default
                 the system's free ports are used.
-            data_directories: The number of data directories of each bookie, at least as many as the
-                directory had before.
+            data_directories: The number of data directories of each bookie. If the bookies had more
+                before, they keep that number.
             start_timeout_s: Seconds for the whole cluster to start.
             stopping: An event that ends a running `start` with StoppedError when it is set, for
                 example by a signal handler.
@@ -254,6 +259,9 @@ class LocalCluster:
         """The options that make a server require `http_token` for changes, or () without a token.
 
         The server also sends the token to bookies, to read their reports and to forward changes.
+
+        Raises:
+            UsageError: There is a token, the directory is temporary, and the cluster does not run.
         """
         if not self._http_token:
             return ()
@@ -269,7 +277,7 @@ class LocalCluster:
 
     @property
     def left_out(self) -> list[str]:
-        """The ids of the bookies that belong to the directory, but that `start` left out."""
+        """While the cluster runs, the ids of the bookies of the directory that it did not start."""
         return [f"{LOOPBACK}:{port}" for port in self._state.bookie_ports[len(self.bookies) :]]
 
     def disk_bytes(self) -> int:
@@ -294,10 +302,12 @@ class LocalCluster:
             StartError: A process did not start in time. The message has the last line of its log.
                 Or the directory cannot be used, or another local cluster uses it.
             StoppedError: The event `stopping` was set. This is a StartError as well.
-            MetadataUnavailableError: The metadata store could not be initialised in time.
+            MetadataUnavailableError: The metadata store could not be initialised in time, or its
+                disk is full.
             UsageError: The cluster is already running, a port is not valid, or the directory holds
                 a cluster of another kind or with other ports.
-            OSError: The directory cannot be created or written.
+            OSError: The directory cannot be created or written, or the system cannot start a
+                process.
         """
         if self._lock is not None:
             raise UsageError(
@@ -386,7 +396,7 @@ class LocalCluster:
                 raise UsageError(
                     f"the bookies of the local cluster in {self.directory} have ports from "
                     f"{state.bookie_ports[0]} on, and these cannot be changed",
-                    remedy="Leave --base-port out, or use another directory",
+                    remedy="Leave the base port (--base-port) out, or use another directory",
                 )
         state.data_directories = max(state.data_directories, self._data_directories)
         wanted = self._wanted or len(state.bookie_ports) or DEFAULT_BOOKIES
@@ -430,13 +440,17 @@ class LocalCluster:
     def add_bookie(self) -> BookieProcess:
         """Add one bookie to the running cluster, and wait until it serves. The directory keeps it.
 
+        If `start` left out bookies of the directory, this starts the first of them instead of
+        creating one.
+
         Returns:
-            The new bookie.
+            The bookie that was started.
 
         Raises:
             StartError: The bookie did not start. `bookies` does not contain it, and the next call
                 tries to start the same bookie.
             UsageError: The cluster does not run, or the port of the new bookie is not valid.
+            OSError: The directory cannot be written, or the system cannot start the process.
         """
         if self._lock is None:
             raise UsageError(

@@ -24,7 +24,7 @@ from quire_simulator.invariants.history import RunHistory
 from quire_simulator.knobs.drawing import DrawnKnob
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.trace import Trace
-from quire_simulator.metadata.cluster import MemoryPresence
+from quire_simulator.metadata.items import MemoryPresence
 from quire_simulator.plans.faults import Fault
 from quire_simulator.run import run_plan
 from quire_simulator.world.stage import Stage

@@ -19,6 +19,7 @@ from tests.sim.mutants.clients import (
     bad_copies,
     calls,
     connections,
+    counters,
     quorum,
     reader,
     recovery,
@@ -30,6 +31,7 @@ from tests.sim.mutants.replication import (
     autorecovery,
     items,
     jobs,
+    lagging,
     metadata,
     older_metadata,
     racks,
@@ -53,7 +55,7 @@ ROOMS = (
     directories, replacements, resizing, log_files, connections, hostile, metadata, older_metadata,
     items, calls, autorecovery, jobs, byzantine, racks, streams, retention, publishing, spark,
     damaged, topics, objects, answers, inspections, reports, metrics, walkthroughs,
-    bad_copies, arguments, stores, repairs, protocol,
+    bad_copies, arguments, stores, repairs, protocol, counters, lagging,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -28,7 +28,7 @@ from quire_simulator.invariants.checker import (
 )
 from quire_simulator.invariants.history import RunHistory, payload
 from quire_simulator.invariants.ledger import LEDGER_INVARIANTS, METADATA_CHANGES_MAX, Facts
-from quire_simulator.metadata.cluster import StoredItem
+from quire_simulator.metadata.items import StoredItem
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World, bookie_id
 

@@ -18,7 +18,7 @@ from quire_simulator import RunPlan, simulate
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import RunHistory
 from quire_simulator.invariants.objects import BUCKET, PUT_KEY, ObjectCall, ObjectInvariants
-from quire_simulator.metadata.cluster import StoredItem
+from quire_simulator.metadata.items import StoredItem
 from quire_simulator.world.world import World
 
 NAME = "a"

@@ -256,7 +256,7 @@ def test_a_job_leaves_no_plan_in_streams_that_it_did_not_write(
         ({"txidColumn": "value"}, "column 'value' has type string, but it must be a whole number"),
         ({"keyColumn": "value"}, "no option says what to do with column 'other'"),
         ({"streams": "a"}, "must be set together"),
-        ({"streams": "zzz*", "streamColumn": "value"}, "selects 0 streams"),
+        ({"streams": "zzz*", "streamColumn": "value"}, "select 0 streams"),
         ({"stream": "test_one_clear_messag"}, "The option 'createStream' creates it"),
         ({"stream": "a//b"}, "'a//b' cannot be the name of a stream"),
         ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),

@@ -34,7 +34,7 @@ class LaggingServer:
         self._call = store.call
         cluster = store.cluster
         self._items: list[dict[Any, Any]] = [
-            cluster.ledgers, cluster.cookies, cluster.values, cluster.tree._nodes
+            cluster.ledgers, cluster.cookies, cluster.values, cluster.presences, cluster.tree._nodes
         ]  # fmt: skip
         """The state that lags: operations that wait hold these dictionaries, so they stay."""
         self._past: list[dict[Any, Any]] | None = None
@@ -44,7 +44,8 @@ class LaggingServer:
 
     def fall_behind(self) -> None:
         """Show no later change of other sessions until the server catches up."""
-        self._past = deepcopy(self._items)
+        ledgers, cookies, values, presences, nodes = self._items
+        self._past = [*deepcopy([ledgers, cookies, values]), dict(presences), deepcopy(nodes)]
 
     @property
     def behind(self) -> bool:

@@ -14,7 +14,8 @@ from quire.errors import StorageError
 from quire.storage.config import StorageConfig
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire_simulator.machine.disk import SimDisk
-from quire_simulator.metadata.cluster import MemoryCluster, StoredItem
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.items import StoredItem
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.storage.storage import Entries, StoreOnDisk, key_of, run
 

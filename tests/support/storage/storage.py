@@ -218,7 +218,7 @@ class StoreOnDisk:
             pass
 
     def idle(self) -> None:
-        """Run the workers and the timers until nothing is left to do."""
+        """Run the workers, and three times the timers that wait and then the workers."""
         self.pump()
         for _ in range(3):
             self.timers.fire()
@@ -319,7 +319,10 @@ def disk_of(box: StoreOnDisk) -> SimDisk:
 def entries(
     ledger_id: int, first: int, count: int, size: int = 100
 ) -> list[tuple[int, int, bytes]]:
-    """Return `count` entries of a ledger with different payloads, for `StoreOnDisk.append`."""
+    """Return `count` entries of a ledger with different payloads, for `StoreOnDisk.append`.
+
+    A payload is the entry id in decimal, repeated `size` times.
+    """
     return [(ledger_id, first + i, b"%d" % (first + i) * size) for i in range(count)]
 
 

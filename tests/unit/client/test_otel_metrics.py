@@ -33,9 +33,13 @@ class Counting:
     def __init__(self) -> None:
         self.counters = ClientCounters()
         self.unhealthy = 0
+        self.wrong_answers: list[tuple[str, str, int]] = []
+        self.avoided: list[tuple[str, str]] = []
 
     def metrics(self) -> Iterator[Metric]:
-        return client_metrics(self.counters, self.unhealthy, 0, 0, 0)
+        return client_metrics(
+            self.counters, self.unhealthy, 0, 0, 0, self.wrong_answers, self.avoided
+        )
 
 
 class Collected:
@@ -72,14 +76,18 @@ def test_each_metric_is_an_instrument() -> None:
     client.counters.count_adds(3, 300)
     client.counters.add_time.observe(0.002, 3)
     client.unhealthy = 2
+    # These metrics had no samples when the instruments were made.
+    client.wrong_answers, client.avoided = [("b1", "dropped", 4)], [("b1", "slow")]
     found = collected.metrics()
+    assert collected.value("quire_client_wrong_answers", bookie="b1", kind="dropped") == 4
+    assert collected.value("quire_client_bookie_avoided", bookie="b1", reason="slow") == 1
     names = {
         one.name.removesuffix("_total") + sample.suffix
         for one in client.metrics()
         for sample in one.samples
     }
     assert set(found) == names
-    assert len(names) == 16
+    assert len(names) == 18
     assert (collected.value("quire_client_adds"), found["quire_client_adds"].unit) == (3, "")
     assert found["quire_client_adds"].description == (
         "The number of entries that were sent, each counted once."

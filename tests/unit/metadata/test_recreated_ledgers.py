@@ -17,7 +17,7 @@ from quire.config import ClientConfig
 from quire.core.fragments import fragments
 from quire.errors import LedgerRecreatedError, NoSuchLedgerError, UnauthorizedError
 from quire.metadata.interface import Versioned
-from quire.metadata.ledgers.creation import same_creation
+from quire.metadata.ledgers.creation import check_seen, same_creation, see_ledger
 from quire.metadata.ledgers.update import update_ledger
 from quire.replication.repair.bookie_removal import OpenLedgerState
 from quire.replication.repair.fragment import CopyOutcome
@@ -33,6 +33,7 @@ from tests.support.bookies.fake_bookies import (
     payload,
     simulated,
 )
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.replication import replicate_fragment
 from tests.support.waiting import until
 
@@ -312,3 +313,19 @@ async def test_a_bookie_that_has_an_entry_of_format_1_checks_the_password(
         reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=True)
         assert reader.last_add_confirmed == 0
         await client.close()
+
+
+@FORMS
+async def test_a_deletion_is_refused_although_the_server_does_not_show_the_new_ledger(
+    version: int, change: Callable[[LedgerMetadata], LedgerMetadata]
+) -> None:
+    """The server lagged behind the process that took the id, and its ledger was deleted."""
+    store = memory_metadata()
+    await store.initialise()
+    await store.create_ledger(stored_form(version), LEDGER)
+    seen = await see_ledger(store, LEDGER)
+    server = LaggingServer(store)
+    server.fall_behind()
+    await recreate(MemoryStore(store.cluster), change)
+    with pytest.raises(LedgerRecreatedError, match="It was not deleted"):
+        await check_seen(store, seen)

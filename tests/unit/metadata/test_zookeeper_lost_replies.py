@@ -290,6 +290,7 @@ class OthersChange(ZooKeeper):
     """It loses the reply to one write, and others change the node before the connection is back."""
 
     get_or_sync = ZooKeeperConnection.get_or_sync
+    get_synced = ZooKeeperConnection.get_synced
 
     def __init__(self, others: Sequence[Operation]) -> None:
         super().__init__()

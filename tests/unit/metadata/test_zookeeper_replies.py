@@ -82,6 +82,8 @@ async def test_a_ledger_recreated_just_before_a_write_is_noticed(*, recreated: b
         async def get_or_sync(self, path: str) -> tuple[bytes, Any]:
             return encode(OLD), stat(100, 0)
 
+        get_synced = get_or_sync
+
         async def set(self, path: str, data: bytes, version: int) -> Any:
             return stat(200 if recreated else 100, version + 1)
 
@@ -94,6 +96,30 @@ async def test_a_ledger_recreated_just_before_a_write_is_noticed(*, recreated: b
     else:
         written = await ledgers.write(7, encode(NEW), 0, known)
         assert (written.value.last_entry_id, written.version, written.created) == (3, 1, 100)
+
+
+async def test_a_server_that_lags_does_not_let_a_write_change_a_recreated_ledger() -> None:
+    """The server showed the former ledger, and the write overwrote the metadata of the new one."""
+
+    class ZooKeeper:
+        get_synced = ZooKeeperConnection.get_synced
+        get_or_sync = ZooKeeperConnection.get_or_sync
+        synced = False
+
+        async def get(self, path: str, notify: object = None) -> tuple[bytes, Any]:
+            return encode(OLD), stat(200 if self.synced else 100, 0)
+
+        async def sync(self, path: str) -> None:
+            self.synced = True
+
+        async def set(self, path: str, data: bytes, version: int) -> Any:
+            raise AssertionError("the new ledger was changed")
+
+    ledgers = ZooKeeperLedgers(cast(Any, Root(ZooKeeper())), TaskSet())
+    known = await ledgers.read(7)
+    with pytest.raises(LedgerRecreatedError, match="was not changed") as caught:
+        await ledgers.write(7, encode(NEW), 0, known)
+    assert caught.value.outcome_known
 
 
 async def test_a_node_is_missing_only_if_the_newest_state_lacks_it() -> None:
@@ -202,6 +228,7 @@ class LaggingServer:
 
     servers = "zk:2181"
     get_or_sync = ZooKeeperConnection.get_or_sync
+    get_synced = ZooKeeperConnection.get_synced
     exists_or_sync = ZooKeeperConnection.exists_or_sync
 
     def __init__(self, nodes: dict[str, bytes]) -> None:

@@ -9,7 +9,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,7 @@ from quire.client import Client
 from quire.errors import MetadataDeniedError, StreamFencedError
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.problems.cluster import problems
+from quire.http.views.stream_statistics import copies_of_topic
 from quire.metadata import MetadataStore, open_metadata
 from quire.replication.explain.copies import of_copies
 from quire.replication.marks.copy_notes import (
@@ -42,6 +43,7 @@ from quire.spark.jobs.replicate_note import noted, report_of
 from quire.spark.jobs.tasks import ClusterOptions
 from quire.streams.namespace.namespace import open_namespace
 from tests.support.http.problems import WELL, bookie
+from tests.support.streams import Bench, run
 from tests.support.waiting import until
 
 # The package has a function of the same name.
@@ -439,3 +441,39 @@ async def killed(directory: Path) -> CopyNote:
     assert [one["state"] for one in state.as_json()["copies"]] == ["stopped"]
     assert any("The continuous copy of" in one.what for one in state.problems)
     return note
+
+
+def test_a_note_tells_of_several_streams_together() -> None:
+    lags = (StreamLag("v/0", 7, 900.0), StreamLag("v/1", None, None, "taken over"))
+    note = replace(NOTE, records=9, seconds=900.0, lags=lags, count=4, failed=1)
+    both = note.only("v/0", "v/2")
+    assert (both.count, both.failed, both.records, both.seconds) == (2, 0, 7, 900.0)
+    assert both.state(1_000) == "behind"
+    broken = note.only("v/0", "v/1")
+    assert (broken.failed, broken.records, broken.seconds) == (1, None, None)
+    assert note.only("v/2", "v/3").state(1_000) == "running"
+    many = (*(StreamLag(f"{at}", 1, 1.0) for at in range(STREAMS_NAMED_MAX - 1)), lags[1])
+    part = replace(note, lags=many).only("v/1", "v/2")
+    assert (part.count, part.failed, part.lags) == (4, 1, (lags[1],)), "v/2 may be behind"
+
+
+def test_a_topic_has_the_copies_of_its_partitions_once() -> None:
+    """Each partition has the copy on its own page, and the page of the topic had none."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_topic("visits", 3)
+        own_id = await b.client.metadata.instance_id()
+        lags = (StreamLag("visits/1", 7, 900.0), StreamLag("visits/2", 0, 0.0))
+        note = replace(
+            NOTE, source_id=own_id, source_namespace=b.streams.path, streams="visits/[12]",
+            said_ms=b.client.clock.now_ms(), records=7, seconds=900.0, lags=lags, count=2,
+        )  # fmt: skip
+        value = json.dumps(asdict(note)).encode()
+        await b.client.metadata.write_value(("jobs", "copies", note.name), value, None, known=None)
+        streams = [f"visits/{at}" for at in range(3)]
+        (found,) = await copies_of_topic(b.streams, streams)
+        assert (found["partitions"], found["lag"]["records"]) == (2, 7)
+        assert found["problem"]["items"] == ("visits/1",)
+        assert await copies_of_topic(b.streams, ["visits/0"]) == []
+
+    run(scene)

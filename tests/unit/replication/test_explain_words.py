@@ -69,7 +69,7 @@ def test_explain_says_why_nothing_is_repaired() -> None:
 def test_several_lost_bookies_are_described_in_the_plural() -> None:
     both = (replica("a", True), replica("b", True), replica("c", False))
     first = SegmentView(0, 9, True, 1, both)
-    assert "so no bookie can replace them. Start a again" in said(spare=0, segments=(first,))
+    assert "so no bookie can replace them. Start a, b again" in said(spare=0, segments=(first,))
     written = SegmentView(10, 19, False, 1, (replica("b", True), replica("c", False)))
     assert "which is open, uses b. If the writer is alive, it replaces the bookie with" in said(
         spare=2, segments=(first, written)
@@ -107,7 +107,9 @@ def test_an_open_ledger_without_enough_bookies_cannot_be_recovered() -> None:
     assert (
         "The ledger is not closed, and too few bookies of its last segment are left to recover it: "
         "`quire ledger recover 7` fails until another of them is back, and a writer that is alive "
-        "can add nothing unless it can replace enough. Start a again, with the options that it had"
+        "can add nothing unless it can replace enough. Start a, b again. The command to type is "
+        "that for a, with the options that it had. On the machine of b, with the options that it "
+        "had: `quire bookie start --dir DIR`"
     ) in found.sentence
     assert "or another bookie" not in found.sentence, "a new bookie has none of the entries"
     assert found.command.startswith("quire bookie start")
@@ -152,7 +154,57 @@ def test_entries_only_on_a_silent_bookie_name_the_reason_for_its_silence() -> No
         "answer (its certificate expired). Renew it. Then check again"
     )
     gone = diagnosed(replace(FACTS, segments=(replace(only, replicas=(replica("b", True),)),)))
-    assert "Start b again, then check the ledger" in gone.verdict.sentence
+    assert (
+        "Start b again, with the options that it had. Then check the ledger: `quire explain "
+        in (gone.verdict.sentence)
+    )
+    assert gone.verdict.command == "quire bookie start --dir DIR"
+    both = replace(only, replicas=(replica("b", True), replace(silent, bookie="c")))
+    found = diagnosed(replace(FACTS, segments=(both,))).verdict
+    assert "with the options that it had. c does not answer, too. Then check" in found.sentence
+
+
+def test_each_of_several_lost_bookies_has_its_command() -> None:
+    """The sentence and the command were about the first one."""
+    three = (replica("a", True), replica("b", True), replica("c", False))
+    facts = replace(FACTS, spare=5, segments=(SegmentView(0, 9, True, 1, three),))
+    found = diagnosed(facts).verdict
+    assert found.sentence.endswith(
+        "Start a, b again. If one is lost for good, copy what that bookie stored to other bookies. "
+        "The command to type is that for a. For b: `quire bookie recover b`"
+    )
+    assert found.command == "quire bookie recover a"
+    runs = replace(facts, probes={"a": ProbeResult.ACCEPTED, "b": ProbeResult.REFUSED})
+    assert (
+        "Start b again. Do not start a again: look in its log" in diagnosed(runs).verdict.sentence
+    )
+    needed = diagnosed(replace(runs, spare=0)).verdict
+    assert "Start b again, with the options that it had, or another bookie. Do not start a" in (
+        needed.sentence
+    )
+    assert needed.command == "quire bookie start --dir DIR"
+
+
+def test_each_of_several_silent_bookies_has_its_reason_and_its_remedy() -> None:
+    """Only the reason of the first bookie was given, and only what to do about that one."""
+    silent = [replace(replica(one, True), host="h", registered="writable") for one in "abc"]
+    segments = (SegmentView(0, 9, True, 1, (*silent, replica("d", False))),)
+    expired = Silence(SilenceKind.EXPIRED, "the certificate of b expired", "Renew it (/b.pem)")
+    silences = {
+        "a": Silence(SilenceKind.REFUSED, "nothing listens at its address", ""),
+        "b": expired,
+        "c": Silence(SilenceKind.OTHER, "it did not answer within 2 s", ""),
+    }
+    found = diagnosed(replace(FACTS, segments=segments, silences=silences)).verdict
+    assert found.sentence == (
+        "a, b, c are registered but do not answer (a: nothing listens at its address; b: the "
+        "certificate of b expired; c: it did not answer within 2 s). Renew it (/b.pem). Check the "
+        "log of c and the network to it. If it hangs, stop it: then it counts as lost, and "
+        "autorecovery restores its copies. The process of a does not run. The registration ends "
+        "with its session, within seconds. Then autorecovery copies the ledgers. Start it again, "
+        "with the options that it had"
+    )
+    assert found.command == "quire bookie start --dir DIR"
 
 
 def test_a_bookie_of_another_segment_can_replace_a_lost_one() -> None:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
+from quire.codec.metadata.underreplication import lock_path
 from quire.codec.wire.v2 import Flag
 from quire.core.fragments import stored_by
 from quire.core.replicas import Copies
@@ -18,7 +19,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.metadata.interface import Versioned
-from quire.metadata.tree import Create, Operation, Result
+from quire.metadata.tree import Create, Delete, Operation, Result
 from quire.replication import LockHeldError, ReplicationLocks
 from quire.replication.autorecovery.auditor import Auditor
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
@@ -26,6 +27,7 @@ from quire.replication.repair.opened_ledger import open_for_repair
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.fake_bookies import LEDGER, FakeCluster, FakeLink, payload, simulated
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.replication import replicate_fragment
 
 
@@ -117,6 +119,28 @@ def test_rule_26_a_mark_that_was_repeated_since_it_was_read_is_not_removed() -> 
         async with locks.hold(LEDGER) as lock:
             assert await locks.replicated(lock)
         assert not await locks.is_marked(LEDGER)
+
+    simulated(main)
+
+
+def test_rule_26_a_server_that_lags_does_not_let_a_later_mark_be_removed() -> None:
+    """The session of the lock was lost unnoticed. Another worker removed the mark, and the ledger
+    was marked again, with the same version."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        locks = ReplicationLocks(cluster.store, "one", cluster.clock)
+        other = ReplicationLocks(MemoryStore(cluster.metadata), "two", cluster.clock)
+        await locks.mark(LEDGER, ["b1"])
+        server = LaggingServer(cluster.store)
+        async with locks.hold(LEDGER) as lock:
+            server.fall_behind()
+            await other._tree.commit(Delete(lock_path(locks.root, LEDGER)))
+            async with other.hold(LEDGER) as taken:
+                assert await other.replicated(taken)
+            await other.mark(LEDGER, ["b2"])
+            assert not await locks.replicated(lock)
+        assert await other.is_marked(LEDGER)
 
     simulated(main)
 

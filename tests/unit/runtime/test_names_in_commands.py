@@ -7,7 +7,7 @@ import shlex
 import click
 import pytest
 
-from quire._runtime.names.in_commands import command_with
+from quire._runtime.names.in_commands import COMMANDS_MAX, command_with, for_each
 from quire.cli.main import cli
 
 
@@ -46,3 +46,17 @@ def test_a_copied_command_takes_any_name(
 def test_an_ordinary_name_comes_before_the_options() -> None:
     assert command_with("quire stream show", "s", "-n /team") == "quire stream show s -n /team"
     assert command_with("quire x", "a b", then="c") == "quire x 'a b' c"
+
+
+def test_bookies_with_the_same_command_share_a_sentence() -> None:
+    assert for_each([("a", ": x /d"), ("b", ": y"), ("c", ": x /d")]) == (
+        "On the machine of a, c: x /d. On the machine of b: y"
+    )
+    assert for_each([("a", ": x a")], "For") == "For a: x a"
+
+
+def test_the_commands_of_many_bookies_are_cut_off() -> None:
+    many = [(f"b{n}", f": x b{n}") for n in range(COMMANDS_MAX + 7)]
+    *said, rest = for_each(many, "For").split(". ")
+    assert said == [f"For b{n}: x b{n}" for n in range(COMMANDS_MAX)]
+    assert rest == "For b10, b11, b12, b13, b14 and 2 more, do the same"

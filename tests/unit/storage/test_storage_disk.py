@@ -9,6 +9,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,10 +21,12 @@ WAIT_S = 0.2
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[RealDisk]:
-    disk = RealDisk(tmp_path / "data" / "bookie")
-    yield disk
-    disk.close()
+def disk() -> Iterator[RealDisk]:
+    """A directory on a disk. The tests' other files may be in memory, where no read must wait."""
+    with TemporaryDirectory(prefix="quire-tests-", dir="/var/tmp") as place:
+        disk = RealDisk(Path(place) / "data" / "bookie")
+        yield disk
+        disk.close()
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ from quire.streams.write.pending_entry import Appended, PendingEntry
 from quire.streams.write.segments import Segments, SegmentWriter
 from quire.streams.write.writer import StreamWriter
 from quire.streams.write.writer_task import GIVE_UP_S
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.streams import Bench, run
 
 
@@ -1428,6 +1429,21 @@ def test_subscriptions_only_move_forward() -> None:
         assert await mine.position() == DLSN(1, 5, 0)
         await mine.delete()
         assert await mine.position() is None
+
+    run(scene)
+
+
+def test_a_subscription_begins_where_another_process_ended_although_the_server_lags() -> None:
+    """The records since an earlier commit were processed twice."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await b.streams.subscription("s", "mine").commit(DLSN(1, 0, 1))
+        async with b.world.client("lagging") as client:
+            streams = await open_namespace(client, "/acme/test")
+            LaggingServer(client.metadata).fall_behind()
+            await b.streams.subscription("s", "mine").commit(DLSN(1, 5, 0))
+            assert await streams.subscription("s", "mine").position() == DLSN(1, 5, 0)
 
     run(scene)
 

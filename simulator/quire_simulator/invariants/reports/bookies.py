@@ -76,7 +76,7 @@ class BookieReports:
             if not bookie.recovered or bookie.store.failed is not None or not bookie.serving:
                 continue
             told = Comparison(self._checker, "metrics_are_true", f"the metrics of {name}")
-            values = _values(bookie_metrics(bookie, world.loop.time()))
+            values = values_of(bookie_metrics(bookie, world.loop.time()))
             if name not in world.pretending:
                 self._service(told, bookie, values, self._seen[bookie.store])
             if len(stores_of(bookie)) == 1 and not world.misses_a_directory(name):
@@ -212,6 +212,6 @@ def _watch_ends(bookie: Bookie, seen: Seen) -> None:
     answers.forget = noted_forget  # type: ignore[method-assign]
 
 
-def _values(metrics: Iterable[Metric]) -> dict[str, float]:
+def values_of(metrics: Iterable[Metric]) -> dict[str, float]:
     """Return the value of each metric that has only one."""
     return {one.name: one.samples[0].value for one in metrics if len(one.samples) == 1}

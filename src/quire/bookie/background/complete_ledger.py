@@ -56,7 +56,7 @@ async def is_complete(
 
     - If the ledger is complete, closed and names this bookie, its fence is durable on return.
     - If it is closed and does not name this bookie, it is refused from now on. That is durable with
-      the next barrier.
+      the next barrier. Nothing is refused if a failed directory may have the ledger.
     - If it is here and has lost its key, it has the key of the metadata on return. That is durable
       with the next barrier.
 

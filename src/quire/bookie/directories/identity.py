@@ -111,9 +111,14 @@ async def check_identity(
 
     A directory that is not empty must belong to this bookie. The result is the cluster's instance
     id. The caller holds the disk's lock. `random_bytes` makes the id of a new directory, and
-    `now_ms` is the Unix time in milliseconds. An assignment is durable on return. Raises
-    CookieError or StorageError if something does not match, and the error names the command that
-    repairs it. Raises MetadataError if the metadata store fails, and OSError if the disk does.
+    `now_ms` is the Unix time in milliseconds. An assignment is durable on return.
+
+    Raises:
+        CookieError: Something does not match. If a command repairs it, the error names the command.
+        StorageError: The file with the identity of the directory is damaged.
+        LaterVersionError: A later version of Quire wrote a part of the directory or of its record.
+        MetadataError: The metadata store fails, or has a record that cannot be decoded.
+        OSError: The disk fails.
     """
     instance_id = await metadata.instance_id()
     wanted = cookie_of(bookie_id, [disk.path], instance_id)
@@ -267,6 +272,7 @@ async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
 
     Raises MetadataError if the metadata store fails.
     """
+    await metadata.tree.sync()  # the server may lag behind a bookie that has just started
     address = (await metadata.bookies()).find(bookie_id)
     if address is not None:
         raise UsageError(
@@ -482,10 +488,10 @@ async def make_known(
         await metadata.write_cookie(bookie_id, encode(cookie), None)
     except (KeyExistsError, NoSuchKeyError, VersionConflictError):
         raise CookieError(
-            f"bookie {bookie_id} was not started: another process has created a bookie of this id "
-            "at the same time",
-            remedy="Give each bookie an id of its own (--bookie-id, --port). If the other one was "
-            "started by mistake, stop it and start this one again",
+            f"bookie {bookie_id} was not added to the cluster: another process added a bookie "
+            "with this id at the same time",
+            remedy="Give each bookie an id of its own (--bookie-id, --port). If there should be "
+            "only one bookie, use the one that was added",
         ) from None
 
 

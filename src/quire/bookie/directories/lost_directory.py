@@ -218,8 +218,9 @@ async def replace_directory(
 
     Raises:
         StorageError: `new` is not empty, or its identity is damaged.
-        CookieError: Another process changed the directories.
-        MetadataError: The metadata store failed.
+        CookieError: Another process changed the record of the directories.
+        MetadataError: The metadata store failed. VersionConflictError is such an error, and means
+            that another process changed the cookie of the bookie.
         OSError: The disk failed.
     """
     cookie = holder.cookie([new.path if one == lost else one for one in holder.directories])
@@ -245,7 +246,8 @@ async def remove_directory(
 
     The bookie is stopped, and the disks of `others` are locked. `ids` has the known ids of the
     directories that are at the bookie's paths now, by path. The change is durable on return. Raises
-    CookieError if another process changed the directories, MetadataError if the metadata store
+    CookieError if another process changed the record of the directories, VersionConflictError if
+    another process changed the cookie of the bookie, another MetadataError if the metadata store
     fails, and OSError if a disk fails.
     """
     cookie = holder.cookie([one for one in holder.directories if one != removed])

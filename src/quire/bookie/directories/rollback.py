@@ -277,7 +277,7 @@ class Rollbacks:
 
     @property
     def unreported_s(self) -> float:
-        """Seconds since the position of the log was reported, or 0 if it has not moved since."""
+        """Seconds since the reported position was last up to date, or 0 if it is up to date."""
         return self._monotonic() - self.reported_s if self._moved() else 0.0
 
     def _moved(self) -> dict[str, LogMark]:

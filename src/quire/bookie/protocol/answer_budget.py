@@ -258,7 +258,7 @@ class AnswerBudget:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def settle(self, account: Account, size: int) -> None:
-        """Count an answer of `size` bytes that this task has built, and release its reservation."""
+        """Count an answer of `size` bytes by the current task, and release its reservation."""
         task = asyncio.current_task()
         reserved = account._tasks.get(task, 0) if task is not None else 0
         if task is not None and reserved:

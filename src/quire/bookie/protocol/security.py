@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from quire._runtime.clock import Clock
 from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import TaskSet
+from quire._runtime.units import utc_text
 from quire.codec.wire.certificate import is_authorized, organizational_unit
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
@@ -64,6 +65,7 @@ class Security:
         self._roles = frozenset(config.authorized_roles)
         self._network = network
         self._log = log
+        self._now_ms = clock.now_ms
         self._counters = counters
         self._config = config.tls or TlsServerConfig("")
         self._tls = None
@@ -133,6 +135,14 @@ class Security:
 
     def _failed(self, peer: str, reason: str) -> None:
         self._counters.tls_failures += 1
+        # A client that does not accept the bookie's certificate only closes the connection.
+        now_ms = self._now_ms()
+        for one in self.certificates():
+            if one.own and (expires_ms := one.expires_ms(now_ms)) <= now_ms:
+                reason += (
+                    f"; the certificate of this bookie ({one.path}) expired at "
+                    f"{utc_text(expires_ms)}"
+                )
         self._log("tls_handshake_failed", peer=peer, reason=reason)
 
     async def close(self) -> None:

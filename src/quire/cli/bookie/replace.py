@@ -127,11 +127,12 @@ async def replace(
     must be mounted where the lost one was. Run the command on the bookie's machine, while the
     bookie is stopped.
 
-    Autorecovery restores the data of LOST from other bookies: when BOOKIE is started, it marks the
-    ledgers that it should have. Until they are all restored, it accepts no new ledgers, and answers
-    that an entry it does not have may be lost instead of denying that it exists. If the log in LOST
-    can be read, the directory is not lost, and the command changes nothing. It is safe to run the
-    command twice. If LOST comes back later, BOOKIE refuses to start with it.
+    When BOOKIE is started, it marks the ledgers that it should have, and autorecovery restores the
+    data of LOST from other bookies. Until all of these ledgers are restored, BOOKIE accepts no new
+    ledgers. If it does not have an entry, it answers that the entry may be lost, and does not deny
+    that the entry exists. If the log in LOST can be read, the directory is not lost, and the
+    command changes nothing. It is safe to run the command twice. If LOST comes back later, BOOKIE
+    refuses to start with it.
     """
     from quire.bookie.directories.replacement import find_replacement
 

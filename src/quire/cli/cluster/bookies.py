@@ -209,8 +209,14 @@ async def set_location(
 ) -> None:
     """Set the location of a bookie: /rack, /region/rack or /zone/upgrade-domain."""
     from quire.core.placement.tables import with_location
+    from quire.core.placement.values import parse_location
 
-    await _change(uri, node, lambda data: with_location(data, bookie, location, group, hostname))
+    before = await _change(
+        uri, node, lambda data: with_location(data, bookie, location, group, hostname), bookie
+    )
+    now = parse_location(location)
+    was = f" (before: {before})" if before not in (None, now) else ""
+    say(f"the location of {bookie} is {now}{was}")
 
 
 @click.command()
@@ -222,7 +228,9 @@ async def remove(uri: str, node: str, bookie: str) -> None:
     """Remove the location of a bookie. The command succeeds if the bookie has none."""
     from quire.core.placement.tables import with_location
 
-    await _change(uri, node, lambda data: with_location(data, bookie, None))
+    before = await _change(uri, node, lambda data: with_location(data, bookie, None), bookie)
+    was = f"any more (before: {before})" if before is not None else "in the table"
+    say(f"{bookie} has no location {was}")
 
 
 async def _list(
@@ -258,9 +266,13 @@ def _unreadable(node: str, why: str) -> MetadataError:
     )
 
 
-async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None:
+async def _change(uri: str, node: str, change: Callable[[bytes], bytes], bookie: str) -> str | None:
+    """Change the table of locations. Returns the location that the bookie had before."""
     from quire.client.compare_and_swap import swap
+    from quire.core.placement.tables import read_groups
     from quire.metadata.tree import Put
+
+    before: list[str | None] = []
 
     async def attempt(store: MetadataStore) -> None:
         try:
@@ -269,6 +281,10 @@ async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None
             await store.tree.make_path(node)
             found = await store.tree.read(node)
         try:
+            groups = read_groups(found.value).values()
+            racks = (one[bookie].get("rack") for one in groups if bookie in one)
+            # A repeated attempt may find what an earlier one has written.
+            before.append(next((rack for rack in racks if isinstance(rack, str)), None))
             changed = change(found.value)
         except UsageError as error:
             raise _unreadable(node, str(error)) from None
@@ -279,3 +295,4 @@ async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None
         await store.instance_id()  # raises if there is no cluster
         # The change is idempotent, so it may be attempted again.
         await swap(f"the node {node}", partial(attempt, store), random.Random(), ask_again=True)
+    return before[0]

@@ -146,6 +146,7 @@ async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
             f"{instance_id}; nothing was changed",
             remedy="Give the metadata URI and the instance id of the same cluster",
         )
+    await store.tree.sync()  # the server may lag behind a bookie that has just started
     bookies = await store.bookies()
     running = sorted({*bookies.writable, *bookies.readonly})
     if running:

@@ -54,8 +54,8 @@ class OutputThread:
     """A thread that writes bytes to a file descriptor, so that the event loop is not blocked.
 
     If the reader of the output pauses, for example a pager, requests to bookies must not time out.
-    The thread is a daemon and bypasses Python's buffers, so that the process can still end if its
-    reader never continues.
+    The thread is a daemon and bypasses Python's buffers, so that the process can still end if the
+    reader of the output never continues.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -18,7 +18,8 @@ NOTHING_BEGUN = "nothing was begun; run the same command again"
 class SignalReceived(KeyboardInterrupt):
     """A signal that ends the command.
 
-    It is raised in the main thread, wherever that is. Code that handles Ctrl-C handles it too.
+    It is raised in the main thread, whatever that thread does. Code that handles Ctrl-C handles it
+    too.
     """
 
     def __init__(self, number: int, advice: str = "") -> None:

@@ -261,10 +261,11 @@ async def delete(
     The command asks for confirmation once for all ledgers if standard input is a terminal. If one
     of the ledgers does not exist, none is deleted. Without --force, none is deleted if one of them
     belongs to a stream, an object, a dataset or another application, or if its owner cannot be
-    determined.
+    determined. The command notes in the metadata store who deleted each ledger and when.
     """
     import quire
     from quire.metadata.ledgers.creation import check_seen, see_ledger
+    from quire.metadata.ledgers.deletions import note_deletion
 
     wanted = list(dict.fromkeys(ledger_ids))
     async with quire.connect(uri) as client:
@@ -283,7 +284,9 @@ async def delete(
             # A dataset may have taken one since, while the command waited for an answer.
             await check_owners(client, wanted, force=False)
         await each(found.values(), lambda seen: check_seen(store, seen))
+        how = f"quire ledger delete{' --force' if force else ''}"
         for ledger_id in found:
+            await note_deletion(store, ledger_id, client.clock.now_ms(), how)
             await client.delete_ledger(ledger_id)
             say(f"ledger {ledger_id} deleted")
     return 0

@@ -168,8 +168,9 @@ def _range(
 def get(uri: str, bucket: str, name: str, output: str, wanted: tuple[int, int | None]) -> None:
     """Print an object, or write it to a file.
 
-    Every chunk is checked against its digest, and the whole object against its SHA-256. If the
-    SHA-256 differs, the last chunk is not printed, no file is created, and the exit status is 1.
+    Every chunk is checked against its digest and, without --range, the whole object against its
+    SHA-256. If the SHA-256 differs, the last chunk is not printed, no file is created, and the exit
+    status is 1.
     """
     _check_output(output)
     sys.stdout.flush()

@@ -253,7 +253,7 @@ def told(
 
     This uses the event loop of the blocking client and a client of its own, because the job
     occupies this thread. The job neither waits for the announcement nor fails with it. If the
-    metadata store cannot be reached, it is tried again.
+    metadata store cannot be reached, the announcement is tried again.
     """
     from quire.blocking.background import call
 

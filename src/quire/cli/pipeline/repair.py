@@ -67,10 +67,10 @@ def audit(
 
     The command reads each replica from the bookie that should have it, checks its digest, and
     compares it with the others. It prints a line for each range of entries that is missing, short,
-    damaged, different, or on a bookie that does not answer. Short means that an ack quorum has the
-    range and this bookie never received it. The exit status is 1 if there is such a range; with
-    --repair, if one could not be repaired. It is also 1 if the metadata of a ledger or stream
-    cannot be read; these are listed.
+    damaged, different, or on a bookie that does not answer. Short means that the bookie lacks the
+    end of a segment that an ack quorum of others has, so it may never have received it. The exit
+    status is 1 if there is such a range; with --repair, if one could not be repaired. It is also 1
+    if the metadata of a ledger or stream cannot be read; these are listed.
     """
     if ledgers and streams is not None:
         raise click.UsageError("--ledger and --streams exclude each other: give one of them")

@@ -146,6 +146,7 @@ async def _start(
         around.push_async_callback(notes.close)
         if http is not None:
             import quire
+            from quire.client.client import metrics_of
             from quire.http.server.run import serve_cluster
 
             config, stats = client_config(), autorecovery.stats
@@ -153,7 +154,8 @@ async def _start(
             served = serve_cluster(http, uri, config, quire.__version__, log,
                                    owner=name, autorecovery=stats,
                                    settings=shown,
-                                   instance_id=client.metadata.instance_id)  # fmt: skip
+                                   instance_id=client.metadata.instance_id,
+                                   of_client=lambda: metrics_of(client))  # fmt: skip
             await around.enter_async_context(served)
         async with TaskGroup() as group:
             running = group.create_task(autorecovery.run())
@@ -213,6 +215,8 @@ async def status(uri: str, as_json: bool) -> None:
         f"ledgers: {found.marked} are marked as lacking replicas, {found.locked} are being "
         f"repaired, the last attempt failed for {found.failing}"
     )
+    for one in found.repaired:
+        click.echo(f"repaired in the last day: {one.sentence()}")
     if found.unexamined:
         click.echo(f"unexamined: {found.unexamined}")
     if found.unreadable is not None:

@@ -218,6 +218,7 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
     another application, or whose owner cannot be determined.
     """
     from quire.metadata.ledgers.creation import check_seen, see_ledger
+    from quire.metadata.ledgers.deletions import note_deletion
 
     name = shell.ledger(ledger_id)
 
@@ -243,6 +244,8 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
             # A dataset may have taken it since, while the command waited for an answer.
             await check_owners(client, [ledger_id], force=False)
         await check_seen(client.metadata, seen)
+        how = f"quire shell deleteledger{' -force' if force else ''}"
+        await note_deletion(client.metadata, ledger_id, client.clock.now_ms(), how)
         await client.delete_ledger(ledger_id)
     click.echo(f"ledger {name} deleted")
     return 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from quire._runtime.names.in_commands import command_with
 from quire._runtime.tasks import each
-from quire._runtime.units import counted
+from quire._runtime.units import are, counted, verb
 from quire.cli.common.logs import printable
 from quire.cli.common.options import asynchronous, json_option, metadata_option
 from quire.cli.common.output import print_json
@@ -24,6 +24,12 @@ from quire.cli.stream.options import (
     namespace_option,
     password_option,
 )
+from quire.metadata.ledgers.unreadable import named_ledgers
+
+if TYPE_CHECKING:
+    from quire.http.views.ledger_list import Replication
+    from quire.http.watch.stream_replicas import StreamReplicas
+    from quire.streams import Namespace
 
 
 @click.command("stream")
@@ -37,10 +43,11 @@ from quire.cli.stream.options import (
 async def explain_stream(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None:
     """Explain what is wrong with a stream or a topic, and what to do about it.
 
-    The command reports lost segments, subscriptions that can no longer read some records, a limit
-    that is nearly reached, and continuous copies that have stopped or are far behind. Nothing is
-    changed.
+    The command reports lost segments, ledgers that lack copies, subscriptions that can no longer
+    read some records, a limit that is nearly reached, and continuous copies that have stopped or
+    are far behind. Nothing is changed.
     """
+    from quire.http.views.ledger_list import Replication
     from quire.http.views.stream_statistics import copies_of_streams
 
     async with namespace(uri, path, password) as opened:
@@ -49,7 +56,10 @@ async def explain_stream(uri: str, path: str, name: str, password: bytes, as_jso
             topic = await opened.topic(name)
             names = [topic.stream(partition) for partition in range(topic.partitions)]
         copies = await copies_of_streams(opened, names)
-        found = await each(names, lambda one: _explained(opened, one, password, copies[one]))
+        replication = await Replication.of(opened.client)
+        found = await each(
+            names, lambda one: _explained(opened, one, password, copies[one], replication)
+        )
     for one in found:
         if as_json:
             print_json(one)
@@ -57,10 +67,18 @@ async def explain_stream(uri: str, path: str, name: str, password: bytes, as_jso
             click.echo("\n".join(map(printable, _lines(one))))
 
 
-async def _explained(opened: Any, name: str, password: bytes, copies: Sequence[Values]) -> Values:
+async def _explained(
+    opened: Namespace,
+    name: str,
+    password: bytes,
+    copies: Sequence[Values],
+    replication: Replication,
+) -> Values:
     from quire.http.views.stream_statistics import stream_statistics, subscription_lags
     from quire.http.watch.stream_limits import NEARLY_FULL
+    from quire.http.watch.stream_replicas import replicas_of
 
+    replicas = await replicas_of(opened, name, replication)
     facts = await stream_statistics(opened, name, password)
     lags = await subscription_lags(opened, facts, password)
     described = facts.as_json()
@@ -73,6 +91,8 @@ async def _explained(opened: Any, name: str, password: bytes, copies: Sequence[V
     for one in facts.lost_as_json():
         problem("bad", f"{one['what']}: ledger {one['ledger_id']} no longer exists",
                 "Follow docs/guides/repair/disaster-recovery.md")  # fmt: skip
+    for severity, what, ledger_id in _replica_problems(replicas):
+        problem(severity, what, f"quire explain ledger {ledger_id}")
     for one in lags:
         if one.get("error"):
             problem("bad", f"Subscription {one['name']} cannot be read: {one['error']}",
@@ -94,8 +114,38 @@ async def _explained(opened: Any, name: str, password: bytes, copies: Sequence[V
     return {
         "name": name, "namespace": opened.path, "records": described["records"],
         "segments": described["segments"], "bytes": described["bytes"],
-        "subscriptions": len(lags), "copies": copies, "problems": problems,
+        "subscriptions": len(lags), "copies": copies, "replicas": replicas.as_json(),
+        "problems": problems,
     }  # fmt: skip
+
+
+def _replica_problems(found: StreamReplicas) -> Iterator[tuple[str, str, int]]:
+    """Yield the severity, the sentence and a ledger of each problem of the replicas of a stream.
+
+    Lost ledgers are not among them, because they are lost segments.
+    """
+    if unreadable := found.found.get("unreadable"):
+        yield (
+            "bad",
+            f"Some entries of {named_ledgers(dict.fromkeys(unreadable, ''), len(unreadable))} have "
+            "no copy on a registered bookie, so they cannot be read now",
+            unreadable[0],
+        )
+    if unknown := found.found.get("unknown"):
+        named = named_ledgers(dict.fromkeys(unknown, ""), len(unknown))
+        yield "bad", f"The metadata of {named} cannot be read", unknown[0]
+    lacking = {state: found.found.get(state, ()) for state in ("lacking", "marked", "repairing")}
+    ids = sorted(ledger_id for those in lacking.values() for ledger_id in those)
+    if ids:
+        words = {"lacking": "not marked for repair yet", "marked": "waiting for repair"}
+        states = ", ".join(
+            f"{len(those)} {are(len(those))} {words.get(state, 'being repaired')}"
+            for state, those in lacking.items()
+            if those
+        )
+        named = named_ledgers(dict.fromkeys(ids, ""), len(ids))
+        named = f"{named[0].upper()}{named[1:]}"
+        yield "warn", f"{named} {verb('lack', len(ids))} copies: {states}", ids[0]
 
 
 def _lines(found: Values) -> list[str]:

@@ -244,7 +244,8 @@ async def _topic_described(opened: Namespace, path: str, name: str, password: by
     topic = await opened.topic(name)
 
     async def described(partition: int) -> Values:
-        return (await stream_statistics(opened, topic.stream(partition), password)).as_json()
+        facts = await stream_statistics(opened, topic.stream(partition), password)
+        return {**facts.as_json(), "lost": facts.lost_as_json()}
 
     found = await each(range(topic.partitions), described)
     together = _together(name, found)
@@ -260,6 +261,12 @@ def _topic_lines(described: Values) -> list[str]:
         f"records    {described['records']}",
         f"bytes      {described['bytes']}",
         f"ended      {'yes' if described['ended'] else 'no'}",
+        *(
+            f"lost       {stream['name']}: {one['what']}: ledger {one['ledger_id']} no longer "
+            "exists"
+            for stream in described["streams"]
+            for one in stream["lost"]
+        ),
         "partitions",
         *(f"  {line}" for line in columns(rows)),
     ]

@@ -54,9 +54,10 @@ class Misbehaviour(enum.StrEnum):
     """The digest is valid, but the entry is another one than the client asked for, or most other
     replicas have another content."""
     MISSING = "missing"
-    """The bookie repeatedly denies an entry of a closed ledger that another replica has.
+    """The bookie denies an entry of a closed ledger that another replica has.
 
-    It may never have had the entry.
+    It did so each time it was asked again (not at all if `absence_recheck_s` is 0). The bookie may
+    never have had the entry.
     """
     DROPPED = "dropped"
     """The bookie denies an entry of a closed ledger, although every member of the entry's write set
@@ -68,6 +69,19 @@ class Misbehaviour(enum.StrEnum):
     """
     STALE_LAC = "stale-lac"
     """The bookie proved a LAC that is lower than one that it proved before for the same ledger."""
+
+
+class Avoided(enum.StrEnum):
+    """The reasons why a client avoids a bookie for a while, if others are left."""
+
+    WRONG_ANSWERS = "wrong-answers"
+    """It is in quarantine, because it gave an answer that no correct bookie gives."""
+    ERRORS = "errors"
+    """It is in quarantine, because it failed `quarantine_errors` requests."""
+    FAILED = "failed"
+    """It failed a request, refused it, or left it unanswered."""
+    SLOW = "slow"
+    """Another bookie answered a read sooner, although it was asked later."""
 
 
 PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehaviour.DROPPED})
@@ -109,7 +123,11 @@ class BookieHealth:
         """The number of calls of `on_damage` that failed."""
         self._errors: dict[str, deque[float]] = {}
         self._quarantined_until: dict[str, float] = {}
+        self._accused_until: dict[str, float] = {}
+        """When the quarantine of each bookie ends that gave a wrong answer."""
         self._slow_until: dict[str, float] = {}
+        self._failed_until: dict[str, float] = {}
+        """For how long each bookie that failed a request is not chosen for new ensembles."""
         self._unhealthy: dict[tuple[str, Misbehaviour], UnhealthyBookie] = {}
         self._reported: set[tuple[int, str]] = set()
         self._levels: dict[tuple[int, str], int] = {}
@@ -122,10 +140,10 @@ class BookieHealth:
 
         `quarantine_errors` such errors within `quarantine_window_s` put the bookie into quarantine.
         """
-        limit = self._config.quarantine_errors
+        limit, now = self._config.quarantine_errors, self._now()
+        self._failed_until[bookie] = now + self._config.avoid_failed_bookie_s
         if limit < 1:
             return
-        now = self._now()
         times = self._errors.setdefault(bookie, deque(maxlen=limit))
         times.append(now)
         if len(times) == limit and now - times[0] <= self._config.quarantine_window_s:
@@ -158,6 +176,7 @@ class BookieHealth:
             )  # fmt: skip
         if kind in PROVEN and self._config.quarantine_liars:
             self._quarantine(bookie, kind=kind.value)
+            self._accused_until[bookie] = self._quarantined_until[bookie]
         if kind in REPAIRABLE:
             self._report(ledger_id, bookie)
 
@@ -241,6 +260,28 @@ class BookieHealth:
         """Return the ids of the bookies that are in quarantine now."""
         return [bookie for bookie in list(self._quarantined_until) if self.quarantined(bookie)]
 
+    def avoided(self) -> list[tuple[str, Avoided]]:
+        """Return the bookies that the client avoids now, each with the reasons. Any thread may ask.
+
+        A bookie that failed counts for `avoid_failed_bookie_s` after its last failure.
+        """
+        now = self._now()
+        ends = {
+            Avoided.WRONG_ANSWERS: self._accused_until,
+            Avoided.ERRORS: self._quarantined_until,
+            Avoided.FAILED: self._failed_until,
+            Avoided.SLOW: self._slow_until,
+        }
+        found = [
+            (bookie, reason)
+            for reason, until in ends.items()
+            for bookie, end in list(until.items())
+            if end > now
+        ]
+        # One quarantine has one reason.
+        accused = {bookie for bookie, reason in found if reason is Avoided.WRONG_ANSWERS}
+        return sorted(one for one in found if one[1] is not Avoided.ERRORS or one[0] not in accused)
+
     def unhealthy(self) -> list[UnhealthyBookie]:
         """Return a record for each bookie and kind of wrong answer, in the order of both."""
         return [self._unhealthy[key] for key in sorted(self._unhealthy)]
@@ -256,7 +297,7 @@ class BookieHealth:
             return False
         if end > self._now():
             return True
-        del until[bookie]
+        until.pop(bookie, None)
         return False
 
     def _quarantine(self, bookie: str, **why: Field) -> None:

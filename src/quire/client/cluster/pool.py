@@ -96,7 +96,8 @@ class BookiePool:
         """The opens of ledgers with recovery."""
         self._links_watch = LinkWatch(config, self._connect, tasks, self.counters)
         self.tracing = tracing or Tracing()
-        self.health = BookieHealth(config, lambda: asyncio.get_running_loop().time(), tasks)
+        # Metrics are collected from any thread, which may have no event loop.
+        self.health = BookieHealth(config, asyncio.get_running_loop().time, tasks)
         self.placement = Placement(
             config.placement, metadata, rng, tasks, self._free_bytes, self._failed_s
         )
@@ -107,8 +108,9 @@ class BookiePool:
     async def close(self) -> None:
         """Close all connections.
 
-        On return, the bookies have read everything that writers sent. Whatever a bookie has not
-        read after `CLOSE_DRAIN_S` is dropped. No error is raised.
+        The call waits until the bookies have read everything that writers sent. Whatever a bookie
+        has not read after `CLOSE_DRAIN_S` seconds is dropped. No error is raised. If the call is
+        cancelled, it drops everything that is left.
         """
         self.closed = True
         self._watch.close()
@@ -132,6 +134,8 @@ class BookiePool:
             self.health.lagged,
             self.opens.waiting,
             self.recoveries.waiting,
+            [(one.bookie, one.kind.value, one.count) for one in self.health.unhealthy()],
+            [(bookie, reason.value) for bookie, reason in self.health.avoided()],
         )
 
     # -- placement ----------------------------------------------------------------------------

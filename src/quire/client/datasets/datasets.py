@@ -80,7 +80,7 @@ class Dataset:
     name: str
     """The name of the dataset."""
     sequence: int
-    """The number of publications so far."""
+    """The number of publications so far, those before the dataset was last dropped included."""
     ledgers: tuple[DatasetLedger, ...]
     """The ranges of entries that the dataset consists of, in the order of their publications."""
     transactions: Mapping[str, int]
@@ -109,21 +109,23 @@ class Publication:
     """The result of `Datasets.publish`."""
 
     sequence: int
-    """The sequence number of the publication with this transaction key."""
+    """The sequence number of the publication. If `repeated`, it is that of the earlier one with the
+    same transaction key."""
     repeated: bool
     """Whether the key had been published before, by another client or by an earlier attempt of this
     call."""
     replaced: tuple[DatasetLedger, ...] = ()
-    """The ledgers that an overwrite removed from the dataset. They still exist: delete them with
-    `discard`."""
+    """The ledgers that the dataset had before an overwrite. They still exist: `discard` deletes
+    those that the dataset does not contain any more."""
 
 
 class Datasets(Ready):
     """The datasets of one cluster. `client.datasets` returns it.
 
     Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown, unless the call says otherwise. If the client is closed, every call
-    raises ClientClosedError.
+    a change is then unknown, unless the call says otherwise. A call raises MetadataDeniedError if
+    the metadata store refuses this client, unless it skips what it cannot read. If the client is
+    closed, every call raises ClientClosedError.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class Datasets(Ready):
             name: The name of the dataset.
 
         Returns:
-            The dataset, with every ledger that was published and no other.
+            The dataset, with every ledger that was published and not replaced, and no other.
 
         Raises:
             NoSuchKeyError: The dataset does not exist.
@@ -618,7 +620,7 @@ def _check_apart(name: str, added: Iterable[DatasetLedger]) -> None:
 def _written_for(owner: str, ledger_id: int, name: str) -> UsageError:
     return UsageError(
         f"nothing was published to dataset {name!r}: ledger {ledger_id} was written for dataset "
-        f"{owner!r}, and is deleted with it",
+        f"{owner!r}, and may be deleted with that dataset",
         remedy=f"Copy the entries to a ledger whose custom metadata {OWNER_KEY!r} is {name!r}",
     )
 
@@ -644,9 +646,9 @@ def other_schema(name: str, known: DatasetSchema | None, given: DatasetSchema | 
         )
     rows = "entries without a schema"
     if given is not None:
-        rows = f"rows with the columns {_with_partitions(given)}"
+        rows = f"rows with the columns {_with_partitions(given)},"
     return UsageError(
-        f"{rows}, cannot be added to dataset {name!r}, which has the columns "
+        f"{rows} cannot be added to dataset {name!r}, which has the columns "
         f"{_with_partitions(known)}. Nothing was published",
         remedy="Give the rows the same columns and types, or replace the dataset with an overwrite",
     )

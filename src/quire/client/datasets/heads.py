@@ -87,7 +87,7 @@ class DatasetHeads:
                 return head, await self.ledgers(name, head, version)
             except VersionConflictError:
                 continue
-        raise too_many_conflicts(f"dataset {name!r}")
+        raise too_many_conflicts(f"dataset {name!r}", "read")
 
     async def ledgers(
         self, name: str, head: Head, version: int | None
@@ -123,7 +123,8 @@ class DatasetHeads:
         """Return the ledgers of a head as far as they can be read, and what is wrong with the rest.
 
         The result means something only if a compare-and-swap on the version of this head succeeds
-        afterwards: the chunks of a head that was replaced may have been deleted.
+        afterwards: the chunks of a head that was replaced may have been deleted. Raises
+        LaterMetadataError if a later version wrote a chunk.
         """
         lost: list[str] = []
 
@@ -159,8 +160,8 @@ class DatasetHeads:
     ) -> int:
         """Add ledgers to the head that has this version, and return the number of publications.
 
-        The errors are those of `MetadataStore.write_value`, and UsageError if the dataset would
-        become too large.
+        With `overwrite` the ledgers replace those of the head. The errors are those of
+        `MetadataStore.write_value`, and UsageError if the dataset would become too large.
         """
         kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
         chunks, inline = split((*tail, *added), version)

@@ -144,7 +144,7 @@ def check_partition(schema: DatasetSchema | None, partition: Partition, ledger_i
         raise UsageError(
             f"the part of the dataset in ledger {ledger_id} has values of the partition columns "
             f"({', '.join(name for name, _ in partition)}), but the partition columns are "
-            f"({', '.join(wanted)})",
+            f"({', '.join(wanted)}). Nothing was published",
             remedy="Give each part one value of each partition column, in their order",
         )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from quire._runtime.metrics import Histogram, Metric, counter, gauge, histogram
+from quire._runtime.metrics import Histogram, Metric, Sample, counter, gauge, histogram
 
 
 @dataclass(slots=True)
@@ -58,6 +58,8 @@ def client_metrics(
     lagged: int,
     opens_waiting: int,
     recoveries_waiting: int,
+    wrong_answers: Iterable[tuple[str, str, int]] = (),
+    avoided: Iterable[tuple[str, str]] = (),
 ) -> Iterator[Metric]:
     """Yield the metrics of one client.
 
@@ -67,12 +69,24 @@ def client_metrics(
         lagged: The number of replicas that denied an entry and had it when they were asked again.
         opens_waiting: The number of opens that wait for others of the client.
         recoveries_waiting: The number of recoveries that wait for others of the client.
+        wrong_answers: The number of wrong answers of each bookie and kind.
+        avoided: The bookies that the client avoids now, each with a reason.
     """
     for name, text in COUNTED.items():
         yield counter(f"quire_client_{name}_total", f"{text}.", getattr(counters, name))
     yield gauge("quire_client_suspects",
                 "The number of pairs of a bookie and a kind of wrong answer that it has given.",
                 unhealthy)  # fmt: skip
+    yield Metric("quire_client_wrong_answers_total", "counter",
+                 "The number of wrong answers of a bookie. `kind` is `bad-digest`, `wrong-entry`, "
+                 "`dropped`, `missing` or `stale-lac`; only the first three prove a fault.",
+                 tuple(Sample(count, {"bookie": bookie, "kind": kind})
+                       for bookie, kind, count in wrong_answers))  # fmt: skip
+    yield Metric("quire_client_bookie_avoided", "gauge",
+                 "Whether the client avoids a bookie now. `reason` is `wrong-answers` or `errors` "
+                 "(both are a quarantine), `failed` or `slow`. Other bookies have no sample.",
+                 tuple(Sample(1, {"bookie": bookie, "reason": reason})
+                       for bookie, reason in avoided))  # fmt: skip
     yield counter("quire_client_replicas_lagged_total",
                   "The number of replicas that denied an entry and had it when asked again.",
                   lagged)  # fmt: skip

@@ -75,7 +75,9 @@ class MeterBridge:
         A histogram has three: its buckets, its sum and its count.
         """
         for metric in metrics:
-            for name in dict.fromkeys(_instrument(metric, one.suffix) for one in metric.samples):
+            # A metric of bookies has no samples before something is wrong with one.
+            suffixes = [one.suffix for one in metric.samples] or [""]
+            for name in dict.fromkeys(_instrument(metric, suffix) for suffix in suffixes):
                 unit = next((unit for end, unit in UNITS if name.endswith(end)), "")
                 kind = "gauge" if metric.kind == "gauge" else "counter"
                 create = getattr(meter, f"create_observable_{kind}")

@@ -56,7 +56,8 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 def record_batch(run: EntryRun, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
     """Return one run of entries as an Arrow record batch with one row for each entry.
 
-    Raises UsageError if the buffer of the run has 2 GiB or more, or if pyarrow is not installed.
+    Raises UsageError if pyarrow or numpy is not installed, or if `value` is among the columns and
+    the payloads of the run end beyond 2 GiB in its buffer.
     """
     arrow = import_pyarrow()
     arrays = {

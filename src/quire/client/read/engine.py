@@ -520,8 +520,8 @@ class ReadEngine:
         ledger_id = self._codec.ledger_id
         return ReadError(
             f"entry {entry_id} of ledger {ledger_id} cannot be decided: no "
-            f"{self.trust.copies_needed} of its {copies} copies agree, as assume_liars = "
-            f"{self.trust.byzantine} demands",
+            f"{self.trust.copies_needed} of the {copies} copies that could be read agree, as "
+            f"assume_liars = {self.trust.byzantine} demands",
             ledger_id=ledger_id,
             entry_id=entry_id,
             causes=dict(errors),

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class LedgerReader:
     """A handle that reads one ledger. `Client.open_ledger` returns it.
 
-    It reads only entries up to `last_add_confirmed`, which are acknowledged and can never
-    disappear. Every entry is checked against its digest; a replica that sends wrong bytes is
-    skipped. Cancelling a read is always safe. The handle is an asynchronous context manager;
-    otherwise call `close`.
+    It reads entries up to `last_add_confirmed`, which are acknowledged and stay until the ledger is
+    deleted. Only `read_unconfirmed` reads others. Every entry is checked against its digest; a
+    replica that sends wrong bytes is skipped. Cancelling a read is always safe. The handle is an
+    asynchronous context manager; otherwise call `close`.
     """
 
     ledger_id: int
@@ -219,26 +219,28 @@ class LedgerReader:
         """Read a range of entries whether or not they are acknowledged, in order.
 
         Reading an entry this way proves nothing about its durability. While the ledger is open, a
-        later recovery may drop the entry. On a closed ledger this is the same as `read`. Every
+        later recovery may drop the entry. On a closed ledger all entries are acknowledged. Every
         entry is checked against its digest. The result has no gaps. Cancelling this call is safe.
 
         Args:
             first: The id of the first entry.
-            last: The id of the last entry. By default reading ends at the first entry that every
-                replica denies.
+            last: The id of the last entry. By default reading ends before the first entry that
+                every replica denies, and in a closed ledger after its last entry.
 
         Yields:
             Each entry.
 
         Raises:
-            NoSuchEntryError: `last` was given, and every replica denies an entry.
+            NoSuchEntryError: `last` was given, and every replica denies an entry, or the closed
+                ledger ends before it.
             UsageError: The range is not valid, or this handle is closed.
             ReadError: No replica of an entry could be read. The entry may exist.
             DigestError: At least one replica of an entry is damaged, and the others are damaged or
                 deny the entry.
             NoSuchLedgerError: The ledger was deleted.
             LedgerRecreatedError: The ledger was deleted, and its id was used again.
-            MetadataError: The metadata store does not answer or refuses this client.
+            MetadataError: The metadata store does not answer or refuses this client, or the
+                metadata of the ledger cannot be decoded.
             ClientClosedError: The client is closed.
         """
         self._check_open()
@@ -255,8 +257,8 @@ class LedgerReader:
             return
         if first < 0 or (last is not None and last < first):
             raise UsageError(
-                f"entries {first}..{last} of ledger {self.ledger_id} are not a valid range: ids "
-                "begin at 0, and the first must not be greater than the last"
+                f"entries {first}..{'' if last is None else last} of ledger {self.ledger_id} are "
+                "not a valid range: ids begin at 0, and the first must not be greater than the last"
             )
         runs = self._engine.runs_there_are(first, MAX_ENTRY_ID if last is None else last)
         try:
@@ -283,10 +285,10 @@ class LedgerReader:
         An entry is yielded only if a digest proves that a writer of the ledger has recorded it as
         acknowledged: the digest of an entry that contains the LAC, or of an explicit LAC. The LAC
         that a bookie claims without proof (`maxLAC`, which Apache's client believes) is only a hint
-        to look again. A wrong bookie can therefore delay a reader, but it cannot show it an entry
-        that a recovery drops.
+        to look again. A wrong bookie can therefore delay a reader, but it cannot make the reader
+        yield an entry that a recovery drops.
 
-        Any number of tails of one ledger in one client share one long poll, and they share the
+        Any number of tails of one ledger in one client share their long polls, and they share the
         reading and checking of new entries. None waits for a slower one, and none notices when
         another one ends. Memory is limited by `ClientConfig.read_windows`.
 
@@ -360,7 +362,10 @@ class LedgerReader:
             if the ledger was closed before that entry.
 
         Raises:
-            QuireError: The errors of `tail`.
+            NoSuchLedgerError: The ledger was deleted.
+            LedgerRecreatedError: The ledger was deleted, and its id was used again.
+            UsageError: `entry_id` is not a whole number, or this handle is closed.
+            ClientClosedError: The client was closed.
         """
         self._check_open()
         entry_id = _entry_id(entry_id)
@@ -471,10 +476,11 @@ class LedgerReader:
         return arrow.to_polars(await self.to_arrow(first, last))
 
     def close(self) -> None:
-        """Close this handle. Tails that are running, and all later reads, raise UsageError.
+        """Close this handle. All later reads raise UsageError.
 
-        A call of `read` that is in progress continues to its end. Bookies keep nothing for a
-        reader, so none is contacted.
+        So do the calls of `tail`, `tail_runs` and `wait_confirmed` that are in progress. A call of
+        `read` that is in progress continues to its end. Bookies keep nothing for a reader, so none
+        is contacted. Calling this again does nothing.
         """
         self._closed = True
         for follower in list(self._tails):

@@ -252,7 +252,7 @@ class AddSession:
             raise WriteError(
                 f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}. {sent}",
                 ledger_id=self.ledger_id,
-                remedy="Close it, and write to a new ledger",
+                remedy="Open it with recovery, which closes it, and write to a new ledger",
             )
         before = pipeline.length
         pieces, length = self._encoder.frames(first, lac, before, payloads)

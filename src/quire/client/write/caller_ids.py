@@ -149,9 +149,9 @@ class CallerIdWriter(WriteHandle):
         if self._held and error is None:
             missing = self.last_add_pushed + 1
             error = LedgerClosedError(
-                f"ledger {self.ledger_id} was closed while entry {missing} was missing, so the "
-                f"{counted(len(self._held), 'entry')} appended after it {are(len(self._held))} "
-                "not part of the ledger",
+                f"the writer of ledger {self.ledger_id} ended while entry {missing} was missing, "
+                f"so the {counted(len(self._held), 'entry')} appended after that entry "
+                f"{are(len(self._held))} not part of the ledger",
                 ledger_id=self.ledger_id,
                 remedy="Append them to another ledger",
             )

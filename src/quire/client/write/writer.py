@@ -211,14 +211,14 @@ class WriteHandle:
     async def room(self) -> None:
         """Wait until the writer may take further entries without using too much memory.
 
-        The call waits while the slowest bookie of the ensemble has not acknowledged
-        `ClientConfig.max_unacked_bytes`. While too few bookies can be reached, the bytes that have
-        no ack quorum count instead. With deferred sync, the call also waits while
-        `ClientConfig.max_unforced_bytes` are not durable; the writer forces them meanwhile.
-        Cancelling this call is safe.
+        The call waits while the slowest bookie of the ensemble still has to acknowledge
+        `ClientConfig.max_unacked_bytes` or more. While too few bookies can be reached for an ack
+        quorum, the bytes without an ack quorum count instead. With deferred sync, the call
+        also waits while `ClientConfig.max_unforced_bytes` or more are not durable; the writer
+        forces them meanwhile. Cancelling this call is safe.
 
         Raises:
-            QuireError: The writer has failed. See `LedgerWriter.append`.
+            QuireError: The writer has failed or is closed. See `LedgerWriter.append`.
         """
         await self._session.room()
 
@@ -299,9 +299,11 @@ class WriteHandle:
                 ledger is not closed, and the entries appended here are gone with the deleted
                 ledger.
             NoSuchLedgerError: The ledger was deleted, and its entries with it.
-            LedgerClosedError: Another client closed the ledger at another entry.
+            LedgerClosedError: Another client closed the ledger at another entry, or this handle was
+                abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
-                be closed, and all entries are durable.
+                be closed. All entries are durable, unless the store was needed to replace a bookie
+                before all of them were acknowledged (`last_add_confirmed` tells).
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """
@@ -354,8 +356,9 @@ class WriteHandle:
     def abandon(self) -> None:
         """Stop at once without closing the ledger.
 
-        Outstanding appends raise LedgerClosedError. The ledger stays open until a client opens it
-        with recovery. After `close`, or after the writer has failed, this does nothing.
+        Outstanding appends raise LedgerClosedError, and their outcome is unknown. The ledger stays
+        open until a client opens it with recovery. Once `close` was called, or the writer has
+        failed, this call does nothing.
         """
         if self._closing is None and self._session.failure is None:
             self._stop()

@@ -184,10 +184,11 @@ class AnyBookie(DomainPolicy):
 
 
 class RackAware(DomainPolicy):
-    """A policy that puts every write quorum in at least `min_racks` racks.
+    """A policy that puts every write quorum in `min_racks` racks or more.
 
-    With `enforce_racks` an ensemble in fewer racks is refused. Otherwise the policy uses as many
-    racks as it can.
+    A smaller write quorum gets as many racks as it has members. With `enforce_racks` an ensemble in
+    fewer racks is refused. A replacement is then accepted for a write quorum that violated the rule
+    before. Without `enforce_racks` the policy uses as many of these racks as it can.
     """
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
@@ -264,8 +265,9 @@ class RackAware(DomainPolicy):
 class RegionAware(RackAware):
     """A policy that spreads each write quorum over as many regions as possible.
 
-    It begins with the client's region, and uses different racks within a region. With `regions` it
-    writes only to those, and every possible ack quorum spans `min_regions` of them.
+    It begins with the client's region, and prefers different racks within a region. With `regions`
+    it writes only to those, and every possible ack quorum spans `min_regions` of them. A write
+    quorum that violated this before a replacement may violate it afterwards.
     """
 
     default_location = "/default-region/default-rack"
@@ -279,9 +281,10 @@ class RegionAware(RackAware):
         if least > regions or sum(shares[: least - 1]) >= ack_quorum:
             raise UsageError(
                 f"the placement cannot be met: with a write quorum of {write_quorum} in "
-                f"{regions} regions, an ack quorum of {ack_quorum} does not always span {least} "
-                "regions",
-                remedy="Raise the ack quorum, add regions, or lower min_regions",
+                f"{counted(regions, 'region')}, an ack quorum of {ack_quorum} does not always "
+                f"span {counted(least, 'region')}",
+                remedy="Lower min_regions, or change the quorums or the regions. An ack quorum "
+                f"must be larger than the part of a write quorum in any {least - 1} of the regions",
             )
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
@@ -368,8 +371,11 @@ class RegionAware(RackAware):
 class ZoneAware(DomainPolicy):
     """A policy for locations of the form '/zone/upgrade-domain'.
 
-    It puts every write quorum in `desired_zones` zones, or at least in `min_zones`. Several members
-    in one zone are not all in one upgrade domain.
+    It puts every write quorum in up to `desired_zones` zones. Several members in one zone are not
+    all in one upgrade domain. With `strict_zones` an ensemble that violates this, or has a write
+    quorum in fewer than `min_zones` zones, is refused. A replacement is then accepted for a write
+    quorum that violated the rule before. Without `strict_zones` the policy comes as near to the
+    rule as it can.
     """
 
     default_location = "/default-zone/default-upgradedomain"

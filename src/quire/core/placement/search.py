@@ -68,9 +68,10 @@ def fill(
 ) -> dict[int, str]:
     """Return a bookie id for every open place, by ensemble index, such that one of `rules` holds.
 
-    The first rule that can be satisfied is used. If not all bookies to replace have a replacement,
-    only some of them are replaced. The result is {} if none can be replaced, or if a new ensemble
-    cannot be filled completely.
+    As few bookies as possible that failed recently are used. Among such choices, the first rule
+    that can be satisfied is used. If not all bookies to replace have a replacement, only some of
+    them are replaced. The result is {} if none can be replaced, or if a new ensemble cannot be
+    filled completely.
 
     Args:
         wanted: The ensemble with its open places.

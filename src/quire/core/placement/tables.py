@@ -81,8 +81,8 @@ def parse_mapping(found: Mapping[Any, Any]) -> dict[str, str]:
 def parse_groups(data: bytes) -> dict[str, str]:
     """Return the locations in Pulsar's JSON of racks, by bookie id and by host name.
 
-    A bookie id takes precedence over an equal host name. Raises UsageError if the JSON or a
-    location is not valid.
+    A bookie id takes precedence over an equal host name. Bookies without a rack are left out.
+    Raises UsageError if the JSON or a location is not valid.
     """
     hosts: dict[str, str] = {}
     ids: dict[str, str] = {}

@@ -133,7 +133,7 @@ class Wanted:
         """
         if size > ENSEMBLE_MAX:
             raise UsageError(
-                f"an ensemble of {size} bookies is too large: it has at most {ENSEMBLE_MAX}. "
+                f"an ensemble of {size} bookies is too large: the limit is {ENSEMBLE_MAX}. "
                 "Nothing was created"
             )
         write_quorum = write_quorum or size

@@ -14,6 +14,7 @@ from quire._runtime.names.suggest import did_you_mean
 from quire._runtime.tasks import each
 from quire.bookie.server import Bookie
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import BookieTimeoutError, BookieUnavailableError, UsageError
 from quire.http.routes.answering import answering
@@ -31,6 +32,7 @@ from quire.http.views.ledger_json import described_or_error, ledger_as_json
 from quire.http.views.topology import split, topology
 from quire.http.views.untrusted import taken
 from quire.http.watch.bookie_reports import GIVE_TOKEN, SeenReport, why_not
+from quire.http.watch.prometheus import HistoryError, PrometheusHistory
 from quire.http.watch.rates import http_url
 from quire.metadata.bookies.orders import stored_order
 from quire.replication.marks.pauses import CLUSTER, Pauses
@@ -60,6 +62,7 @@ class BookiePages:
         version: str = "",
         started_ms: int = 0,
         has_series: Callable[[str], bool] = lambda bookie_id: False,
+        prometheus: PrometheusHistory | None = None,
     ) -> None:
         """Create the routes.
 
@@ -73,6 +76,7 @@ class BookiePages:
             version: The version of Quire of this process.
             started_ms: When this process started, in milliseconds since 1970.
             has_series: Returns whether there are charts of a bookie, whose id it receives.
+            prometheus: The Prometheus server that knows the metrics of clients, if there is one.
         """
         self._connect = connect
         self._jobs = jobs
@@ -83,6 +87,7 @@ class BookiePages:
         self._version = version
         self._started_ms = started_ms
         self._has_series = has_series
+        self._prometheus = prometheus
 
     def routes(self) -> list[Route]:
         after = Field("after", "integer", "begin below this id: `next` of the previous page",
@@ -101,6 +106,13 @@ class BookiePages:
                   "first", self.ledgers, fields=(BOOKIE_ID,), query=(after, limit),
                   example={"ledgers": [{"ledger_id": 7, "state": "CLOSED"}], "next": None,
                            "count": 1, "whole": True, "age_s": 2.0}),
+            Route("GET", f"{one}/clients", "List the programs that avoid a bookie, or got wrong "
+                  "answers from it, as far as this server and Prometheus know", self.clients,
+                  fields=(BOOKIE_ID,),
+                  example={"own": {"reasons": [], "wrong_answers": {}}, "prometheus": True,
+                           "clients": [{"instance": "app-1:9000", "job": "quire-clients",
+                                        "reasons": ["slow"], "wrong_answers": {}}],
+                           "missing": None}),
             Route("PUT", f"{one}/readonly", "Keep a bookie read-only until its next start, or stop "
                   "keeping it so", self.hold, fields=(BOOKIE_ID,), body=(held,),
                   example={"readOnly": True}),
@@ -196,6 +208,32 @@ class BookiePages:
             "whole": index.whole,
             "age_s": self._view.index.age_s,
         }
+
+    async def clients(self, call: Call) -> dict[str, Any]:
+        bookie_id = _checked(call)
+        async with answering(self._connect) as client:
+            own = {
+                "reasons": [
+                    reason.value
+                    for bookie, reason in pool_of(client).health.avoided()
+                    if bookie == bookie_id
+                ],
+                "wrong_answers": {
+                    one.kind.value: one.count
+                    for one in client.suspects()
+                    if one.bookie == bookie_id
+                },
+            }
+        found: dict[str, Any] = {
+            "own": own, "prometheus": self._prometheus is not None, "clients": [], "missing": None,
+        }  # fmt: skip
+        if self._prometheus is not None:
+            try:
+                clients = await self._prometheus.clients_of(bookie_id)
+                found["clients"] = [asdict(one) for one in clients]
+            except HistoryError as error:
+                found["missing"] = {"what": str(error.args[0]), "next": error.remedy}
+        return found
 
     # -- changes ------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from quire.http.server.error_responses import NotFoundError
 from quire.http.views.ledger_json import described_or_error, ledger_as_apache
 from quire.http.watch.observations import space_of
 from quire.metadata.ledgers.creation import check_seen, see_ledger
+from quire.metadata.ledgers.deletions import note_deletion
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.status import marked_ledgers
 from quire.replication.marks.locks import ReplicationLocks
@@ -191,6 +192,8 @@ class ClusterRoutes:
         if not force:
             await refuse_owned(client, [ledger_id], limit_s=OWNERS_LIMIT_S)
             await check_seen(client.metadata, seen)
+        how = "a request over HTTP"
+        await note_deletion(client.metadata, ledger_id, client.clock.now_ms(), how)
         await client.delete_ledger(ledger_id)
         return f"Deleted ledger: {ledger_id}"
 

@@ -5,6 +5,7 @@ Lists come in pages, and the answers use the same words as the command line.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from quire.http.views.ledger_json import ledger_as_json
 from quire.http.views.ledger_list import OWNERS, REPLICATION, LedgerQuery, ledger_page
 from quire.http.views.stream_statistics import (
     copies_of_streams,
+    copies_of_topic,
     segment_as_json,
     stream_statistics,
     subscription_lags,
@@ -149,6 +151,7 @@ class QuireRoutes:
                   query=(missing, Field("name", "string", "the topic's name", required=True)),
                   example={"name": "visits", "partitions": 2, "deleting": False,
                            "streams": ["visits/0", "visits/1"], "statistics": {},
+                           "replicas": {}, "copies": [],
                            "subscriptions": [
                                {"name": "billing", "records": 10, "whole": True, "partitions": [
                                    {"partition": 0, "position": "1:0:0", "records": 10}]}]}),
@@ -314,11 +317,17 @@ class QuireRoutes:
                 there = await each(streams, opened.exists)
                 streams = [stream for stream, exists in zip(streams, there) if exists]
             whole = [] if topic.deleting else [topic]
-            statistics = await self._figures(opened, streams, whole)
+            statistics, replicas, copies = await asyncio.gather(
+                self._figures(opened, streams, whole),
+                self._view.replicas.of(opened.client, opened.path, streams, topic=name),
+                copies_of_topic(opened, streams),
+            )
             return {
                 **_topic_as_json(topic),
                 "streams": streams,
                 "statistics": statistics,
+                "replicas": replicas,
+                "copies": copies,
                 "subscriptions": self._view.streams.subscriptions(opened.path, streams)
                 if whole
                 else [],
@@ -330,7 +339,10 @@ class QuireRoutes:
             topic = await TopicMetadata(opened.client, opened.path).topic_of(name)
             facts = await stream_statistics(opened, name, b"")
             copies = (await copies_of_streams(opened, [name]))[name]
-            figures = await self._view.streams.of(opened.client, opened.path, [name])
+            figures, replicas = await asyncio.gather(
+                self._view.streams.of(opened.client, opened.path, [name]),
+                self._view.replicas.of(opened.client, opened.path, [name]),
+            )
             return {
                 **facts.as_json(),
                 "settings": facts.settings.as_json(),
@@ -340,6 +352,7 @@ class QuireRoutes:
                 "lag": await subscription_lags(opened, facts, b""),
                 "figures": figures[name],
                 "copies": copies,
+                "replicas": replicas[name],
                 "topic": None if topic is None else _topic_as_json(topic),
             }
 

@@ -92,7 +92,7 @@ def status_of(error: QuireError) -> int:
 def error_body(error: QuireError | RefusedRequest, *, outcome_known: bool = True) -> dict[str, Any]:
     """Return the JSON body of an error.
 
-    `outcome_known` applies to refused requests only, because an error knows it itself.
+    `outcome_known` applies to refused requests only, because a QuireError has a value of its own.
     """
     if isinstance(error, RefusedRequest):
         said: dict[str, Any] = {

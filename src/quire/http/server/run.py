@@ -167,6 +167,7 @@ async def serve_cluster(
     autorecovery: AutorecoveryStats | None = None,
     settings: Mapping[str, Any] | None = None,
     instance_id: Callable[[], Awaitable[str]] | None = None,
+    of_client: Collect | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Run an HTTP server with the routes of the cluster, in a process without a bookie.
 
@@ -174,9 +175,10 @@ async def serve_cluster(
     whole cluster are, for which the server asks all bookies. `settings` is the configuration of the
     process (`quire.configuration.report`), if it is to be served. A process that has a metadata
     store gives its `instance_id`, which is called to find out whether the store answers. The server
-    then connects a client of its own only for a request that needs one. `owner` is the name of the
-    process in locks, orders and pauses. Raises UsageError, StartError and TlsConfigError (see
-    `HttpServer`).
+    then connects a client of its own only for a request that needs one. `of_client` returns the
+    metrics of the client with which the process works. They are served instead of those of the
+    client of the routes. `owner` is the name of the process in locks, orders and pauses. Raises
+    UsageError, StartError and TlsConfigError (see `HttpServer`).
     """
 
     def collect() -> Iterable[Metric]:
@@ -187,7 +189,7 @@ async def serve_cluster(
     reach = MetadataReachability(uri, asked, SystemClock(), lambda: server_causes(uri))
     served = _serving(
         client, reach, [], collect, options, owner, version, log,
-        about_cluster=autorecovery is None, settings=settings,
+        about_cluster=autorecovery is None, settings=settings, of_client=of_client,
     )  # fmt: skip
     async with served as server:
         yield server
@@ -207,10 +209,12 @@ async def _serving(
     about_cluster: bool = False,
     bookie: Bookie | None = None,
     settings: Mapping[str, Any] | None = None,
+    of_client: Collect | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Run an HTTP server with the given routes and those of the cluster.
 
-    `bookie` is the bookie of this process, if it has one.
+    `bookie` is the bookie of this process, if it has one. `of_client` returns the metrics of
+    another client than that of the routes, if they are to be served.
 
     `about_cluster` adds the metrics of the whole cluster. Only one or two servers of a cluster
     should have them, because each such server asks all bookies.
@@ -221,7 +225,8 @@ async def _serving(
     server: HttpServer | None = None
 
     async def metrics(call: Call) -> Text:
-        found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics(version)]
+        clients = client.metrics() if of_client is None else of_client()
+        found = [*collect(), *reach.metrics(), *clients, *process_metrics(version)]
         found += recorder.metrics()
         if history is not None:
             found += history_metrics(history)
@@ -259,7 +264,16 @@ async def _serving(
             QuireRoutes(connected, jobs, view, owner).routes(),
             DashboardRoutes(connected, jobs, view, owner).routes(),
             BookiePages(
-                connected, jobs, view, owner, put, bookie, version, clock.now_ms(), recorder.knows
+                connected,
+                jobs,
+                view,
+                owner,
+                put,
+                bookie,
+                version,
+                clock.now_ms(),
+                recorder.knows,
+                history,
             ).routes(),
             ConfigurationRoutes(connected, fetch, settings, owner, version, bookie).routes(),
             ContentRoutes(connected).routes(),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from quire._runtime.names.in_commands import COMMANDS_MAX
 from quire._runtime.tasks import each
 from quire._runtime.units import host_port
 from quire.core.placement.tables import parse_groups
@@ -35,7 +36,7 @@ NEARLY_FULL_BYTES = 20 * 10**9
 """The largest number of free bytes with which a disk is nearly full at the share `NEARLY_FULL`."""
 CERTAINLY_NEARLY_FULL = 0.9
 """The used share from which on every disk is nearly full, however large it is."""
-GONE_NAMED_MAX = 8
+GONE_NAMED_MAX = COMMANDS_MAX
 """The largest number of bookies that do not run whose data directories and start commands are
 looked up."""
 LOCATIONS_NODE = "/bookies"

@@ -50,6 +50,7 @@ from quire.http.watch.rates import Fetch, Rates, together
 from quire.http.watch.store_delay import StoreDelay
 from quire.http.watch.stream_figures import StreamWatch
 from quire.http.watch.stream_limits import StreamLimits
+from quire.http.watch.stream_replicas import ReplicaWatch
 from quire.http.watch.suspects import Suspects
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.bookies.damage_notes import FoundDamage, damage_notes
@@ -210,6 +211,7 @@ class ClusterView:
         self._first_seen = FirstSeen()
         self._suspects = Suspects(monotonic)
         self.streams = StreamWatch(monotonic, wait_s)
+        self.replicas = ReplicaWatch(monotonic, wait_s)
         self._monotonic = monotonic
         self._shared: ClusterState | None = None
         """The last state that was shared, or None if the next caller has to look anew."""
@@ -348,7 +350,7 @@ class ClusterView:
     async def close(self) -> None:
         for one in (
             self.spaces, self.rates, self.risks, self.marks, self.lost, self.index, self.streams,
-            self.known, self.ports, self.limits,
+            self.known, self.ports, self.limits, self.replicas,
         ):  # fmt: skip
             await one.close()
         await self.reports.close()

@@ -52,10 +52,11 @@ class LastKnown:
         """The time and the content of the last answer to each request, by the path of the route."""
 
     def of(self, route: Route) -> Route:
-        """Return the route with a handler that falls back to its last answer.
+        """Return the route with a handler that, while the store is away, gives its last answer.
 
-        The answer then has the time of the last known state, and if it has problems, the lost store
-        is the first of them. The error of the handler is raised if there is no last answer.
+        That answer has the time of the last known state. If the answer has problems, the lost store
+        is the first of them. If there is no last answer to the same request, the error of the
+        handler is raised.
         """
         return replace(route, handler=self._falling_back(route))
 
@@ -81,9 +82,9 @@ class LastKnown:
     def problem_counts(self, path: str) -> dict[str, Any]:
         """Return the number of problems of each severity in the last answer of a route.
 
-        `age_s` is the age of that answer. While the metadata store is away, this is one of the
-        problems, and `old_since_ms` is the time of the answer. All values are None if there was no
-        answer yet and the store is not known to be away.
+        `age_s` is the age of that answer. While the metadata store is away, the lost store is one
+        of the problems, and `old_since_ms` is the time of the answer. All values are None if there
+        was no answer yet and the store is not known to be away.
         """
         at_ms, found = self._answers.get(path, {}).get((), (None, {PROBLEMS: []}))
         away = self._reach.since_ms is not None

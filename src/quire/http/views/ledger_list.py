@@ -86,7 +86,7 @@ async def ledger_page(client: Client, index: OwnerIndex, query: LedgerQuery) -> 
     """
     replication = None
     if query.replication is not None:
-        replication = await _Replication.of(client)
+        replication = await Replication.of(client)
     first, last = query.first, query.last
     if query.after is not None:
         first, last = (
@@ -178,21 +178,23 @@ async def _marked(client: Client, query: LedgerQuery, first: int, last: int) -> 
         yield ledger_id
 
 
-class _Replication:
+class Replication:
     """The state of ledgers' replicas, from the metadata store alone."""
 
     def __init__(
-        self, locks: ReplicationLocks, registered: Collection[str], locked: Collection[int]
+        self, locks: ReplicationLocks, registered: frozenset[str], locked: Collection[int]
     ) -> None:
         self._locks = locks
-        self._registered = registered
+        self.registered = registered
+        """The bookies that were registered when this object was made."""
         self._locked = locked
 
     @classmethod
-    async def of(cls, client: Client) -> _Replication:
+    async def of(cls, client: Client) -> Replication:
+        """Return the state as of now. Raises MetadataError."""
         store = client.metadata
         bookies = await client.bookies()
-        registered = {*bookies.writable, *bookies.readonly}
+        registered = frozenset((*bookies.writable, *bookies.readonly))
         return cls(
             ReplicationLocks(store, "", client.clock),
             registered,
@@ -206,7 +208,7 @@ class _Replication:
         bookies of the ledger that are not registered.
         """
         named = {bookie for one in described["segments"] for bookie in one["bookies"]}
-        gone = sorted(named.difference(self._registered))
+        gone = sorted(named.difference(self.registered))
         if described["ledger_id"] in self._locked:
             return {"state": "repairing", "gone": gone}
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
@@ -194,6 +194,36 @@ def _copies_of(
                 "lags": [],
                 "lag": None if lag is None else asdict(lag),
                 "problem": None if problem is None else asdict(problem),
+            }
+        )
+    return found
+
+
+async def copies_of_topic(opened: Namespace, streams: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the continuous copies from or to the partitions of a topic.
+
+    They are as `copies_of_streams` has them, with the `lag` and the `problem` of all partitions
+    together. `partitions` is the number of partitions that are copied. Raises MetadataError.
+    """
+    store, now_ms = opened.client.metadata, opened.client.clock.now_ms()
+    own_id = await store.instance_id()
+    found = []
+    for one in await copy_notes(store):
+        names = (one.name_of(own_id, opened.metadata(name).paths.stream) for name in streams)
+        known = [name for name in names if name is not None]
+        if not known:
+            continue
+        part = one.only(*known)
+        worst = sorted(part.lags, key=lambda lag: (not lag.error, -(lag.records or 0)))
+        late = tuple(lag for lag in worst if lag.error or lag.records)
+        problem = next(of_copies([replace(part, lags=late)], own_id, now_ms), None)
+        found.append(
+            {
+                **one.as_json(now_ms, own_id),
+                "lags": [],
+                "lag": {"records": part.records, "seconds": part.seconds, "error": ""},
+                "problem": None if problem is None else asdict(problem),
+                "partitions": len(known),
             }
         )
     return found

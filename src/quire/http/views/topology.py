@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import NAMED_MAX, are, counted, percent_text, plural, some_of, them, verb
+from quire._runtime.names.in_commands import COMMANDS_MAX, command_with, for_each
+from quire._runtime.units import are, counted, percent_text, plural, some_of, them, verb
 from quire.client.client import DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.config import PlacementConfig
 from quire.core.placement.values import parts_of, usual_depth
@@ -171,9 +171,9 @@ def _unlocated(there: Sequence[Bookie], located: Sequence[Bookie]) -> Iterator[T
         yield TopologyWarning(
             "warn",
             f"{len(unknown)} of {counted(len(there), 'bookie')} {_have(len(unknown))} no location: "
-            f"{some_of(unknown)}. Clients treat such bookies as one rack, and do not use them "
-            "where racks are enforced",
-            f"{_locate(unknown[0])}. {MOVE_COPIES}",
+            f"{some_of(unknown, COMMANDS_MAX)}. Clients treat such bookies as one rack, and do not "
+            "use them where racks are enforced",
+            f"{_locate_each(unknown)}. {MOVE_COPIES}",
             "All copies of an entry may be in one rack",
             tuple(unknown),
             MOVES_NOTHING,
@@ -197,8 +197,8 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
         yield TopologyWarning(
             "warn",
             f"{counted(len(other), 'bookie')} {_have(len(other))} a location of another depth than "
-            f"most bookies: {some_of(named)}. Clients do not choose such a bookie",
-            f"{'. '.join(_relocate(one, racks, usual) for one in other[:NAMED_MAX])}. To move "
+            f"most bookies: {some_of(named, COMMANDS_MAX)}. Clients do not choose such a bookie",
+            f"{_relocate_all(other, racks, usual)}. To move "
             f"copies to {them(len(other))} afterwards: quire cluster rebalance",
             ("This bookie gets" if one_only else "These bookies get")
             + " no new copies: "
@@ -211,7 +211,16 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
         )
 
 
-def _relocate(one: Bookie, racks: Sequence[str], usual: int) -> str:
+def _relocate_all(other: Sequence[Bookie], racks: Sequence[str], usual: int) -> str:
+    """Return the command for each bookie whose location has another depth than most."""
+    several = len(other) > 1
+    said = [_relocate(one, racks, usual, several=several) for one in other[:COMMANDS_MAX]]
+    if more := [one["id"] for one in other[COMMANDS_MAX:]]:
+        said.append(f"For {some_of(more)}, do the same")
+    return ". ".join(said)
+
+
+def _relocate(one: Bookie, racks: Sequence[str], usual: int, *, several: bool) -> str:
     """Return the command that gives a bookie a location with the usual number of parts.
 
     If exactly one of the `racks` of the other bookies ends like the bookie's present location, it
@@ -221,9 +230,14 @@ def _relocate(one: Bookie, racks: Sequence[str], usual: int) -> str:
     alike = [rack for rack in racks if parts_of(rack)[-1] == last]
     if len(alike) == 1:
         (rack,) = alike
-        return f"If {one['id']} is in {rack}: {_locate(one['id'], shlex.quote(rack))}"
+        command = _locate(one["id"], shlex.quote(rack))
+        if several:
+            return f"For {one['id']}, if it is in {rack}: {command}"
+        return f"If {one['id']} is in {rack}: {command}"
     form = "/".join(("REGION", "RACK") if usual == 2 else ["RACK"] * usual)
-    return f"{_locate(one['id'], f'/{form}')} (the other bookies are in {some_of(racks)})"
+    whose = f"For {one['id']}: " if several else ""
+    command = _locate(one["id"], f"/{form}")
+    return f"{whose}{command} (the other bookies are in {some_of(racks)})"
 
 
 def _by_rack(located: Sequence[Bookie]) -> dict[str, list[Bookie]]:
@@ -326,6 +340,14 @@ def _uneven(racks: Mapping[str, Sequence[Bookie]]) -> Iterator[TopologyWarning]:
 
 def _have(count: int) -> str:
     return "has" if count == 1 else "have"
+
+
+def _locate_each(bookies: Sequence[str]) -> str:
+    """Return the commands that set the locations of bookies that have none."""
+    if len(bookies) == 1:
+        return _locate(bookies[0])
+    commands = ((one, f": {_locate(one)}") for one in bookies)
+    return f"Say where each of them is. {for_each(commands, 'For')}"
 
 
 def _locate(bookie_id: str, location: str = "/RACK") -> str:

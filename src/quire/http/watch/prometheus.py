@@ -1,7 +1,8 @@
-"""Series over longer times than the server keeps, read from Prometheus.
+"""Series over long times, and what clients say of a bookie, read from Prometheus.
 
-The queries are fixed. Nothing of a request becomes part of one, except for the HTTP address of a
-registered bookie. The answers are those of Prometheus' HTTP API, `/api/v1/query_range`.
+The queries are fixed. Nothing of a request becomes part of one, except for the HTTP address or the
+id of a bookie. The answers are those of Prometheus' HTTP API, `/api/v1/query_range` and
+`/api/v1/query`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from quire._runtime.clock import Clock
@@ -41,8 +45,29 @@ RANGES_S = (6 * 3_600, 24 * 3_600, 7 * 24 * 3_600, 30 * 24 * 3_600)
 
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+AVOIDED = "quire_client_bookie_avoided"
+"""The metric of clients that avoid a bookie."""
+WRONG_ANSWERS = "quire_client_wrong_answers_total"
+"""The metric of wrong answers that clients got from a bookie."""
+
+T = TypeVar("T")
+
 FetchText = Callable[[str], Awaitable[str]]
 """A function that returns the text at a URL, or raises an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectingClient:
+    """What one program says about a bookie."""
+
+    instance: str
+    """The address at which Prometheus reads the metrics of the program."""
+    job: str
+    """The job of Prometheus that reads them."""
+    reasons: tuple[str, ...]
+    """Why the program avoids the bookie now, sorted: values of `Avoided`. Empty if it does not."""
+    wrong_answers: Mapping[str, int]
+    """The number of wrong answers since the program started, by kind (`Misbehaviour`)."""
 
 
 class HistoryError(QuireError):
@@ -50,7 +75,7 @@ class HistoryError(QuireError):
 
 
 class PrometheusHistory:
-    """A reader of the series of the cluster and of bookies from a Prometheus server."""
+    """A reader of series, and of what clients say of bookies, from a Prometheus server."""
 
     def __init__(
         self, url: str, fetch: FetchText, clock: Clock, labels: Mapping[str, str] | None = None
@@ -107,6 +132,27 @@ class PrometheusHistory:
                 self._reading.pop(oldest, None)
         return found
 
+    async def clients_of(self, bookie_id: str) -> list[SuspectingClient]:
+        """Return the clients that avoid a bookie now, or that it gave wrong answers.
+
+        Only clients whose metrics Prometheus collects are known. Raises HistoryError.
+        """
+        if self._failure and self._clock.monotonic() - self._failed_s < FAILURE_KEPT_S:
+            raise self._failure
+        labels = {**self._labels, "bookie": bookie_id}
+        names = (_select(AVOIDED, labels), _select(WRONG_ANSWERS, labels))
+
+        async def ask(query: str) -> str:
+            return await self._fetch(f"{self._url}/api/v1/query?{urlencode({'query': query})}")
+
+        try:
+            avoided, wrong = await self._asked(each(names, ask))
+            return clients_in(avoided, wrong)
+        except HistoryError as error:
+            self.failures += 1
+            self._failure, self._failed_s = error, self._clock.monotonic()
+            raise
+
     async def _read(self, last_s: int, range_s: int, step_s: int, instance: str | None) -> Series:
         first_s = last_s - POINTS * step_s
         labels = self._labels if instance is None else {**self._labels, "instance": instance}
@@ -117,16 +163,20 @@ class PrometheusHistory:
             text = await self._fetch(f"{self._url}/api/v1/query_range?{urlencode(query)}")
             return values_of(text, first_s, step_s)
 
+        values = await self._asked(each(list(asked), one, QUERIES_AT_ONCE))
+        return Series(first_s, step_s, dict(zip(asked, values, strict=True)))
+
+    async def _asked(self, answers: Awaitable[T]) -> T:
+        """Return the answers of Prometheus. Raises HistoryError if they do not come in time."""
         try:
             async with asyncio.timeout(QUERY_TIMEOUT_S):
-                values = await each(list(asked), one, QUERIES_AT_ONCE)
+                return await answers
         except QuireError:
             raise
         except TimeoutError:
             raise self._error(f"it did not answer within {QUERY_TIMEOUT_S:g} s") from None
         except Exception as error:  # noqa: BLE001 - the network and aiohttp have many errors
             raise self._error(f"{type(error).__name__}: {error}") from None
-        return Series(first_s, step_s, dict(zip(asked, values, strict=True)))
 
     def _error(self, why: str) -> HistoryError:
         return HistoryError(
@@ -147,7 +197,8 @@ def history_metrics(history: PrometheusHistory) -> Iterable[Metric]:
 def checked_url(url: str) -> str:
     """Return the URL of a Prometheus server without a final slash.
 
-    Raises UsageError if it is not an HTTP URL, or contains a password.
+    Raises UsageError if it is not an HTTP URL, or contains a user name, a password, a query or a
+    fragment.
     """
     try:
         parts = urlsplit(url)
@@ -244,24 +295,74 @@ def values_of(text: str, first_s: int, step_s: int) -> list[float | None]:
     is not an answer with series.
     """
     values: list[float | None] = [None] * (POINTS + 1)
-    try:
-        answer = json.loads(text)
-        if answer["status"] != "success":
-            raise HistoryError(
-                f"Prometheus refused a query: {str(answer.get('error'))[:200]}",
-                remedy="Look at the log of Prometheus",
-            )
-        if answer["data"]["resultType"] != "matrix":
-            raise ValueError("the result is not a matrix")
-        for series in answer["data"]["result"]:
+    with _decoding():
+        for series in _result(text, "matrix"):
             for at_s, value in series["values"]:
                 place = round((float(at_s) - first_s) / step_s)
                 if 0 <= place <= POINTS and values[place] is None:
                     number = float(value)
                     values[place] = rounded(number) if math.isfinite(number) else None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    return values
+
+
+def clients_in(avoided: str, wrong_answers: str) -> list[SuspectingClient]:
+    """Return the clients in two answers of Prometheus' `query`, sorted by job and instance.
+
+    `avoided` is that about `AVOIDED`, and `wrong_answers` that about `WRONG_ANSWERS`. Raises
+    HistoryError if one of them is not an answer with values.
+    """
+    reasons: dict[tuple[str, str], set[str]] = {}
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    with _decoding():
+        for text, label in ((avoided, "reason"), (wrong_answers, "kind")):
+            for one in _result(text, "vector"):
+                labels, count = one["metric"], int(float(one["value"][1]))
+                client = str(labels.get("job", "")), str(labels.get("instance", ""))
+                if count and label == "reason":
+                    reasons.setdefault(client, set()).add(str(labels["reason"]))
+                elif count:
+                    kinds = counts.setdefault(client, {})
+                    kind = str(labels["kind"])
+                    kinds[kind] = kinds.get(kind, 0) + count
+    return [
+        SuspectingClient(
+            instance,
+            job,
+            tuple(sorted(reasons.get((job, instance), ()))),
+            dict(sorted(counts.get((job, instance), {}).items())),
+        )
+        for job, instance in sorted({*reasons, *counts})
+    ]
+
+
+def _result(text: str, kind: str) -> Iterable[Any]:
+    """Return the series in an answer of Prometheus, which must be of this kind."""
+    answer = json.loads(text)
+    if answer["status"] != "success":
+        raise HistoryError(
+            f"Prometheus refused a query: {str(answer.get('error'))[:200]}",
+            remedy="Look at the log of Prometheus",
+        )
+    if answer["data"]["resultType"] != kind:
+        raise ValueError(f"the result is not a {kind}")
+    found: Iterable[Any] = answer["data"]["result"]
+    return found
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Raise HistoryError if an answer cannot be decoded within the context."""
+    try:
+        yield
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise HistoryError(
             f"the answer of Prometheus to a query cannot be decoded: {error!r}",
             remedy="Check that --prometheus names a Prometheus server, or one with its HTTP API",
         ) from None
-    return values

@@ -147,10 +147,10 @@ async def forget_damage(store: MetadataStore, bookie_id: str) -> None:
 
 
 async def damage_notes(store: MetadataStore, now_ms: int) -> dict[str, tuple[FoundDamage, ...]]:
-    """Return the notes of all bookies that are not too old, by the bookie's id.
+    """Return the notes of bookies that are not too old, by the bookie's id.
 
-    Notes that cannot be decoded are left out. Raises MetadataUnavailableError if the store does not
-    answer.
+    Only the first `BOOKIES_READ_MAX` bookies with notes are read, in the order of their ids. Notes
+    that cannot be decoded are left out. Raises MetadataError if the store fails.
     """
     notes = await read_nodes(store, NODE, decode, BOOKIES_READ_MAX)
     current = (

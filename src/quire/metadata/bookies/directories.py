@@ -237,7 +237,7 @@ async def forget_bookie(
         store: The metadata store.
         bookie_id: The id of the bookie.
         directories: The ids of the bookie's directories before its cookie was removed, or None if
-            that was just now. A record with other directories only is that of a later bookie.
+            it was removed just now. A record with other directories only is that of a later bookie.
 
     Raises:
         MetadataError: The record cannot be decoded, or the store fails.

@@ -75,10 +75,12 @@ async def read_node(
 async def read_nodes(
     store: MetadataStore, kind: str, decode: Callable[[bytes], T], most: int | None = None
 ) -> dict[str, Versioned[T]]:
-    """Return the decoded values of the nodes below a parent, by name, or of the first `most`.
+    """Return the decoded values of the nodes below a parent, by name.
 
-    Nodes that cannot be decoded are left out: these values are for people, who look at the others.
-    Raises MetadataUnavailableError if the store does not answer.
+    If `most` is given, only the first `most` nodes are read, in the order of their names. Nodes
+    that cannot be read or decoded are left out: these values are for people, who look at the
+    others. Raises MetadataUnavailableError if the store does not answer, and another MetadataError
+    if it does not list the nodes.
     """
     parent = f"{replication_root(store.uri)}/{kind}"
     try:

@@ -90,11 +90,13 @@ async def read_start_command(store: MetadataStore, bookie_id: str) -> StartComma
 async def write_start_command(store: MetadataStore, bookie_id: str, command: StartCommand) -> None:
     """Write the command that started a bookie, in place of the former one.
 
-    A command of more than `WORDS_BYTES_MAX` replaces the former one by an empty one.
+    A command of more than `WORDS_BYTES_MAX` is not stored. An empty command replaces the former
+    one instead.
 
     Raises:
         LaterMetadataError: A later version of Quire wrote the former one.
-        MetadataError: The store does not answer, or somebody else wrote at the same time.
+        MetadataError: The former one cannot be decoded, the store fails, or somebody else wrote at
+            the same time.
     """
     if sum(len(word.encode()) for word in command.words) > WORDS_BYTES_MAX:
         command = StartCommand(())

@@ -93,6 +93,7 @@ async def check_seen(store: MetadataStore, seen: SeenLedger) -> None:
         UnreadableMetadataError: The metadata could be read by `see_ledger`, and cannot be read now.
         MetadataError: The store fails.
     """
+    await store.tree.sync()  # the server may lag behind the process that took the id
     now = await see_ledger(store, seen.ledger_id, unreadable=seen.stored is None)
     if seen.stored is None or now.stored is None:
         same = now == seen

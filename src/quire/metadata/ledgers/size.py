@@ -45,6 +45,7 @@ def encode_new(metadata: LedgerMetadata) -> bytes:
 
     Raises:
         UsageError: The metadata leaves too little room for ensemble changes, or cannot be encoded.
+        MetadataTooLargeError: The ledger is not open, and its metadata is too large.
     """
     if metadata.state is not LedgerState.OPEN:
         return encode_change(metadata)  # restored from a copy: there is nothing to leave room for

@@ -46,7 +46,8 @@ async def update_ledger(
             (`MetadataStore.write_ledger`).
         MetadataTooLargeError: The new metadata is too large. It was not written.
         MetadataUnavailableError: The store does not answer. The outcome is unknown.
-        MetadataError: Every attempt met a conflict.
+        MetadataError: Every attempt met a conflict, or the store fails or has metadata that cannot
+            be read.
     """
     for _ in range(MAX_ATTEMPTS):
         wanted = change(current.value)

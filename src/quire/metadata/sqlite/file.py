@@ -254,7 +254,8 @@ class SqliteFile:
         The check cannot notice this if the file has not grown since the backup.
 
         Raises:
-            MetadataError: The pages do not fit together.
+            MetadataError: The pages do not fit together, or the file cannot be used.
+            ClientClosedError: The file is closed.
         """
         await self._submit(self._check_structure)
 

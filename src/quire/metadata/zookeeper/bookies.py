@@ -277,7 +277,7 @@ class ZooKeeperRegistration:
         """Register the bookie, and wait if another session has its id.
 
         Raises:
-            KeyExistsError: The other session keeps the id.
+            KeyExistsError: Another session keeps the id for too long.
             MetadataError: ZooKeeper fails. A node that was created is deleted in the background.
         """
         try:

@@ -478,6 +478,19 @@ class ZooKeeperConnection:
             await self.sync(path)
             return await self.get(path, notify)
 
+    async def get_synced(self, path: str) -> tuple[bytes, Stat]:
+        """Return the data of a node like `get`, after the server has caught up.
+
+        ZooKeeper compares only versions. Whatever else must be the same is read with this call just
+        before a change.
+
+        Raises:
+            NoNodeError: The node does not exist.
+        """
+        # One connection answers in order, as in `children_synced`.
+        _, found = await asyncio.gather(self.sync(path), self.get(path))
+        return found
+
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
         """Return the properties of a node, or None if it does not exist.
 

@@ -183,7 +183,7 @@ class ZooKeeperLedgers:
             created = UNKNOWN_CREATION
             try:
                 if known is not None:
-                    before = _versioned(ledger_id, *await self._root.zk.get_or_sync(path))
+                    before = _versioned(ledger_id, *await self._root.zk.get_synced(path))
                     check_same_creation(ledger_id, known, before)
                     created = before.created
                 stat = await self._root.zk.set(path, data, version)

@@ -26,7 +26,7 @@ from quire.errors import StartError, UsageError
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-"""Seconds between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL, which is sent only if the server still runs."""
 
 PORT_ATTEMPTS_MAX = 5
 """The number of ports to try if another process takes a free port before the server does."""
@@ -147,7 +147,7 @@ class ZooKeeperServer:
             raise
 
     def stop(self) -> None:
-        """Stop the server with SIGTERM, then with SIGKILL. Repeated calls do nothing.
+        """Stop the server, after `STOP_TIMEOUT_S` with SIGKILL. Repeated calls do nothing.
 
         Everything that the server confirmed to clients is on the disk.
         """

@@ -178,7 +178,7 @@ class Values:
                 raise _no_value(key, unknown=again)  # it is only a parent of others
             try:
                 if known is not None:
-                    there, stat = await self._newest(path)
+                    there, stat = await self._root.zk.get_synced(path)
                     first.is_same(stat)
                     if stat.version == version and not there:
                         raise _no_value(key, unknown=again)
@@ -227,7 +227,7 @@ class Values:
 
         async def look(again: bool) -> tuple[bytes, Stat] | None:
             try:
-                return await self._newest(path)
+                return await self._root.zk.get_synced(path)
             except NoNodeError:
                 return None
 
@@ -285,7 +285,8 @@ class Values:
             for _ in range(_ATTEMPTS_MAX):
                 try:
                     newest = again or version != ANY_VERSION
-                    read = self._newest if newest else self._root.zk.get_or_sync
+                    zk = self._root.zk
+                    read = zk.get_synced if newest else zk.get_or_sync
                     payload, stat = await read(path)
                     if not payload:
                         return again
@@ -315,16 +316,6 @@ class Values:
             return True
 
         return await self._root.do(f"delete the value {'/'.join(key)}", work)
-
-    async def _newest(self, path: str) -> tuple[bytes, Stat]:
-        """Read a node as it is now, although the server may lag behind others.
-
-        ZooKeeper compares only versions. So what else must be the same is looked at just before a
-        change.
-        """
-        # One connection answers in order.
-        _, found = await asyncio.gather(self._root.zk.sync(path), self._root.zk.get(path))
-        return found
 
     async def list(self, prefix: Sequence[str]) -> list[str]:
         path = self._path(prefix)

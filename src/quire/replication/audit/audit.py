@@ -192,7 +192,8 @@ class Audit:
                 raise JobError(
                     f"the audit found more than {FINDINGS_MAX:,} damaged or missing replicas, "
                     "which is more than it can report",
-                    remedy="Audit fewer ledgers at a time (--ledger, --streams)",
+                    remedy="Audit fewer ledgers at a time (--ledger, --streams). If this is one "
+                    "ledger, begin with `quire explain ledger` without --deep",
                 )
         found = await _unless_lagging(client, await _still(client, found))
         return sorted(found, key=lambda one: (one.ledger, one.bookie, one.first))

@@ -46,6 +46,7 @@ from quire.net.answer_codes import NoEntryAnswer
 from quire.replication.autorecovery.auditor import Log
 from quire.replication.autorecovery.misplaced import put_right
 from quire.replication.autorecovery.outage_log import OutageLog
+from quire.replication.autorecovery.recent_repairs import RecentRepairs
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import (
@@ -149,6 +150,7 @@ class ReplicationWorker:
         self._rng = rng
         self._budget = budget
         self._log = log
+        self._repairs = RecentRepairs(client.metadata, owner, clock)
         self._unexpected = UnexpectedErrors()
         self._busy: set[int] = set()
         self._resting: dict[int, _Rest] = {}
@@ -228,6 +230,7 @@ class ReplicationWorker:
                 ledger_id = await self._pick()
                 log.worked()
                 if ledger_id is None:
+                    await self._repairs.note(idle=True)
                     await self._wait()
                     continue
                 self._found.set()
@@ -348,6 +351,9 @@ class ReplicationWorker:
             raise
         if done.work in (LedgerOutcome.DONE, LedgerOutcome.GONE):
             self._resting.pop(ledger_id, None)
+            if done.work is LedgerOutcome.DONE:
+                self._repairs.add(done, () if mark is None else mark.replicas)
+                await self._repairs.note(idle=False)
             return
         rest.gracing = done.work is LedgerOutcome.OPEN
         if rest.gracing:
@@ -509,6 +515,7 @@ class ReplicationWorker:
                     continue
                 if why := await self._make_durable(ledger, looked_at):
                     return replace(result, work=LedgerOutcome.FAILED, reason=why)
+                await self._store.tree.sync()  # the server may lag behind the writer
                 now = await self._store.read_ledger(lock.ledger_id)
                 if now.version == ledger.stored.version and same_creation(ledger.stored, now):
                     await self._locks.replicated(lock)

@@ -89,7 +89,7 @@ async def at_risk(
             if metadata is None:
                 continue
             ledgers += 1
-            absent, copies = _lacking(metadata, there)
+            absent, copies = lost_copies(metadata, there)
             if not absent:
                 continue
             lacking += 1
@@ -115,9 +115,11 @@ def can_recover(
     return covered(answering, len(ensemble), write_quorum, ack_quorum)
 
 
-def _lacking(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str], int]:
-    """Return the unregistered bookies that should have entries, and the number of copies that are
-    left of the entries with the fewest."""
+def lost_copies(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str], int]:
+    """Return the bookies with lost copies, and the number of copies left of the worst entries.
+
+    These bookies should have entries and are not among the registered ones (`there`).
+    """
     absent: set[str] = set()
     copies = metadata.write_quorum
     size = metadata.ensemble_size

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from quire._runtime.names.in_commands import command_with
+from quire._runtime.names.in_commands import COMMANDS_MAX, command_with, for_each
 from quire._runtime.tasks import TaskGroup, each
 from quire._runtime.units import are, counted, does, duration_text, plural, some_of, them
 from quire.client import Client
@@ -161,7 +161,7 @@ async def explain_ledger(
     Raises:
         NoSuchLedgerError: The ledger does not exist.
         MetadataError: The metadata store does not answer, or the metadata cannot be read.
-        JobError: A deep examination found more problems than an audit can report.
+        JobError: A deep examination found more than 1,000,000 ranges of entries with problems.
     """
     ledger = await open_for_repair(client, ledger_id, password=password)
     bookies = await client.bookies()
@@ -578,9 +578,14 @@ def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
         if not _gone(facts):
             why = _registered(facts, lost)
             return replace(why, sentence=f"{what}. {why.sentence}")
+        gone = _gone(facts)
+        restart, command = _restart(facts, gone, only=True)
+        silent = [one for one in lost if one not in gone]
+        also = f". {some_of(silent)} {does(len(silent))} not answer, too" if silent else ""
         return Diagnosis(
-            f"{what}. Start {some_of(lost)} again, then check the ledger{_unrepaired_too(facts)}",
-            f"quire explain ledger {facts.ledger} --deep",
+            f"{what}. {restart}{also}. Then check the ledger: `quire explain ledger {facts.ledger} "
+            f"--deep`{_unrepaired_too(facts)}",
+            command,
         )
     return Diagnosis(
         "Some entries have no good copy on any bookie: they are lost, unless a backup of a "
@@ -634,12 +639,11 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
         what = f"{what} ({state})"
     if not gone:
         return _registered(facts, lost)
-    command = _again(facts) if _runs(facts, gone[0]) else _start_command(facts, gone[0])
     if not newest.closed and not _recoverable(facts, lost):
+        restart, command = _restart(facts, gone, only=True)
         return Diagnosis(
             f"{what}. The ledger is not closed, and too few bookies of its last segment are left "
-            f"to recover it: {_no_quorum(facts)}. {_restart(facts, gone[0], only=True)}"
-            f"{_unrepaired_too(facts)}",
+            f"to recover it: {_no_quorum(facts)}. {restart}{_unrepaired_too(facts)}",
             command,
         )
     if facts.spare < max(sum(map(_is_lost, one.replicas)) for one in facts.segments):
@@ -650,22 +654,36 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
             else "and every writable bookie is in the ensemble already, so no bookie can replace "
             f"{them(len(lost))}"
         )
-        return Diagnosis(
-            f"{what}, {few}. {_restart(facts, gone[0])}{_unrepaired_too(facts)}", command
-        )
-    restart = cut_off_advice(1) if _runs(facts, gone[0]) else f"Start {gone[0]} again"
-    again = f"{restart}. If it is lost for good, copy what it stored to other bookies"
+        restart, command = _restart(facts, gone)
+        return Diagnosis(f"{what}, {few}. {restart}{_unrepaired_too(facts)}", command)
+    recover = {one: command_with("quire bookie recover", one) for one in gone}
+    whose = "it is lost for good, copy what it" if len(gone) == 1 else (
+        "one is lost for good, copy what that bookie"
+    )  # fmt: skip
+    again = f"{_back(facts, gone)}. If {whose} stored to other bookies"
+    again += _others({one: f": `{command}`" for one, command in recover.items()}, "For")
     if waits:
         return Diagnosis(
             f"{what}, and the last segment, which is open, uses "
             f"{'it' if len(lost) == 1 else some_of(written)}. If the writer is alive, it replaces "
             f"the {plural('bookie', len(written))} with its next entry. If not, close the "
             f"ledger first: `quire ledger recover {facts.ledger}`. {_why(facts)}. {again}",
-            command_with("quire bookie recover", gone[0]),
+            recover[gone[0]],
         )
-    return Diagnosis(
-        f"{what}. {_why(facts)}. {again}", command_with("quire bookie recover", gone[0])
-    )
+    return Diagnosis(f"{what}. {_why(facts)}. {again}", recover[gone[0]])
+
+
+def _others(commands: Mapping[str, str], where: str = "On the machine of", manner: str = "") -> str:
+    """Return the sentences with the commands of all bookies but the first, or "".
+
+    The command of the first bookie is that of the diagnosis, and `manner` says how to type it. A
+    period is before the sentences.
+    """
+    if len(commands) < 2:
+        return ""
+    first, *others = commands
+    each_one = for_each(((one, commands[one]) for one in others), where)
+    return f". The command to type is that for {first}{manner}. {each_one}"
 
 
 def _runs(facts: Explained, bookie: str) -> bool:
@@ -688,12 +706,46 @@ def _no_quorum(facts: Explained) -> str:
     return f"{fails}, and a writer that is alive can add nothing unless it can replace enough"
 
 
-def _restart(facts: Explained, bookie: str, *, only: bool = False) -> str:
-    """Return how to get a bookie back. `only` says that a new bookie cannot replace it."""
-    if _runs(facts, bookie):
-        return f"{cut_off_advice(1)}{'' if only else '. Another bookie could replace it'}"
-    manner = start_manner(facts.started.get(bookie))
-    return f"Start {bookie} again{manner}{'' if only else ', or another bookie'}"
+def _back(facts: Explained, gone: Sequence[str]) -> str:
+    """Return the sentences that say to bring these bookies back, without commands."""
+    running = [one for one in gone if _runs(facts, one)]
+    stopped = [one for one in gone if one not in running]
+    start = [f"Start {some_of(stopped)} again"] if stopped else []
+    named = some_of(running) if stopped else ""
+    return ". ".join([*start, *([cut_off_advice(len(running), named)] if running else [])])
+
+
+def _restart(facts: Explained, gone: Sequence[str], *, only: bool = False) -> tuple[str, str]:
+    """Return how to get bookies back, and the command for the first of them.
+
+    `only` says that a new bookie cannot replace them.
+    """
+    running = [one for one in gone if _runs(facts, one)]
+    stopped = [one for one in gone if one not in running]
+    those = them(len(gone))
+    if not stopped:
+        replaced = "" if only else f". Another bookie could replace {those}"
+        return f"{_back(facts, gone)}{replaced}", _again(facts)
+    other = "" if only else ", or another bookie" if len(stopped) == 1 else ", or other bookies"
+    text, command = _start_each(facts, stopped, f"Start {some_of(stopped)} again", other)
+    cut_off = f". {cut_off_advice(len(running), some_of(running))}" if running else ""
+    return f"{text}{cut_off}", command
+
+
+def _start_each(
+    facts: Explained, stopped: Sequence[str], start: str, other: str = ""
+) -> tuple[str, str]:
+    """Return how to start bookies again, and the command for the first of them.
+
+    `start` are the first words, and `other` follows the manner in which a bookie is started.
+    """
+    first = stopped[0]
+    command = _start_command(facts, first)
+    if len(stopped) == 1:
+        return f"{start}{start_manner(facts.started.get(first))}{other}", command
+    manners = {one: start_manner(facts.started.get(one)) for one in stopped}
+    commands = {one: f"{manners[one]}: `{_start_command(facts, one)}`" for one in stopped}
+    return f"{start}{other}{_others(commands, manner=manners[first])}", command
 
 
 def _registered(facts: Explained, lost: list[str]) -> Diagnosis:
@@ -705,27 +757,37 @@ def _registered(facts: Explained, lost: list[str]) -> Diagnosis:
             _again(facts),
         )
     what = f"{some_of(lost)} {are(len(lost))} registered but {does(len(lost))} not answer"
-    name = known[0]
-    silence = facts.silences[name]
-    of = f"{name}: " if len(lost) > 1 else ""
-    why = f"{what} ({of}{silence.why})"
-    if silence.kind is SilenceKind.REFUSED:
-        return Diagnosis(
-            f"{why}. Its process does not run. {silent_repair(_unrepaired(facts), down=True)}. "
-            "Start it "
-            f"again{start_manner(facts.started.get(name))}",
-            _start_command(facts, name),
-        )
-    if silence.is_refusal:
-        return Diagnosis(
-            f"{why}. {silence.remedy}. Then check again{_unrepaired_too(facts)}", _again(facts)
-        )
-    return Diagnosis(
-        f"{why}. Check its log and the network to it. If it hangs, stop it: then it counts as "
-        f"lost, and autorecovery restores its copies{' if it runs' if _unrepaired(facts) else ''}. "
-        f"Then check again{_unrepaired_too(facts)}",
-        _again(facts),
+    reasons = [
+        f"{f'{one}: ' if len(lost) > 1 else ''}{facts.silences[one].why}"
+        for one in known[:COMMANDS_MAX]
+    ]
+    kinds = {one: facts.silences[one].kind for one in known}
+    stopped = [one for one, kind in kinds.items() if kind is SilenceKind.REFUSED]
+    silent = [one for one, kind in kinds.items() if kind is SilenceKind.OTHER]
+    remedies = dict.fromkeys(
+        facts.silences[one].remedy for one, kind in kinds.items() if kind.is_refusal
     )
+    parts = [f"{what} ({'; '.join(reasons)})", *remedies]
+    if silent:
+        one_only = len(silent) == 1
+        log = "its log" if one_only else "their logs"
+        if len(silent) < len(known):
+            log = f"the {plural('log', len(silent))} of {some_of(silent)}"
+        parts.append(
+            f"Check {log} and the network to {them(len(silent))}. If "
+            f"{'it' if one_only else 'one'} hangs, stop it: then it counts as lost, and "
+            "autorecovery restores its copies"
+            f"{' if it runs' if _unrepaired(facts) else ''}"
+        )
+    command = _again(facts)
+    if not stopped:
+        return Diagnosis(f"{'. '.join(parts)}. Then check again{_unrepaired_too(facts)}", command)
+    down = "Its process does" if len(stopped) == 1 else "Their processes do"
+    if len(stopped) < len(lost):
+        down = f"The {plural('process', len(stopped))} of {some_of(stopped)} {does(len(stopped))}"
+    start, command = _start_each(facts, stopped, f"Start {them(len(stopped))} again")
+    repair = silent_repair(_unrepaired(facts), down=True)
+    return Diagnosis(". ".join([*parts, f"{down} not run", repair, start]), command)
 
 
 def _start_command(facts: Explained, bookie: str) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from quire._runtime.units import NAMED_MAX, does, some_of, them, utc_text
+from quire._runtime.names.in_commands import COMMANDS_MAX, for_each
+from quire._runtime.units import does, some_of, them, utc_text
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.cookie import decode, split_directories
@@ -174,11 +175,15 @@ def probed_text(probes: Sequence[ProbeResult | None]) -> str:
     return ""
 
 
-def cut_off_advice(number: int) -> str:
-    """Return what to do about bookies that run without a session with the metadata store."""
+def cut_off_advice(number: int, named: str = "") -> str:
+    """Return what to do about bookies that run without a session with the metadata store.
+
+    `named` has their ids, if the advice is given beside that for other bookies.
+    """
     log, those = ("its log", "It registers") if number == 1 else ("their logs", "They register")
     return (
-        f"Do not start {them(number)} again: look in {log} for errors of the metadata store, check "
+        f"Do not start {named or them(number)} again: look in {log} for errors of the metadata "
+        "store, check "
         "the network to it, and let a paused process continue. After a start, wait for the event "
         f"serving. {those} again without a restart"
     )
@@ -211,7 +216,7 @@ def renewal(remedy: str, paths: Mapping[str, str]) -> str:
 def files_text(paths: Mapping[str, str]) -> str:
     """Return the files of bookies in brackets, or "" if none is known. See `renewal`."""
     known = [f"{shlex.quote(path)} of {bookie}" for bookie, path in paths.items() if path]
-    return f" ({some_of(known)})" if known else ""
+    return f" ({some_of(known, COMMANDS_MAX)})" if known else ""
 
 
 def date_commands(paths: Mapping[str, str], *, own: bool = True) -> str:
@@ -220,26 +225,7 @@ def date_commands(paths: Mapping[str, str], *, own: bool = True) -> str:
     See `renewal` and `date_command`.
     """
     commands = {bookie: f": {date_command(path, own=own)}" for bookie, path in paths.items()}
-    return f"Each machine shows the date of its file. {for_each(commands)}"
-
-
-def for_each(commands: Mapping[str, str], where: str = "On the machine of") -> str:
-    """Return a sentence with the command of each bookie, without the period of the last one.
-
-    Bookies with the same command share a sentence. At most `NAMED_MAX` commands are written out.
-    The dashboard shows each of them in a box, which begins after a colon and ends with a sentence.
-
-    Args:
-        commands: The command by the bookie's id, with the colon before it.
-        where: The words before the bookies that a command is for.
-    """
-    groups: dict[str, list[str]] = {}
-    for bookie, command in commands.items():
-        groups.setdefault(command, []).append(bookie)
-    together = list(groups.items())
-    said = [f"{where} {some_of(names)}{command}" for command, names in together[:NAMED_MAX]]
-    others = [name for _, names in together[NAMED_MAX:] for name in names]
-    return ". ".join([*said, *([f"For {some_of(others)}, do the same"] if others else [])])
+    return f"Each machine shows the date of its file. {for_each(commands.items())}"
 
 
 async def data_directories(store: MetadataStore, bookie: str) -> tuple[str, ...]:
@@ -255,9 +241,9 @@ def start_command(
 ) -> str:
     """Return the command that starts a bookie again.
 
-    It is the command `started`, with which the bookie was started before. If that is not known, it
-    is made from the data directories and the port in the bookie's id, which is its former address
-    unless it was started with an id of its own.
+    It is the command `started`, with which the bookie was started before. If `started` is None, the
+    command is made from the data directories and from the port in the bookie's id. The id is the
+    former address of the bookie, unless the bookie was started with an id of its own.
     """
     # People paste this command into a shell, and the words come from a bookie: quote them.
     if started is not None:

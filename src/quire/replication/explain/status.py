@@ -19,12 +19,14 @@ from quire.replication.marks.notes import (
     AwaitedBookie,
     LastFailure,
     PlacementCheck,
+    RepairedLedgers,
     UnreadableLedgers,
     failing_ledgers,
     last_failure,
     last_placement,
     last_unreadable,
     last_waiting,
+    repaired_lately,
 )
 
 COUNTED_AT_ONCE = 1_000
@@ -178,6 +180,8 @@ class Overview:
     switched_off: SwitchedOff | None = None
     """The process that switched autorecovery off, and the time, as far as they are known. None if
     it is enabled."""
+    repaired: tuple[RepairedLedgers, ...] = ()
+    """What each worker of Quire has repaired in the last day, the last repair first."""
 
     @property
     def unexamined(self) -> str:
@@ -303,4 +307,5 @@ async def overview(
         damaged=tuple(damaged),
         example=counted.example,
         switched_off=off,
+        repaired=tuple(await repaired_lately(store, clock.now_ms())),
     )

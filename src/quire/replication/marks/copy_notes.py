@@ -111,7 +111,10 @@ class CopyNote:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     def behind_s(self, now_ms: int) -> float:
-        """Return the age of the oldest record that is not copied, as far as it is known."""
+        """Return the age in seconds of the oldest record that is not copied, or 0 if unknown.
+
+        The result is also 0 if everything is copied. `now_ms` is the Unix time in milliseconds.
+        """
         if self.seconds is None or self.records == 0:
             return 0.0
         return self.seconds + self.silent_s(now_ms)
@@ -171,13 +174,23 @@ class CopyNote:
                 return name
         return None
 
-    def only(self, name: str) -> CopyNote:
-        """Return the note as if it were about this stream alone."""
-        lag = self.of_stream(name)
-        if lag is None:
-            return replace(self, failed=0, records=None, seconds=None, lags=())
-        return replace(self, count=1, failed=int(bool(lag.error)), records=lag.records,
-                       seconds=lag.seconds, lags=(lag,))  # fmt: skip
+    def only(self, *names: str) -> CopyNote:
+        """Return the note as if it were about these streams alone."""
+        lags = [one for name in names if (one := self.of_stream(name)) is not None]
+        failed = sum(bool(one.error) for one in lags)
+        if len(lags) < len(names):
+            broken = tuple(one for one in lags if one.error)
+            return replace(self, failed=failed, records=None, seconds=None, lags=broken)
+        records = [one.records for one in lags]
+        ages = [one.seconds for one in lags]
+        return replace(
+            self,
+            count=len(names),
+            failed=failed,
+            records=None if None in records else sum(filter(None, records)),
+            seconds=None if None in ages else max(filter(None, ages), default=0.0),
+            lags=tuple(lags),
+        )
 
     def as_json(self, now_ms: int, own_id: str) -> dict[str, Any]:
         """Return the note as JSON for a reader in the cluster with this instance id."""
@@ -212,9 +225,10 @@ def shown_uri(uri: str) -> str:
 
 
 async def copy_notes(store: MetadataStore) -> list[CopyNote]:
-    """Return the notes in a metadata store, at most `NOTES_MAX`, sorted by source and target.
+    """Return the notes in a metadata store, at most `NOTES_MAX`.
 
-    Notes that this version cannot decode are left out. Raises MetadataError. Cancel-safe.
+    They are sorted by the namespace of the source, the pattern of the streams, and the URI of the
+    target. Notes that this version cannot decode are left out. Raises MetadataError. Cancel-safe.
     """
 
     async def read(name: str) -> CopyNote | None:

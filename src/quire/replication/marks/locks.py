@@ -34,7 +34,7 @@ MARK_DEPTH = 4
 
 
 class LockHeldError(MetadataError):
-    """The error for a ledger whose lock another process holds, because it repairs the replicas."""
+    """The error for a ledger whose lock another process holds, to copy or repair its replicas."""
 
 
 @dataclass(slots=True)
@@ -228,7 +228,8 @@ class ReplicationLocks:
         path = mark_path_below(self.root, lock.ledger_id)
         try:
             # The lock may have been lost unnoticed. Then another process may have removed the mark,
-            # and a new mark begins with the same version.
+            # and a new mark begins with the same version. The server may lag behind that process.
+            await self._tree.sync()
             found = await self.marked(lock.ledger_id)
         except UnreadableMetadataError:
             return False
@@ -261,8 +262,9 @@ class ReplicationLocks:
 
 def _held(ledger_id: int, owner: str) -> LockHeldError:
     return LockHeldError(
-        f"ledger {ledger_id} was not repaired, because {owner} is repairing its replicas",
-        remedy="Try again when that repair is done",
+        f"ledger {ledger_id} was left as it is, because {owner} is copying or repairing its "
+        "replicas",
+        remedy="Try again when that work is done",
     )
 
 

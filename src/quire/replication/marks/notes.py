@@ -1,7 +1,7 @@
 """Notes that auditors and workers leave in the metadata store for people.
 
-They say why the last repair of a ledger failed, what a pass skipped, what a check of placement
-found, and which lost bookie the auditor waits for.
+They say why the last repair of a ledger failed, what was repaired lately, what a pass skipped, what
+a check of placement found, and which lost bookie the auditor waits for.
 
 No decision about data depends on a note. Notes are values of Quire that Apache's tools do not read,
 because Apache's text format of a mark has no field for them. The note about a ledger's failure is
@@ -14,11 +14,13 @@ cancelled: a note that was being written is then old or new.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
+from quire._runtime.units import counted, utc_text
 from quire.codec.metadata.stored_json import stored_json
 from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
 from quire.metadata.interface import MetadataStore
@@ -30,6 +32,11 @@ _KEY = ("autorecovery", "failures")
 _PLACEMENT = ("autorecovery", "placement")
 _UNREADABLE = ("autorecovery", "unreadable")
 _WAITING = ("autorecovery", "waiting")
+_REPAIRED = ("autorecovery", "repaired")
+REPAIRED_KEPT_MS = 86_400_000
+"""How long a note about repaired ledgers is shown, in milliseconds."""
+REPAIRED_TOLD_MAX = 100
+"""The largest number of notes about repaired ledgers that are read."""
 _ATTEMPTS = 5
 """The number of attempts to write a note while other processes write theirs. After that, the note
 is not written, and no error is raised."""
@@ -91,9 +98,42 @@ class UnreadableLedgers:
         return f"{named_ledgers(dict(self.first), self.ledgers)}: {why}"
 
 
+@dataclass(frozen=True, slots=True)
+class RepairedLedgers:
+    """The ledgers that a worker has repaired lately, one after the other."""
+
+    by: str
+    """The name of the worker's process."""
+    since_ms: int
+    """When the first of the ledgers was repaired."""
+    at_ms: int
+    """When the last of the ledgers was repaired."""
+    ledgers: int
+    """The number of ledgers that were repaired."""
+    entries: int
+    """The number of entries that were copied."""
+    bytes: int
+    """The number of payload bytes that were copied."""
+    last: tuple[int, ...]
+    """The ids of some of the ledgers, in the order of their repair, the last one at the end."""
+    replicas: tuple[str, ...]
+    """Some of the bookies that lacked entries, as far as the marks named them."""
+
+    def sentence(self) -> str:
+        """Return a sentence such as `3 ledgers (7, 9, 12) that lacked copies on b1, by w1`."""
+        named = ", ".join(map(str, self.last))
+        others = "the last: " if self.ledgers > len(self.last) else ""
+        where = f" that lacked copies on {', '.join(self.replicas)}" if self.replicas else ""
+        return (
+            f"{counted(self.ledgers, 'ledger')} ({others}{named}){where}, with "
+            f"{counted(self.entries, 'entry')} copied by {self.by}, the last at "
+            f"{utc_text(self.at_ms)}"
+        )
+
+
 Key = tuple[str, ...]
-Note = LastFailure | PlacementCheck | UnreadableLedgers | AwaitedBookie
-N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, AwaitedBookie)
+Note = LastFailure | PlacementCheck | UnreadableLedgers | AwaitedBookie | RepairedLedgers
+N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, AwaitedBookie, RepairedLedgers)
 
 
 async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -> N | None:
@@ -238,3 +278,41 @@ async def failing_ledgers(store: MetadataStore) -> list[int]:
     Raises MetadataError.
     """
     return sorted(int(name) for name in await store.list_values(_KEY) if name.isdecimal())
+
+
+async def note_repaired(store: MetadataStore, found: RepairedLedgers) -> None:
+    """Store a note about the ledgers that a worker has repaired, in place of its earlier one.
+
+    Raises MetadataError if the store fails.
+    """
+    await _write(store, (*_REPAIRED, _name_of(found.by)), found)
+
+
+async def repaired_lately(store: MetadataStore, now_ms: int) -> list[RepairedLedgers]:
+    """Return the notes of workers that repaired a ledger in the last day, the newest first.
+
+    Raises MetadataError.
+    """
+    found = [one for _, one in await _repaired(store)]
+    recent = [one for one in found if one is not None and now_ms - one.at_ms <= REPAIRED_KEPT_MS]
+    return sorted(recent, key=lambda one: one.at_ms, reverse=True)
+
+
+async def forget_repaired(store: MetadataStore, now_ms: int) -> None:
+    """Delete the notes about repaired ledgers that are not shown any more. Raises MetadataError."""
+    for key, one in await _repaired(store):
+        if one is None or now_ms - one.at_ms > REPAIRED_KEPT_MS:
+            await store.delete_value(key)
+
+
+async def _repaired(store: MetadataStore) -> list[tuple[Key, RepairedLedgers | None]]:
+    def made(last: list[int], replicas: list[str], **rest: Any) -> RepairedLedgers:
+        return RepairedLedgers(last=tuple(last), replicas=tuple(replicas), **rest)
+
+    names = (await store.list_values(_REPAIRED))[:REPAIRED_TOLD_MAX]
+    return [((*_REPAIRED, name), await _read(store, (*_REPAIRED, name), made)) for name in names]
+
+
+def _name_of(process: str) -> str:
+    """Return a name of a node for a process, whose own name may have any characters."""
+    return hashlib.sha256(process.encode()).hexdigest()[:12]

@@ -118,10 +118,10 @@ async def remove_cookie(
 async def remove_lost_bookie(store: MetadataStore, bookie: str, before: BookieIdentity) -> bool:
     """Remove the cookie of a lost bookie that no ledger names, and the record of its directories.
 
-    The arguments, the result and the errors are those of `remove_cookie`. JobError is also raised
-    if the bookie is running or was started since, because ledgers that were created meanwhile may
-    name it. MetadataError is also raised if the store went back to an older state, or may have
-    ledgers that it does not list, because these may name the bookie as well.
+    Except for `stopped`, the arguments, the result and the errors are those of `remove_cookie`.
+    JobError is also raised if the bookie is running or was started since, because ledgers that were
+    created meanwhile may name it. MetadataError is also raised if the store went back to an older
+    state, or may have ledgers that it does not list, because these may name the bookie as well.
     """
     await check_not_back(store)
     await check_all_listed(store)

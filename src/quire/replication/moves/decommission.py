@@ -129,8 +129,9 @@ async def decommission(
             search found ledgers that name the bookie.
         MetadataWentBackError: The store went back to an older state: ledgers that it does not have
             may be only on this bookie.
-        MetadataError: The metadata store failed, or its list of ledgers may not be complete. The
-            cookie was kept.
+        MetadataError: The metadata store failed, or its list of ledgers may not be complete. If the
+            list may not be complete, the cookie was kept; if the store failed, the cookie may be
+            removed. Run the job again: it continues.
     """
     job = _Decommissioning(client, locks, bookie, options, progress)
     before = await identity_of(client.metadata, bookie)

@@ -117,8 +117,9 @@ def audit(
 ) -> AuditResult:
     """Read every replica of some or all ledgers, and compare the replicas.
 
-    Open ledgers are read up to what is acknowledged, and stay open. Without `repair` nothing is
-    changed. If the call is interrupted, it leaves nothing behind, but a repair may be incomplete.
+    Open ledgers are read up to what is acknowledged, and stay open. A bookie that does not answer
+    is a finding, not an error. Without `repair` nothing is changed. If the call is interrupted, it
+    leaves nothing behind, but a repair may be incomplete.
 
     Args:
         spark: The session that runs the tasks.
@@ -141,8 +142,9 @@ def audit(
         NoSuchNamespaceError: The namespace does not exist, and `streams` is given.
         NoSuchStreamError: No stream matches `streams`.
         JobError: There are more than 1,000,000 findings.
-        MetadataUnavailableError: The metadata store does not answer.
-        Exception: An error of Spark, which contains the error of a task.
+        MetadataUnavailableError: The metadata store does not answer the driver.
+        Exception: An error of Spark, which contains the error of a task, for example because the
+            metadata store does not answer the task.
     """
     if ledgers is not None and streams is not None:
         raise UsageError(

@@ -55,6 +55,10 @@ ENVELOPE = {"key": "own_key", "headers": "headers", "event_time": "event_time"}
 The result has a column `key` already, so a record's own key becomes `own_key`.
 """
 POSITION = COLUMNS[:3]
+WHOLE_AGAIN = (
+    "Compact the whole stream again (--full, or in Python full=True): that begins at the oldest "
+    "record that is left"
+)
 
 
 # -- arguments and results --------------------------------------------------------------------
@@ -291,7 +295,9 @@ def compact(
 
     Raises:
         UsageError: Not exactly one of `to` and `to_stream` is given. Or the target belongs to
-            something else, or was made with another key or another definition of tombstones.
+            something else, or was made with another key or another definition of tombstones. Or
+            another run has compacted to the same directory meanwhile: then this run has added no
+            version.
         NoSuchNamespaceError: The namespace does not exist.
         NoSuchStreamError: The stream or the target stream does not exist.
         StreamGapError: Records after the last run were truncated before they were read, or another
@@ -299,11 +305,13 @@ def compact(
             is left, without this error.
         HistoryError: The directory cannot be used, or another run has begun to write to it.
         HistoryDamagedError: The record of the table's newest version was changed.
-        MetadataUnavailableError: The metadata store does not answer.
-        StreamLockedError: Another run that appends to the stream did not end within 30 s.
-        StreamConditionError: Another run, which has read further, has appended meanwhile. That
-            takes a driver that was stopped until its session in the metadata store had ended.
-        Exception: An error of Spark, which contains the error of the source or the sink.
+        MetadataUnavailableError: The metadata store does not answer. If the target is a stream,
+            the records may have been appended: run the job again.
+        LedgerError: Too few bookies of a segment answer the driver.
+        StreamLockedError: Another run that appends to the target stream did not end within 30 s.
+        Exception: An error of Spark, which contains the error of the source or the sink. If it
+            contains a StreamConditionError, another run, which has read further, has appended
+            meanwhile, and this run has appended nothing.
     """
     made = source_of(cluster, stream, key, to, to_stream, namespace)
     if to is not None:
@@ -428,9 +436,10 @@ class CompactSource:
     def rows(self, spark: SparkSession, span: CompactSpan, *, envelope: bool) -> DataFrame:
         """Return the records of a span, with `envelope` also their keys, headers and times.
 
-        The tasks are planned here, and not by the data source: it could learn from other bookies
-        that less is acknowledged. It would leave the rest out, and the next run begins after it.
-        Raises StreamGapError if records of the span no longer exist.
+        The tasks are planned here, and not by the data source. The data source could learn from
+        other bookies that less is acknowledged, and leave out records at the end of the span, which
+        the next run would not read either. Raises StreamGapError if records of the span no longer
+        exist.
         """
         from quire.spark.streams.options import StreamReadOptions
         from quire.spark.streams.reader import StreamTasks, spark_schema
@@ -466,7 +475,7 @@ class CompactSource:
             finally:
                 view.close()
         if gaps:
-            raise lost(self.stream, gaps)
+            raise lost(self.stream, gaps, WHOLE_AGAIN)
         return splits
 
 
@@ -522,7 +531,7 @@ async def _span(
     if since is not None:
         gaps = lay_out(view.segments, start, frontier.position, since.sequence, reached=True)[1]
         if gaps:
-            raise lost(view.name, gaps)
+            raise lost(view.name, gaps, WHOLE_AGAIN)
         start = max(start, view.oldest)
     records = view.records_between(await view.mark(start), frontier)
     return CompactSpan(start, view.reached(frontier), records)

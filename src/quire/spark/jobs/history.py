@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("quire.spark")
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
+SKIP_LOST = (
+    "To continue after them, start at a later place, or in Python set fail_on_data_loss=False"
+)
 STREAMS_MAX = 100
 """The largest number of streams in one DataFrame, because each adds to its plan."""
 LOOKS_MAX = 5
@@ -105,7 +108,8 @@ def history(
 
     This call determines what is read, however often and whenever the DataFrame is used. Segments
     may be offloaded and truncated meanwhile. The rows have no order: sort them by `sequence`, or by
-    `segment`, `entry` and `slot`.
+    `segment`, `entry` and `slot`. An action on the DataFrame raises an error of Spark, which
+    contains the error of a task, for example because bookies do not answer.
 
     Args:
         spark: The session that reads.
@@ -128,19 +132,23 @@ def history(
         The records.
 
     Raises:
-        StreamGapError: Records exist neither in the files nor on the bookies.
-        HistoryDamagedError: A file is missing or was changed.
+        StreamGapError: Records exist neither in the files nor on the bookies, and
+            `fail_on_data_loss` is set.
+        HistoryDamagedError: A file is missing or has another size, or the list of the files is
+            damaged.
         HistoryError: The directory cannot be read.
         NoSuchNamespaceError: The namespace does not exist.
         NoSuchStreamError: A stream does not exist.
         UsageError: An argument is not valid, or the directory holds the history of another stream.
+        MetadataUnavailableError: The metadata store does not answer.
+        LedgerError: Too few bookies of a segment answer the driver.
     """
     known = (*ALL_COLUMNS, DATE)
     unknown = [name for name in columns if name not in known]
     if unknown or not columns:
         raise UsageError(
-            f"the columns {unknown} do not exist, or none was named. The columns are "
-            f"{', '.join(known)}"
+            f"{f'the columns {unknown} do not exist' if unknown else 'no column was named'}. The "
+            f"columns are {', '.join(known)}"
         )
     names = [stream] if isinstance(stream, str) else list(dict.fromkeys(stream))
     if not 1 <= len(names) <= STREAMS_MAX:
@@ -257,11 +265,13 @@ def history_facts(
         The facts.
 
     Raises:
-        HistoryDamagedError: A file is missing or was changed.
+        HistoryDamagedError: A file is missing or has another size, or the list of the files is
+            damaged.
         HistoryError: The directory cannot be read.
         NoSuchNamespaceError: The namespace does not exist.
         NoSuchStreamError: The stream does not exist.
         UsageError: The directory holds the history of another stream.
+        MetadataUnavailableError: The metadata store does not answer.
     """
     found = OffloadHistory(directory, stream)
     with cluster.client() as client:
@@ -282,7 +292,7 @@ def check_history(
         progress: A function that receives the progress.
 
     Returns:
-        A description of each file that is damaged.
+        A description of each file that is damaged. Empty if all files are as they were written.
 
     Raises:
         UsageError: Nothing of the stream was offloaded to the directory.
@@ -361,7 +371,7 @@ async def _planned(
             view.close()
     gaps = [*_gaps(manifest, first, last), *gaps]
     if gaps and fail_on_data_loss:
-        raise lost(found.stream, gaps)
+        raise lost(found.stream, gaps, SKIP_LOST)
     owner = await client.metadata.instance_id(), view.life or ""
     if manifest is None:
         return _Plan((), None, None, tuple(pieces), *owner)
@@ -600,7 +610,8 @@ class LiveTail:
         """Yield the records of one split, from its ledger or, if that is gone, from the files.
 
         A copy that `replicate` made may have another ledger with the same entries. Raises
-        StreamGapError if the records are in neither, and the errors of reading a ledger.
+        StreamGapError if the records are in neither and `fail_on_data_loss` is set,
+        HistoryDamagedError if a file cannot be read, and the errors of reading a ledger.
         """
         from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS, another_ledger
 

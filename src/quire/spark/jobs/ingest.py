@@ -93,7 +93,8 @@ class IngestTarget:
     """The streams to write, and how rows become their records.
 
     Raises:
-        UsageError: Neither `stream` nor `stream_column` is given, or both are.
+        UsageError: Neither `stream` nor `stream_column` is given, or both are. Or `streams` is
+            given without `stream_column`.
     """
 
     stream: str | None = None
@@ -234,8 +235,9 @@ def ingest(
         target: The streams, and how rows become their records. Its `order_by` sorts all rows.
             Otherwise they come in the order in which Spark reads them, which is not guaranteed for
             several files.
-        txn_id: An id with which a stream accepts the batch only once, such as `content_id` for
-            files. Without it, every run appends the rows again.
+        txn_id: An id with which a stream accepts the batch only once, as long as the batch is among
+            the last 1,000 jobs of the stream, such as `content_id` for files. Without it, every run
+            appends the rows again.
         progress: A function that receives the progress.
 
     Returns:
@@ -244,8 +246,10 @@ def ingest(
     Raises:
         UsageError: The target or a column is not valid.
         NoSuchNamespaceError: The namespace does not exist.
-        MetadataUnavailableError: The metadata store does not answer.
-        Exception: An error of Spark, which contains the error of the sink.
+        MetadataUnavailableError: The metadata store does not answer. The rows may have been
+            appended: run the job again with the same `txn_id`.
+        Exception: An error of Spark, which contains the error of the sink, for example because a
+            stream does not exist, or because bookies do not answer.
     """
     txn_id = txn_id or f"ingest:{uuid.uuid4().hex}"
     with before_publishing():
@@ -467,7 +471,8 @@ class Listing:
 def list_files(spark: SparkSession, files: Files) -> Listing:
     """Return the files that Spark would read, without reading their content.
 
-    Raises UsageError if there are none.
+    Raises UsageError if there are none, and the errors of Spark's reader, for example because a
+    path does not exist.
     """
     listing = _listing(spark, files)
     if not listing.files:
@@ -602,7 +607,7 @@ def read_listed(spark: SparkSession, files: Files) -> tuple[DataFrame, Listing]:
     DataFrame is used, so files that appear until then are still read too early.
 
     Raises UsageError if there are no files, or if they change during each of `LISTINGS_MAX`
-    attempts.
+    attempts. Raises also the errors of `list_files` and `read_files`.
     """
     listing = list_files(spark, files)
     for _ in range(LISTINGS_MAX):
@@ -671,8 +676,8 @@ def follow(
     """Append the rows of the files in a directory, each file once, also of files added later.
 
     With `available_now` the call returns when everything that exists is written. Otherwise it
-    continues until `stop` is set. An interrupt (KeyboardInterrupt) ends it too. The micro-batch of
-    that moment may be incomplete; the next run writes it again, once.
+    continues until `stop` is set. An interrupt (KeyboardInterrupt) also makes the call return. The
+    micro-batch of that moment may be incomplete; the next run writes it again, once.
 
     A file must be complete when it appears, so write it elsewhere and move it there. A file that
     changes later is not read again. A run with the same checkpoint continues. With a new checkpoint
@@ -689,7 +694,8 @@ def follow(
         takeover: Whether a new checkpoint may continue after what `writer_id` has published before.
             Otherwise the sink refuses it.
         available_now: Whether to stop when everything that exists is written.
-        interval_s: Seconds between two micro-batches. By default they follow each other at once.
+        interval_s: Seconds between the starts of two micro-batches. By default they follow each
+            other at once. With `available_now` it has no effect.
         stop: An event that ends the run.
         progress: A function that receives the progress.
 

@@ -219,12 +219,15 @@ def offload(
         UsageError: An argument is not valid, or the directory holds the history of another stream.
         NoSuchNamespaceError: The namespace does not exist.
         NoSuchStreamError: A stream that was named does not exist, or no stream matches a pattern.
-        StreamGapError: Records of the stream no longer exist.
-        StreamLockedError: Another job offloads the stream.
+        StreamGapError: Records of the stream no longer exist, and `fail_on_data_loss` is set.
+        StreamLockedError: Another job offloads the stream, and did not end within `wait_s`.
+        StreamDamagedError: A segment has other records than its metadata says.
         HistoryError: The directory cannot be used, or another job has begun.
-        HistoryDamagedError: A file is missing or was changed.
-        JobError: Spark failed.
-        MetadataUnavailableError: The metadata store does not answer.
+        HistoryDamagedError: A file is missing or has another size, or the list of the files is
+            damaged.
+        JobError: Spark or a task failed, for example because bookies do not answer.
+        MetadataUnavailableError: The metadata store does not answer the driver. This error ends the
+            job at once, however many streams were named.
     """
     wanted = OffloadOptions(**options)
     store = ArchiveDirectory(directory)
@@ -273,6 +276,10 @@ def preview_offload(
         The preview of each stream. A stream that cannot be offloaded has an `error`.
 
     Raises:
+        UsageError: An argument is not valid.
+        NoSuchNamespaceError: The namespace does not exist.
+        NoSuchStreamError: A stream that was named does not exist, or no stream matches a pattern.
+        MetadataUnavailableError: The metadata store does not answer.
         QuireError: The only stream that was named cannot be offloaded. See `offload`.
     """
     wanted, store = OffloadOptions(**options), ArchiveDirectory(directory)

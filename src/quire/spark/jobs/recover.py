@@ -88,7 +88,8 @@ def recover(
         dry_run: Whether to change nothing, and return what would be moved.
         even_if_alive: Whether to replace a bookie that is alive. Decommissioning it is the better
             way.
-        open_grace_s: Seconds to wait for the writers of open ledgers.
+        open_grace_s: Seconds to wait for the writers of open ledgers, and for other jobs that have
+            locked a ledger.
         fence_open: Whether to fence open ledgers after that time. Otherwise they are left.
         bytes_per_second: A limit on what each task writes, in bytes per second. The default is no
             limit.
@@ -101,8 +102,9 @@ def recover(
     Raises:
         UsageError: The cluster does not know the bookie, or it is running and `even_if_alive` is
             not set.
-        MetadataUnavailableError: The metadata store does not answer.
-        Exception: An error of Spark, which contains the error of a task.
+        MetadataUnavailableError: The metadata store does not answer the driver.
+        Exception: An error of Spark, which contains the error of a task, for example because the
+            metadata store does not answer the task.
     """
     with cluster.client() as client:
         call(check_bookie(client.aio, bookie, even_if_alive))

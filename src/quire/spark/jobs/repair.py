@@ -73,10 +73,11 @@ def repair_findings(
         progress: A function that receives the progress.
 
     Returns:
-        What was repaired and what is left.
+        What was repaired and what is left. Findings that cannot be repaired are no error.
 
     Raises:
-        Exception: An error of Spark, which contains the error of a task.
+        Exception: An error of Spark, which contains the error of a task, for example because the
+            metadata store does not answer.
     """
     by_ledger: dict[int, list[Finding]] = {}
     for one in found:

@@ -195,7 +195,7 @@ def replicate(
             cluster.
         patience_s: Seconds without progress after which an error of ledgers or the metadata store
             is final.
-        report: A function that receives the result so far, each second.
+        report: A function that receives the result so far, about each second.
         progress: A function that receives the progress.
 
     Returns:
@@ -204,13 +204,16 @@ def replicate(
     Raises:
         UsageError: An argument is not valid.
         NoSuchNamespaceError: The source has no such namespace.
-        NoSuchStreamError: No stream matches.
+        NoSuchStreamError: No stream matches, and `continuous` is not set.
+        MetadataUnavailableError: A metadata store does not answer, other than for the copy of one
+            stream.
         StreamDivergedError: All streams failed, and the target's stream is not a copy, or its topic
             has another number of partitions.
         StreamExistsError: All streams failed, and the target has a stream with the name of a topic.
         StreamFencedError: All streams failed, and another writer opened the target's stream.
         StreamGapError: All streams failed, and the source lacks records that the copy was to have.
         QuireError: All streams failed, and this is the error of the first.
+        Exception: An error of Spark, such as one of a session that has ended.
     """
     if on_gap not in GAP_CHOICES:
         raise UsageError(

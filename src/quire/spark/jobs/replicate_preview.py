@@ -119,7 +119,9 @@ def preview_replicate(
 
     Raises:
         UsageError: An argument is not valid.
+        NoSuchNamespaceError: The source has no such namespace.
         NoSuchStreamError: No stream matches.
+        MetadataUnavailableError: A metadata store does not answer.
     """
     path, to_path = namespace_path(namespace), namespace_path(target_namespace or namespace)
     with (

@@ -306,7 +306,11 @@ class LedgerTaskOutput:
         self._parts: list[DatasetLedger] = []
 
     def append(self, rows: EncodedRows) -> None:
-        """Append rows to the ledger."""
+        """Append rows to the ledger, which is created if there is none.
+
+        The rows are not durable on return. Raises the errors of creating the ledger, and those of
+        writing the rows of earlier calls.
+        """
         if self._ledger is None:
             self._ledger = self._job.create_ledger(self._client, self._partition, self._attempt)
         call(self._append(self._ledger.aio, rows.entries))

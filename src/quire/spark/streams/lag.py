@@ -40,9 +40,9 @@ class StreamLag:
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
     """A listener that keeps the newest lag of every query, and logs it (`quire.spark`, level INFO).
 
-    It keeps the lags of the last `QUERIES_MAX` queries that reported one, including queries that
-    have ended. The queries report their lag themselves, so the listener contacts neither bookies
-    nor the metadata store.
+    It keeps the lags of the last 1,000 queries that reported one, including queries that have
+    ended. The queries report their lag themselves, so the listener contacts neither bookies nor the
+    metadata store.
     """
 
     def __init__(self) -> None:
@@ -53,10 +53,11 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         """Return the newest lags of all queries, or of one query, even if it has ended.
 
         Args:
-            query: The name or the id of the query.
+            query: The name of the query, or its id if it has no name.
 
         Returns:
-            The lag of each stream of these queries.
+            The lag of each stream of these queries, as of the last micro-batch that was planned.
+            Empty if no query has reported a lag yet.
         """
         with self._lock:
             return [

@@ -655,7 +655,7 @@ async def lag(view: StreamView, at: CountedPosition, frontier: CountedPosition) 
 def shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
     """Divide `limit` in proportion to the wanted amounts, without a remainder.
 
-    Nothing gets more than its wanted amount.
+    If the limit is enough for all, each gets its wanted amount. Nothing gets more than that.
     """
     total = sum(wanted.values())
     if total <= limit:

@@ -135,7 +135,8 @@ class StreamTasks:
         """Yield the rows of one task.
 
         Raises StreamGapError if entries are gone, unless data loss is allowed, and ReadError if
-        bookies do not answer or still do not know, after `CATCH_UP_S`, that they are acknowledged.
+        bookies do not answer, or if after 20 seconds they still do not know that the entries of the
+        task are acknowledged.
         """
         if not isinstance(partition, StreamPartition):  # Spark's placeholder for "no partitions"
             return iter(())
@@ -285,7 +286,8 @@ async def open_split(client: Client, split: StreamSplit, password: bytes) -> Led
 
     If the segment is completed but the ledger is not closed, the ledger is recovered. Raises
     NoSuchLedgerError, UnauthorizedError if the password is wrong, and ReadError if bookies do not
-    know the entries after `CATCH_UP_S`. The call runs on the event loop of the client.
+    answer, or still do not know the entries after 20 seconds. The call runs on the event loop of
+    the client.
     """
     segment = split.origin.segment
     ledger = await client.open_ledger(segment.ledger_id, password=password)

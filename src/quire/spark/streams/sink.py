@@ -205,8 +205,9 @@ async def check_streams(
     names = list(dict.fromkeys(names))
     if not 1 <= len(names) <= STREAMS_MAX:
         raise UsageError(
-            f"option 'streams' selects {len(names)} streams of namespace {streams.path}, but it "
-            f"must select 1 to {STREAMS_MAX}"
+            f"the options select {len(names)} streams of namespace {streams.path}, but one job "
+            f"can write 1 to {STREAMS_MAX}",
+            remedy="Correct the option 'streams' or 'topic', or divide the rows among several jobs",
         )
     for name in names:
         settings = await streams.stream_settings(name)
@@ -269,7 +270,8 @@ async def make_sure(streams: Namespace, name: str, create: bool) -> None:
         hint = did_you_mean(name, await streams.streams(), quote=True)
         raise NoSuchStreamError(
             f"stream {name} does not exist in namespace {streams.path}",
-            remedy=f"{hint} The option 'createStream' creates it".lstrip(),
+            remedy=f"{hint} The option 'createStream' creates it (for an ingest --create, or in "
+            "Python IngestTarget.create)".lstrip(),
         )
     try:
         await streams.create_stream(name)

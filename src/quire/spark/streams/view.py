@@ -557,8 +557,9 @@ def another_stream(name: str, position: DLSN) -> StreamError:
     return StreamGapError(
         f"stream {name} is not the one that was read up to position {position}: that one was "
         "deleted or renamed, and another stream has its name now",
-        remedy="Start the query with another checkpoint location, or set the option "
-        "failOnDataLoss to false. Both read the present stream from its beginning",
+        remedy="Start a streaming query with another checkpoint location, or with the option "
+        "failOnDataLoss set to false: both read the present stream from its beginning. Run any "
+        "other job again",
     )
 
 
@@ -574,13 +575,10 @@ def warn_if_reversed(name: str, start: DLSN, end: DLSN | None) -> None:
         )  # fmt: skip
 
 
-def lost(name: str, gaps: list[Gap]) -> StreamError:
+OPTION = "To continue after them, set the option failOnDataLoss to false, or start at a later place"
+
+
+def lost(name: str, gaps: list[Gap], remedy: str = OPTION) -> StreamError:
     """Return the error for records that are gone."""
     told = "; ".join(str(gap) for gap in gaps)
-    return StreamGapError(
-        f"stream {name} lacks records: {told}",
-        remedy=(
-            "To continue after them, set the option failOnDataLoss to false, or start at a "
-            "later place"
-        ),
-    )
+    return StreamGapError(f"stream {name} lacks records: {told}", remedy=remedy)

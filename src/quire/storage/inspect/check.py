@@ -68,7 +68,9 @@ def survey(disk: Disk) -> Survey:
     """Read the log as the start of a bookie does, and return what to check.
 
     Raises:
-        StorageError: The directory is not a bookie's data directory.
+        StorageError: The directory is not a bookie's data directory, or a bookie changes the log
+            too fast to read it. LaterStorageError is such an error, and means that a later version
+            wrote a part of the directory.
         OSError: The disk fails.
     """
     return with_log(disk, lambda recovered, _: _survey(recovered))
@@ -98,6 +100,7 @@ def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[Ch
 
     Raises:
         LaterStorageError: A later version wrote a segment.
+        StorageError: A bookie changes the log too fast to read it again.
         OSError: The disk fails.
     """
     for number, target in found.segments.items():

@@ -232,9 +232,9 @@ class Appender:
     def begin_segment(self, done: Done) -> None:
         """Begin another segment now, and call `done(error)` when its header is durable.
 
-        The header lists the segments that exist now. If no segment is prepared, one is begun as
-        soon as there is, and `done` is called when everything appended so far is durable. `done`
-        may be called before this returns.
+        The header lists the segments that exist now. If no segment is prepared, it is begun as soon
+        as one is, and `done` is called when everything appended so far is durable. `done` may be
+        called before this returns.
         """
         self._segment_wanted = True
         if not self._begin_wanted(lambda _, error: done(error)):

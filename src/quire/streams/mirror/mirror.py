@@ -211,7 +211,9 @@ class Mirror:
         Raises StreamDivergedError if the target is not, or no longer, a copy of the source. Raises
         StreamFencedError if another writer opened the copy, StreamGapError if something to copy is
         missing in the source, StreamDamagedError if a segment was not copied completely,
-        UnauthorizedError, and NoSuchStreamError. If ledgers, bookies or the metadata store fail,
+        StreamExistsError if a topic of the target has the name, UsageError if a setting is not
+        valid in the target, UnauthorizedError, NoSuchStreamError, and MetadataError if metadata
+        cannot be decoded. If ledgers, bookies or the metadata store fail,
         their errors are raised only after `patience_s` seconds without progress.
         """
         retry = Retry(BACKOFF, self.target.client.rng)
@@ -696,11 +698,13 @@ class Mirror:
 
     def _fenced(self) -> StreamFencedError:
         return StreamFencedError(
-            f"stream {self.name} of the target was taken over by another writer. Replication has "
-            "stopped, because the stream may no longer be a copy",
-            remedy="Stop that writer. If it has written, the target has records of its own: "
-            "replicate to another namespace. If nobody needs those records, delete the target's "
-            "stream to start over",
+            f"stream {self.name} of the target was taken over by another writer or replication, or "
+            "it was deleted or renamed. Replication has stopped, because the stream may no longer "
+            "be a copy",
+            remedy="If another replication copies the stream, let it continue. Otherwise stop the "
+            "writer. If that writer has written, the target has records of its own: replicate to "
+            "another namespace. If nobody needs those records, delete the target's stream to start "
+            "over",
         )
 
     async def close(self) -> None:

@@ -120,9 +120,10 @@ class Namespace:
     A namespace belongs to its client's event loop. Closing it abandons the writers that it opened
     and that are still open.
 
-    Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
-    a change is then unknown. If the client is closed, every call raises ClientClosedError. If the
-    name of a stream is not valid, every call that takes one raises UsageError.
+    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
+    answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
+    store refuses this client, and ClientClosedError if the client is closed. If the name of a
+    stream is not valid, every call that takes one raises UsageError.
     """
 
     path: str
@@ -226,7 +227,7 @@ class Namespace:
     async def configure(self, settings: Mapping[str, Any]) -> None:
         """Add settings to the namespace's own settings.
 
-        The change is durable on return. Streams that are open keep the settings that they have. If
+        The change is durable on return. Writers that are open keep the settings that they have. If
         the call is cancelled, the change may or may not have been stored.
 
         Args:
@@ -247,7 +248,8 @@ class Namespace:
         """Abandon the writers that are open, and release their locks.
 
         Records that were appended and not acknowledged may or may not become part of their streams.
-        Readers continue. Calling this again is safe.
+        Readers continue. Calling this again is safe. If the call is cancelled, the writers are
+        abandoned all the same.
         """
         await self._end(None)
 
@@ -302,7 +304,7 @@ class Namespace:
         """
         metadata = self.metadata(name)
         inherited = await self.inherited_stream_settings(name)
-        await self._check_quota(name, 1, f"stream {name}")
+        await self._check_quota(name, 1, f"stream {name} was not created")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
@@ -311,12 +313,12 @@ class Namespace:
         guard = partial(self._topics.not_beside, metadata.paths.name)
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {}, guard)
 
-    async def _check_quota(self, name: str, more: int, what: str, moved: str = "") -> None:
+    async def _check_quota(self, name: str, more: int, undone: str, moved: str = "") -> None:
         """Raise StreamQuotaError if a namespace may not have `more` streams in addition.
 
-        The streams are beside the stream `name`. They are streams of each namespace that the name
-        may be in: this one, those between it and them, and those above it. Those that have the
-        stream `moved` get no further stream.
+        `undone` says in the error what was not done. The streams are beside the stream `name`. They
+        are streams of each namespace that the name may be in: this one, those between it and them,
+        and those above it. Those that have the stream `moved` get no further stream.
         """
         await self._inherited()
         stays = names_of(self.metadata(moved).paths.stream) if moved else ()
@@ -325,22 +327,21 @@ class Namespace:
             if path in passed:
                 continue
             if path == self.path:
-                await self._check_room(path, self.settings.streams_max, more, what)
+                await self._check_room(path, self.settings.streams_max, more, undone)
                 continue
             try:
                 own = await stored_settings(self.client, f"{path}/{SETTINGS_NODE}")
                 # What it inherits is that of another namespace which is checked here.
-                await self._check_room(path, own.get("streams_max", 0), more, what)
+                await self._check_room(path, own.get("streams_max", 0), more, undone)
             except MetadataDeniedError:
                 continue  # The namespace belongs to others, and the store decides.
 
-    async def _check_room(self, path: str, limit: int, more: int, what: str) -> None:
+    async def _check_room(self, path: str, limit: int, more: int, undone: str) -> None:
         """Raise StreamQuotaError if `more` streams exceed the limit of the namespace at `path`."""
         if limit and len(await self._streams_in(path)) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
             raise StreamQuotaError(
-                f"namespace {path} {has} the {limit} streams that streams_max allows: {what} "
-                "was not created",
+                f"namespace {path} {has} the {limit} streams that streams_max allows: {undone}",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
 
@@ -359,6 +360,7 @@ class Namespace:
             UsageError: `prefix` is not text.
         """
         check_type("prefix", prefix, str)
+        await self._tree.sync()  # the server may lag behind others, here and in the lists below
         return sorted(n for n in await self._streams_in(self.path) if n.startswith(prefix))
 
     async def _streams_in(self, namespace: str) -> list[str]:
@@ -505,6 +507,11 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
             MetadataError: The metadata of a segment cannot be decoded.
         """
+        return await self._segments_now(name)
+
+    async def _segments_now(self, name: str) -> list[StreamSegment]:
+        """Return all segments that were stored before this call, even if the server lags."""
+        await self._tree.sync()
         return await self.metadata(name).segments()
 
     async def delete_stream(self, name: str) -> None:
@@ -562,7 +569,8 @@ class Namespace:
             StreamExistsError: There is a stream or a topic with the new name.
             StreamQuotaError: The new name is in another namespace below this one, which has as many
                 streams as its `streams_max` allows. Nothing was changed.
-            RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
+            RecoveryError, WriteError, ReadError: The last records of the fenced writer cannot be
+                recovered now. Try again.
             StreamFencedError: Another writer opened the stream meanwhile. Try again.
             StreamDamagedError: An entry of the fenced writer cannot be decoded.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
@@ -597,7 +605,8 @@ class Namespace:
             await metadata.require()
             if not force:
                 await self._refuse_snapshot(metadata)
-            await self._check_quota(new_name, 1, f"stream {new_name}", moved=name)
+            undone = f"stream {name} was not renamed to {new_name}"
+            await self._check_quota(new_name, 1, undone, moved=name)
             await target.remove_former()
             self._check_size_of_rename(name, (await self._rename(metadata, target))[0])
             try:
@@ -730,12 +739,16 @@ class Namespace:
                 replication made of a topic's partitions. They are not changed.
 
         Raises:
-            StreamExistsError: A topic or a stream has this name, or that of a partition, already.
+            StreamExistsError: A topic or a stream has this name already. Without `adopt`, the error
+                is also raised if one has the name of a partition.
             NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
+                Streams that are adopted do not count.
             UsageError: The name, the number or a setting is not valid, the nodes of the partitions
                 are too many for one transaction, or settings were passed with `adopt`. The error is
                 also raised if `adopt` would leave out the stream of a further partition.
+            MetadataError: Inherited settings, or the node of a topic, cannot be decoded. Nothing
+                was created.
         """
         partitions = whole_number("the number of partitions", partitions)
         check_type("adopt", adopt, bool)
@@ -748,7 +761,7 @@ class Namespace:
             await self._topics.adopt(name, partitions)
             return
         inherited = await self.inherited_stream_settings(name)
-        await self._check_quota(f"{name}/0", partitions, f"topic {name}")
+        await self._check_quota(f"{name}/0", partitions, f"topic {name} was not created")
         settings = current_names(settings or {})
         encoded = encode_settings(settings)
         DEFAULTS.with_values({**inherited, **settings})
@@ -771,6 +784,7 @@ class Namespace:
             UsageError: `prefix` is not text.
         """
         check_type("prefix", prefix, str)
+        await self._tree.sync()
         return [name for name in await self._topics.names() if name.startswith(prefix)]
 
     async def topic(self, name: str) -> Topic:
@@ -842,7 +856,8 @@ class Namespace:
             StreamLockedError: Another writer held the lock for the whole time.
             StreamFencedError: Another writer opened the stream meanwhile.
             StreamClosedError: The namespace is closed, or was closed meanwhile.
-            RecoveryError: Too few bookies answer. Nothing is lost: try again.
+            RecoveryError, WriteError, ReadError: Too few bookies answer to recover and read the
+                last records of the previous writer. Nothing is lost: try again.
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             StreamQuotaError: The stream does not exist, and a limit `streams_max` is reached.
             StreamDamagedError: The last entry of the previous writer cannot be decoded, or the
@@ -986,7 +1001,7 @@ class Namespace:
             UsageError: `start` is not a valid start.
         """
         start = checked_start(start)
-        segments = await self.metadata(name).segments()
+        segments = await self._segments_now(name)
         return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:
@@ -1021,6 +1036,7 @@ class Namespace:
             NoSuchStreamError: The stream does not exist.
         """
         metadata = self.metadata(name)
+        await self._tree.sync()
         await metadata.require()
         try:
             return await self._tree.children(metadata.paths.subscribers)
@@ -1034,15 +1050,15 @@ class Namespace:
     ) -> list[StreamSegment]:
         """Give up all records before a position, and free the ledgers that hold nothing else.
 
-        Readers that begin before the position then get a StreamGapError. The segment in progress is
-        not changed: call `StreamWriter.roll` first, or truncate again later. The truncation is
-        durable on return. If the call is cancelled, the stream may be truncated and some ledgers
-        may not be freed yet: the next call frees them.
+        Readers that begin before the position then meet a gap (`on_gap` of `open_reader` says what
+        they do). The segment in progress is not changed: call `StreamWriter.roll` first, or
+        truncate again later. The truncation is durable on return. If the call is cancelled, the
+        stream may be truncated and some ledgers may not be freed yet: the next call frees them.
 
         Args:
             name: The name of the stream.
-            before: The position of the first record to keep. After the last record of its segment
-                it is the same as the beginning of the next segment.
+            before: The position of the first record to keep. A position after the last record of a
+                segment counts as the beginning of the next segment.
             dry_run: Whether to return only the segments that would be freed, and change nothing.
             life: The path of the life (`StreamMetadata.life`) in which the position was found. With
                 it, a stream that was created later with the same name is not truncated.
@@ -1059,6 +1075,7 @@ class Namespace:
         metadata = self.metadata(name)
         check_position(before)
         check_type("dry_run", dry_run, bool)
+        await self._tree.sync()  # the server may lag behind the writer, here and in `retain`
         if dry_run:
             return await would_free(self.client, metadata, before)
         await truncate(metadata, before, life=life)
@@ -1067,10 +1084,10 @@ class Namespace:
     async def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
         """Apply the retention settings of a stream now.
 
-        A writer does the same whenever it completes a segment. Readers get no record of a segment
-        that is too old. The ledger of the newest completed segment is never deleted, so its records
-        may be gone for readers although no segment is returned. If the call is cancelled, the next
-        call continues.
+        A writer does the same whenever it completes a segment. On return, readers get no record of
+        the segments that the settings do not keep. The ledger of the newest completed segment is
+        never deleted, so its records may be gone for readers although no segment is returned. If
+        the call is cancelled, the next call continues.
 
         Args:
             name: The name of the stream.
@@ -1086,6 +1103,7 @@ class Namespace:
         """
         metadata = self.metadata(name)
         check_type("dry_run", dry_run, bool)
+        await self._tree.sync()
         if dry_run:
             return await would_retain(self.client, metadata, await self.stream_settings(name))
         life = (await metadata.life()).path  # read first, so that the settings are not older
@@ -1141,7 +1159,7 @@ async def open_namespace(
         await _make(client, path, current_names(settings or {}))
     elif settings:
         raise UsageError(
-            "settings can only be passed to open_namespace when it may create the namespace",
+            f"settings were passed for namespace {path} without create=True. Nothing was changed",
             remedy="Pass create=True, or call `configure` on the open namespace",
         )
     tree = client.metadata.tree

@@ -258,6 +258,9 @@ class StreamMetadata:
 
     async def refuse_deleted(self) -> None:
         """Raise NoSuchStreamError if the deletion of the stream has begun."""
+        if not await self.tree.exists(self._deletion):
+            return
+        await self.tree.sync()  # the server may lag behind the end of the deletion
         if await self.tree.exists(self._deletion):
             raise NoSuchStreamError(
                 f"stream {self.paths.name} of namespace {self.paths.namespace} is being deleted, "
@@ -509,7 +512,8 @@ class StreamMetadata:
         """Return the error for a stream whose name another stream has now."""
         return NoSuchStreamError(
             f"stream {self.paths.name} was deleted or renamed, and another stream has its name now",
-            remedy="Open the stream again, and begin at a position of the present stream",
+            remedy="Open the stream that has the name now if you mean that one. Positions in the "
+            "former stream mean nothing there",
         )
 
     async def mark_truncated(

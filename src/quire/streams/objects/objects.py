@@ -125,8 +125,9 @@ class Objects(Ready):
     """The objects of one bucket of a cluster. `Client.objects` returns it.
 
     All calls raise MetadataUnavailableError if the metadata store does not answer. Unless a call
-    says otherwise, the outcome of a change is then unknown. If the client is closed, all calls
-    raise ClientClosedError.
+    says otherwise, the outcome of a change is then unknown. A call raises MetadataDeniedError if
+    the metadata store refuses this client, unless it skips what it cannot read. If the client is
+    closed, all calls raise ClientClosedError.
     """
 
     bucket: str
@@ -188,13 +189,14 @@ class Objects(Ready):
 
         Raises:
             ObjectExistsError: An object has this name, and it was not to be replaced. Nothing was
-                changed. If the object exists when the call begins, nothing is written.
+                changed. With `replace=False`, nothing is even written if the object exists when the
+                call begins.
             UsageError: An argument is not valid.
             NoSuchLedgerError: A sweep deleted the ledger, because its age limit was shorter than
                 this put. The object was not stored.
             MetadataError: The head of the object with this name cannot be decoded, and `replace` is
-                not True. Or other clients changed the object during each of 100 attempts. Nothing
-                was changed.
+                not True, or a later version wrote the head. Or other clients changed the object
+                during each of 100 attempts. Nothing was changed.
             QuireError: The ledger could not be created or written. See `Client.create_ledger` and
                 `LedgerWriter.append`.
             Exception: The error that the source, or the function `replace`, raised.
@@ -322,7 +324,7 @@ class Objects(Ready):
             pass
         raise NoSuchLedgerError(
             f"object {info.name!r} was not stored: its ledger {info.ledger_id} was deleted before "
-            "it was published, probably by a sweep",
+            "the object was published, probably by a sweep",
             remedy="Put it again, and sweep with an age limit that is longer than the longest put",
         )
 
@@ -377,7 +379,7 @@ class Objects(Ready):
                     raise ObjectDamagedError(
                         f"object {name!r} is lost: its ledger {info.ledger_id} was deleted, but "
                         "the object still names it",
-                        remedy="Put the object again from the source of its bytes",
+                        remedy="Put the object again",
                     ) from error
         raise MetadataError(
             f"{_what(name)} could not be opened: it was replaced during each of "
@@ -438,8 +440,7 @@ class Objects(Ready):
             raise MetadataError(
                 f"{counted(len(skipped), 'object')} of bucket {self.bucket!r} cannot be read. All "
                 f"others were listed. {named}",
-                remedy="Put these objects again and replace them, or restore their nodes from a "
-                "backup of the metadata store",
+                remedy="Follow the advice for each of them",
             )
 
     async def _listed(

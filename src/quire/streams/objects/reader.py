@@ -71,6 +71,8 @@ class ObjectReader:
             ReadError: A chunk could not be read from any replica.
             DigestError: At least one replica of a chunk is damaged, and the others are damaged or
                 deny the chunk.
+            MetadataError: A chunk could not be read, and the metadata store refuses this client, or
+                the metadata of the ledger cannot be decoded.
             ClientClosedError: The client is closed.
         """
         info = self.info
@@ -181,5 +183,5 @@ class ObjectReader:
     def _damaged(self, why: str) -> ObjectDamagedError:
         return ObjectDamagedError(
             f"object {self.info.name!r} (ledger {self.info.ledger_id}) is damaged: {why}",
-            remedy="Put the object again from the source of its bytes",
+            remedy="Put the object again, and replace it (--replace, replace=True)",
         )

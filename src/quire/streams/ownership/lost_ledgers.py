@@ -13,12 +13,13 @@ from array import array
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, UnreadableMetadataError
+from quire.metadata.ledgers.deletions import deletion_of
 from quire.streams.ownership.named_ledgers import (
     NamedLedger,
     Owner,
@@ -80,6 +81,7 @@ class LostLedgers:
                     "name": one.owner.name,
                     "place": one.owner.place,
                     "part": one.part,
+                    "deletion": None if one.deletion is None else asdict(one.deletion),
                 }
                 for one in self.lost
             ],
@@ -121,7 +123,11 @@ async def _with_record(
         there = [one.ledger_id for one in record if _among(listed, one.ledger_id)]
         record = await _certainly_lost(client, suspects)
         if not isinstance(record, UnreadableRecord):
-            record = [replace(one, like=_nearest(one, there)) for one in record]
+            deletions = await each(record, lambda one: deletion_of(client.metadata, one.ledger_id))
+            record = [
+                replace(one, like=_nearest(one, there), deletion=deletion)
+                for one, deletion in zip(record, deletions)
+            ]
     if isinstance(record, UnreadableRecord):
         return replace(
             found,

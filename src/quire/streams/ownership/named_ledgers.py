@@ -28,6 +28,7 @@ from quire.errors import (
     NoSuchKeyError,
     QuireError,
 )
+from quire.metadata.ledgers.deletions import Deletion
 from quire.metadata.tree import Tree
 from quire.streams.namespace.stored_settings import SETTINGS_NODE
 from quire.streams.namespace.stream_metadata import LIST_ATTEMPTS
@@ -79,6 +80,8 @@ class NamedLedger:
     like: int | None = None
     """The id of a ledger of the same stream that exists, if this one is lost. It has the same
     settings in all probability. None if there is none, and for ledgers of other owners."""
+    deletion: Deletion | None = None
+    """Who deleted the ledger, if it is lost and that is known."""
 
 
 @dataclass(frozen=True, slots=True)

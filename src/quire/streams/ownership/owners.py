@@ -18,6 +18,7 @@ from quire.client import Client
 from quire.client.datasets.unpublished import OWNER_KEY as DATASET_KEY
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerOwnedError, NoSuchLedgerError, QuireError, UnreadableMetadataError
+from quire.metadata.ledgers.deletions import deletion_of
 from quire.streams.objects.format import BUCKET_KEY, NAME_KEY
 from quire.streams.ownership.named_ledgers import (
     Owner,
@@ -90,7 +91,20 @@ async def refuse_owned(
 ) -> None:
     """Raise LedgerOwnedError if one of the ledgers has an owner, or may have one.
 
-    The arguments and the other errors are those of `find_claims`.
+    The owner of a ledger is the stream, object or dataset that names the ledger, or the application
+    that the metadata of the ledger names. Nothing is changed. Cancelling this call is safe.
+
+    Args:
+        client: The client of the cluster.
+        ledger_ids: The ids of the ledgers.
+        limit_s: Seconds to search the records of all streams and datasets for ledgers whose own
+            metadata does not settle the question. What is unknown afterwards counts as an owner.
+            The default is no limit.
+        looked_at: Called with the number of records that were read since its last call.
+
+    Raises:
+        LedgerOwnedError: At least one ledger has an owner, or may have one.
+        MetadataUnavailableError: The metadata store does not answer.
     """
     claims = await find_claims(client, ledger_ids, limit_s=limit_s, looked_at=looked_at)
     owned = {ledger_id: found for ledger_id, found in claims.items() if found}
@@ -123,6 +137,8 @@ async def find_claims(
     Raises:
         MetadataUnavailableError: The metadata store does not answer. Nothing was changed.
     """
+    # The server may lag behind a process that has just given one of them to an owner.
+    await client.metadata.tree.sync()
     hints = dict(zip(ledger_ids, await each(ledger_ids, lambda one: _hint(client, one))))
     made_for = list({hint.made_for: None for hint in hints.values() if hint.made_for is not None})
     answers = dict(zip(made_for, await each(made_for, lambda one: _record(client, one))))
@@ -138,7 +154,7 @@ async def find_claims(
 
 
 async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> NoSuchLedgerError:
-    """Return an error that also names the owners of a ledger that does not exist.
+    """Return an error that also says who needs a ledger that does not exist, and who deleted it.
 
     The search reads records for at most `MISSED_LIMIT_S` seconds, and the error says if that was
     not enough. Returns `error` itself if nothing names the ledger. Raises MetadataUnavailableError.
@@ -148,7 +164,8 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
         client, {ledger_id}, limit_s, lambda _: None, objects=True
     )
     owners = [str(claim) for claim in found.get(ledger_id, ())]
-    if not owners and not doubts:
+    deletion = await deletion_of(client.metadata, ledger_id)
+    if not owners and not doubts and deletion is None:
         return error
     told = [f"ledger {ledger_id} does not exist"]
     remedy = (
@@ -160,6 +177,8 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
     for claim in doubts:
         owner = claim.name if claim.owner else "another owner" if owners else "an owner"
         told.append(f"It is unknown whether {owner} names it: {claim.doubt}")
+    if deletion is not None:
+        told.append(str(deletion))
     return NoSuchLedgerError(". ".join(told), remedy=remedy)
 
 

@@ -46,8 +46,10 @@ class AtSequence:
 class AtTime:
     """A start at the first record that was appended at this time or later.
 
-    The time of an entry is known if Quire wrote it, or if the stream assigns txids by time. For any
-    other entry the txid is compared with the time.
+    If the stream assigns txids by time, the txid of a record is its time. Otherwise Quire's writers
+    store the time in each entry. If an entry contains no time, its txids count as times. Txids that
+    are too low for that (before September 2001) do not: the completion of the segment counts then,
+    and records of the segment in progress count as later than any time.
     """
 
     time_ms: int
@@ -205,6 +207,8 @@ async def find(
         ReadError: Too few bookies answer to read an entry of the search.
         StreamDamagedError: An entry cannot be decoded.
         LaterStreamError: A later version wrote an entry.
+        MetadataError: The metadata store does not answer or refuses this client, or the metadata of
+            a ledger cannot be decoded.
     """
     if isinstance(start, DLSN):
         return start

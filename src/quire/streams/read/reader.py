@@ -59,15 +59,17 @@ class StreamReader:
 
     Cancelling a read is safe: what was not delivered is delivered the next time. Reading raises:
 
-    - StreamGapError if records are missing. With `on_gap="deliver"` a `Gap` is yielded instead, and
-      with `on_gap="skip"` the gap is ignored.
+    - StreamGapError if records are missing. The next read continues after the gap. With
+      `on_gap="deliver"`, `batches` yields a `Gap` instead, and an iteration over records leaves the
+      gap out. With `on_gap="skip"` both leave it out.
     - NoSuchStreamError if the stream does not exist, or if another stream got its name after the
       first read.
-    - StreamDamagedError or MetadataError if an entry or the metadata cannot be decoded, and
-      LaterStreamError if a later version wrote it.
+    - StreamDamagedError if an entry cannot be decoded, LaterStreamError if a later version wrote
+      the entry, and MetadataError if the metadata cannot be decoded.
     - UnauthorizedError if the password of the namespace is not that of the stream's ledgers.
-    - ReadError or RecoveryError if too few bookies answer, and MetadataUnavailableError if the
-      metadata store does not.
+    - ReadError, RecoveryError or WriteError if too few bookies answer.
+    - MetadataUnavailableError if the metadata store does not answer, and MetadataDeniedError if it
+      refuses this client.
     - UsageError if the reader is closed, and ClientClosedError if the client is.
     """
 
@@ -154,10 +156,13 @@ class StreamReader:
         self._position, self.ended = behind
 
     async def find_life(self) -> None:
-        """Look which stream has the name now, so that the reader never reads another one.
+        """Bind the reader to the stream that has the name now, so that it never reads another one.
 
-        Without this call, the first read decides which stream it is. Raises NoSuchStreamError and
-        MetadataUnavailableError. Cancel-safe.
+        Without this call, the first read does so. Cancelling this call is safe.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist, or another stream has its name.
+            MetadataUnavailableError: The metadata store does not answer.
         """
         life = await self._metadata.life_id()
         if self._life is not None and life != self._life:
@@ -180,6 +185,8 @@ class StreamReader:
             QuireError: Another error of `StreamReader`.
         """
         self._check_open()
+        if self._position is None and self._start != EARLIEST:
+            await self._metadata.tree.sync()  # the server may lag behind the writer
         async with self._listed() as listed:
             self._life = listed.life
             if self._position is None:
@@ -197,9 +204,8 @@ class StreamReader:
                     if self._follow:
                         await listed.changed()
                     else:
-                        # The writer may have begun segments since the list was read.
                         looked_at = self._at
-                        await listed.look()
+                        await self._look_at_newest(listed)
                     continue
                 if self._is_behind(segment):
                     self._position = segment.first_dlsn.next_segment()
@@ -216,7 +222,9 @@ class StreamReader:
                         yield batch
                         self._check_open()
                 if self._at_the_end(segment, listed):
-                    return
+                    await self._look_at_newest(listed)
+                    if self._at_the_end(segment, listed):
+                        return
 
     def close(self) -> None:
         """Close the reader. Nothing is held on bookies.
@@ -258,6 +266,15 @@ class StreamReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    async def _look_at_newest(self, listed: SegmentList) -> None:
+        """Read the list of segments again, at what may be the end of the stream.
+
+        The writer may have begun segments since the list was read, and the server may lag behind
+        it.
+        """
+        await self._metadata.tree.sync()
+        await listed.look()
 
     def _done(self) -> bool:
         return self.ended or (self._end is not None and self._at >= self._end)

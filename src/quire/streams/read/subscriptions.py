@@ -50,8 +50,9 @@ class Subscription(Ready):
 
     Any number of processes may share a subscription. Its position only moves forward. A
     subscription belongs to the stream with which it is first used. If that stream is deleted or
-    renamed, and another stream gets its name, every call raises NoSuchStreamError. If the client is
-    closed, every call raises ClientClosedError.
+    renamed, and another stream gets its name, every call raises NoSuchStreamError. If the metadata
+    store refuses what a call needs, the call raises MetadataDeniedError. If the client is closed,
+    every call raises ClientClosedError.
     """
 
     name: str
@@ -81,6 +82,8 @@ class Subscription(Ready):
             LaterStreamError: A later version stored the position.
             MetadataUnavailableError: The metadata store does not answer.
         """
+        # The server may lag behind the process that has committed last.
+        await self._metadata.tree.sync()
         await self._check_life()
         try:
             value = (await self._metadata.tree.read(self._path)).value
@@ -89,10 +92,13 @@ class Subscription(Ready):
         return self._decode(value)
 
     async def find_life(self) -> None:
-        """Look which stream has the name now, so that the subscription never is one of another.
+        """Bind the subscription to the stream that has the name now.
 
-        Without this call, the first use decides which stream it is. Raises NoSuchStreamError and
-        MetadataUnavailableError. Cancel-safe.
+        Without this call, the first use does so. Cancelling this call is safe.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist, or another stream has its name.
+            MetadataUnavailableError: The metadata store does not answer.
         """
         await self._check_life()
 

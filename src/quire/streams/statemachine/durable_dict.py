@@ -99,8 +99,10 @@ class Dictionary:
     old, new]. Earlier versions wrote ["compare", key, old, new], which compares as Python does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        """Create an empty dictionary. `name` is that of its stream, for error messages."""
         self.items: dict[str, Any] = {}
+        self._what = f"state machine {name}" if name else "this state machine"
         self.has_other_records = False
         """Whether a record was not a command of a dictionary.
 
@@ -150,8 +152,8 @@ class Dictionary:
         items = _decoded(state)
         if not isinstance(items, dict):
             raise UsageError(
-                "the snapshot of this state machine is not that of a dictionary, but of a machine "
-                "of another kind. No record was changed, but the former writer of the stream was "
+                f"the snapshot of {self._what} is not that of a dictionary, but of a machine of "
+                "another kind. No record was changed, but the former writer of the stream was "
                 "fenced",
                 remedy="Open the dictionary under another name, on a stream of its own",
             )
@@ -328,7 +330,7 @@ async def open_dict(
             is not that of a dictionary.
         QuireError: The errors of `lead`.
     """
-    machine = Dictionary()
+    machine = Dictionary(name)
     leader = await lead(
         streams, name, machine, snapshot_every=snapshot_every, create=create, keep_log=False
     )

@@ -382,8 +382,8 @@ class Leader(_Replica[ResultT]):
     async def confirm(self) -> None:
         """Prove that this is still the leader. Call it before a read that must not be stale.
 
-        On return, every command that any leader ever acknowledged is applied here. Cancelling this
-        call is safe.
+        On return, every command that any leader had acknowledged before this call is applied here.
+        Cancelling this call is safe.
 
         Raises:
             QuireError: This is no longer the leader, or that cannot be determined. See `execute`.
@@ -693,8 +693,11 @@ async def lead(
         The leader.
 
     Raises:
-        QuireError: The stream could not be opened or read, for example because the metadata store
-            or too few bookies answer. See `Namespace.open_writer`.
+        UsageError: An argument is not valid, or `machine` does not have the methods of a state
+            machine.
+        QuireError: The stream or the snapshot could not be opened or read, for example because the
+            metadata store does not answer, or too few bookies do. See `Namespace.open_writer`.
+        Exception: The error that the machine's `restore` raised.
     """
     leader = Leader(streams, name, machine, snapshot_every=snapshot_every)
     await leader._begin(create)
@@ -722,8 +725,10 @@ async def follow(
 
     Raises:
         NoSuchStreamError: The stream does not exist.
+        UsageError: `machine` does not have the methods of a state machine.
         QuireError: The snapshot cannot be read, for example because the metadata store or its
-            bookies do not answer, or it belongs to another stream.
+            bookies do not answer, or the snapshot belongs to another stream.
+        Exception: The error that the machine's `restore` raised.
     """
     follower = Follower(streams, name, machine)
     await streams.metadata(name).require()

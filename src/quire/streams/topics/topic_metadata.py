@@ -253,6 +253,10 @@ class TopicMetadata:
         """Return the topic with this name. Raises NoSuchStreamError and MetadataError."""
         name = stream_name(name)
         found = await self.find(name)
+        if found is not None and found.deleting:
+            # The server may lag behind the end of the deletion, and show a former topic.
+            await self._tree.sync()
+            found = await self.find(name)
         if found is None:
             await self._refuse_stream(name)
             create = command_with("quire stream create", name, "--partitions N")

@@ -355,7 +355,8 @@ class TopicWriter:
         abandoned. Calling this again is safe.
 
         Raises:
-            QuireError: The error of the first partition whose writer has failed.
+            QuireError: The error of a partition whose writer has failed. If several have failed,
+                the others are not reported.
         """
         self._ended = True
         failure: QuireError | None = None

@@ -94,7 +94,8 @@ class StreamWriter:
     def next_sequence(self) -> int:
         """The sequence id of the next record.
 
-        It is the number of records that the stream ever had.
+        It is the number of records that the stream ever had, including those of this writer that
+        are not acknowledged yet.
         """
         return self._sequence
 
@@ -105,7 +106,7 @@ class StreamWriter:
 
     @property
     def buffered_bytes(self) -> int:
-        """The number of bytes that were appended and not acknowledged."""
+        """The number of bytes that were appended and not acknowledged, record headers included."""
         return self._writer_task.budget.used_bytes
 
     @property
@@ -138,7 +139,7 @@ class StreamWriter:
         """Append one record, and wait until it is acknowledged.
 
         On return the record is durable on an ack quorum. The call first waits while 16 MiB
-        (`BUFFERED_BYTES_MAX`) of this writer, or 64 MiB of all writers of the namespace, are
+        (`BUFFERED_BYTES_MAX`) of this writer, or 64 MiB of all writers of the same `Namespace`, are
         unacknowledged. If it is cancelled after that, the record may still become part of the
         stream.
 
@@ -157,7 +158,8 @@ class StreamWriter:
 
         Raises:
             RecordTooLargeError: The record is too large. Nothing was appended.
-            TxidOrderError: The txid is less than the one before. Nothing was appended.
+            TxidOrderError: The txid is less than the one before, or larger than the format allows.
+                Nothing was appended.
             StreamConditionError: `expect` or `token` does not match. Nothing was appended.
             StreamQuotaError: The stream would hold more bytes than its setting `bytes_max` allows.
                 Nothing was appended.
@@ -397,8 +399,11 @@ class StreamWriter:
     def on_end(self, ended: Callable[[], object]) -> None:
         """Call a function once, when the writer is closed or has failed.
 
+        The namespace that opened the writer uses this to release the lock of the stream. The
+        function replaces the one that was set before, so applications must not call this.
+
         Args:
-            ended: The function.
+            ended: The function. It is not called if the writer has ended already.
         """
         self._writer_task.on_end = ended
 
@@ -541,7 +546,7 @@ class StreamWriter:
                 raise TxidOrderError(
                     f"txid {txid} is not allowed in stream {self.name}: it must be from "
                     f"{before}, the txid before it, to {MAX_USER_TXID}. Nothing was appended",
-                    remedy="Append records in ascending order of their txids",
+                    remedy="Append records in ascending order of their txids, all in this range",
                 )
             before = txid
         return txids

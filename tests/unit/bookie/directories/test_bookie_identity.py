@@ -447,6 +447,17 @@ async def test_a_bookie_that_is_registered_keeps_its_cookie() -> None:
     await check_not_registered(metadata, ID)
 
 
+async def test_a_bookie_that_has_just_started_is_registered_although_the_server_lags() -> None:
+    """Its cookie could be deleted, or one of its disks replaced."""
+    metadata = memory_metadata()
+    await metadata.initialise()
+    late = MemoryStore(metadata.cluster)
+    LaggingServer(late).fall_behind()
+    await metadata.register_bookie(BookieAddress(ID, "127.0.0.1", 3182))
+    with pytest.raises(UsageError, match=r"registered at 127\.0\.0\.1:3182"):
+        await check_not_registered(late, ID)
+
+
 # -- cookies ----------------------------------------------------------------------------------
 
 

@@ -10,11 +10,15 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import uvloop
 
+from quire._runtime.clock import SystemClock
+from quire.bookie.protocol.security import Security
+from quire.bookie.protocol.service import Counters
 from quire.bookie.server import Bookie
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
@@ -24,6 +28,7 @@ from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 from quire.metadata.bookies.tls_files import TlsFiles, from_properties
+from quire.net.network import Network
 from tests.support.bookies.bookie import SMALL, memory_metadata, running_bookie
 from tests.support.bookies.tls import GRANTED, READ, REQUEST, UNAUTHORIZED, VECTORS
 from tests.support.network.certificates import LOOPBACK, Authority, Files
@@ -408,3 +413,33 @@ def test_contradictory_tls_settings_prevent_the_start(
     with pytest.raises(TlsConfigError, match=message):
         asyncio.run(start())
     assert list((tmp_path / "bookie").iterdir()) == []
+
+
+@pytest.mark.parametrize("expired", [True, False])
+def test_a_failed_handshake_names_the_bookies_own_certificate_if_it_expired(
+    authority: Authority, expired: bool
+) -> None:
+    """A client that refuses the certificate only closes the connection."""
+    own = authority.issue("own", expired=expired)
+    logged: list[dict[str, Any]] = []
+
+    class Closing:
+        async def start_tls(self, *_: Any, **__: Any) -> None:
+            raise ConnectionResetError
+
+    async def scenario() -> None:
+        security = Security(
+            offering(own), cast(Network, Closing()), SystemClock(),
+            lambda event, **fields: logged.append({"event": event, **fields}), Counters(),
+        )  # fmt: skip
+        security.secure("peer", cast(asyncio.Transport, SimpleNamespace(abort=lambda: None)))
+        while not logged:
+            await asyncio.sleep(0.001)
+        await security.close()
+
+    asyncio.run(scenario())
+    (one,) = logged
+    assert (one["event"], one["peer"]) == ("tls_handshake_failed", "peer")
+    named = f"ConnectionResetError; the certificate of this bookie ({own.certificate}) expired at "
+    assert one["reason"].startswith(named if expired else "ConnectionResetError")
+    assert ("expired" in one["reason"]) == expired

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,10 @@ def test_a_starting_bookie_logs_the_same_warning(monkeypatch: pytest.MonkeyPatch
 
 
 class Cluster:
-    """A cluster in ZooKeeper that changes between two looks at it."""
+    """A cluster in ZooKeeper that changes between two looks at it.
+
+    The server shows bookies that have just started only after a `sync`.
+    """
 
     uri = "zk+null://h:1/ledgers"
 
@@ -97,14 +100,18 @@ class Cluster:
 
     async def instance_id(self) -> str:
         found, self._bookies = next(self._looks)
+        self._synced = False
         return found
 
     async def bookies(self) -> Bookies:
-        return self._bookies
+        return self._bookies if self._synced else EMPTY
+
+    def _sync(self) -> None:
+        self._synced = True
 
     @property
     def tree(self) -> Any:
-        return Nodes({"/ledgers": ["INSTANCEID", "LAYOUT", "available"]})
+        return Nodes({"/ledgers": ["INSTANCEID", "LAYOUT", "available"]}, self._sync)
 
 
 class Nodes:
@@ -113,8 +120,14 @@ class Nodes:
     Each LAYOUT has a value.
     """
 
-    def __init__(self, children: dict[str, list[str]]) -> None:
+    def __init__(
+        self, children: dict[str, list[str]], synced: Callable[[], None] = lambda: None
+    ) -> None:
         self._children = children
+        self._synced = synced
+
+    async def sync(self) -> None:
+        self._synced()
 
     async def children(self, path: str) -> list[str]:
         return self._children.get(path, [])

@@ -49,7 +49,14 @@ def test_the_location_table_is_written_and_listed(
 ) -> None:
     assert run("cluster", "locations", "list") == 0
     assert "the table is empty" in capsys.readouterr().err
+    assert run("cluster", "locations", "set", "b1:3181", "/wrong") == 0
     assert run("cluster", "locations", "set", "b1:3181", "a") == 0
+    assert run("cluster", "locations", "set", "b1:3181", "/a") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "the location of b1:3181 is /wrong",
+        "the location of b1:3181 is /a (before: /wrong)",
+        "the location of b1:3181 is /a",
+    ]
     arguments = ("b2:3181", "/w/b", "--group", "west", "--hostname", "host2")
     assert run("cluster", "locations", "set", *arguments) == 0
     assert wait(node(uri)) == {
@@ -64,7 +71,10 @@ def test_the_location_table_is_written_and_listed(
     ]
     assert run("cluster", "locations", "remove", "b1:3181") == 0
     assert run("cluster", "locations", "remove", "b1:3181") == 0
-    capsys.readouterr()
+    assert capsys.readouterr().err.splitlines() == [
+        "b1:3181 has no location any more (before: /a)",
+        "b1:3181 has no location in the table",
+    ]
     assert run("cluster", "locations", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
         "id": "b2:3181", "location": "/w/b", "group": "west", "hostname": "host2",

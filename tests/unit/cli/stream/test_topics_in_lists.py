@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.cli.stream.show import _together
+from quire.cli.stream.show import _together, _topic_lines
 
 
 def partition(*, ended: bool) -> dict[str, Any]:
@@ -29,3 +29,14 @@ def test_a_topic_ends_with_all_of_its_partitions() -> None:
     found = _together("t", [partition(ended=True), partition(ended=True)])
     assert (found["ended"], found["partitions"], found["bytes"]) == (True, 2, 6)
     assert not _together("t", [partition(ended=True), partition(ended=False)])["ended"]
+
+
+def test_a_topic_names_the_lost_segments_of_its_partitions() -> None:
+    """`quire stream show` named them for a stream, and not for a topic."""
+    lost = [{"number": 3, "ledger_id": 6, "what": "segment 3"}]
+    streams = [
+        {**partition(ended=False), "name": f"t/{at}", "first": None, "last": None, "lost": found}
+        for at, found in enumerate([[], lost])
+    ]
+    described = {"namespace": "/shop", **_together("t", streams), "streams": streams}
+    assert "lost       t/1: segment 3: ledger 6 no longer exists" in _topic_lines(described)

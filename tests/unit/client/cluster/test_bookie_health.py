@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import random
 from collections.abc import Sequence
 
 import pytest
 
 from quire._runtime.tasks import TaskSet
+from quire.client import Client
 from quire.client.client import pool_of
 from quire.client.cluster import absences, health
 from quire.client.cluster.absences import Absences
@@ -28,6 +30,7 @@ from quire.errors import (
 )
 from quire.net.control import LacAnswer, PollAnswer
 from quire.replication import ReplicationLocks
+from tests.support.bookies.bookie import memory_metadata
 from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
@@ -117,6 +120,42 @@ def test_errors_that_are_further_apart_do_not_put_a_bookie_in_quarantine() -> No
         times.now_s = n * 0.61
         times.health.error("b")
     assert not times.health.quarantined("b")
+
+
+def test_each_reason_why_a_bookie_is_avoided_ends_in_its_time() -> None:
+    times = Times(quarantine_errors=2)
+    for bookie in "abb":
+        times.health.error(bookie)
+    times.health.overtaken("c")
+    times.health.misbehaved("d", Misbehaviour.DROPPED, 7, 0)
+    times.health.misbehaved("e", Misbehaviour.STALE_LAC, 7, -1)  # it may be honest
+    assert times.health.avoided() == [
+        ("a", "failed"), ("b", "errors"), ("b", "failed"), ("c", "slow"), ("d", "wrong-answers"),
+    ]  # fmt: skip
+    times.now_s = 31.0
+    assert times.health.avoided() == [("b", "errors"), ("c", "slow"), ("d", "wrong-answers")]
+    times.now_s = 61.0
+    assert times.health.avoided() == [("b", "errors"), ("d", "wrong-answers")]
+    times.now_s = 1_801.0
+    assert times.health.avoided() == []
+
+
+def test_metrics_that_name_bookies_are_collected_in_a_thread_without_an_event_loop() -> None:
+    """A reader of OpenTelemetry has a thread of its own."""
+
+    async def scene() -> str:
+        client = Client(memory_metadata(), rng=random.Random(0))
+        health = pool_of(client).health
+        health.overtaken("b1")
+        health.misbehaved("b2", Misbehaviour.BAD_DIGEST, 7, 0)
+        try:
+            return await asyncio.to_thread(client.metrics)
+        finally:
+            await client.close()
+
+    text = asyncio.run(scene())
+    assert 'quire_client_bookie_avoided{bookie="b1",reason="slow"} 1' in text
+    assert 'quire_client_wrong_answers_total{bookie="b2",kind="bad-digest"} 1' in text
 
 
 def test_by_default_errors_do_not_put_a_bookie_in_quarantine() -> None:

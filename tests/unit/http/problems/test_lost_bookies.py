@@ -65,9 +65,18 @@ def test_the_command_that_starts_a_lost_bookie_again_is_complete() -> None:
     two = [{**bookie(f"10.0.0.{n}:3181", "gone"), "directories": [f"/d{n}"]} for n in (1, 2)]
     (found,) = [found for found in problems([bookie("z"), *two], WELL) if "10.0.0.1" in found.what]
     assert found.next == (
-        "Start them again, for example 10.0.0.1:3181, with the options that it had: quire bookie "
-        "start --dir /d1. If one is lost for good: quire bookie recover BOOKIE. When "
-        "those ledgers are copied, to remove it: quire bookie decommission BOOKIE"
+        "Start each of them again. On the machine of 10.0.0.1:3181, with the options that it had: "
+        "quire bookie start --dir /d1. On the machine of 10.0.0.2:3181, with the options that it "
+        "had: quire bookie start --dir /d2. If one is lost for good, have its ledgers copied. For "
+        "10.0.0.1:3181: quire bookie recover 10.0.0.1:3181. For 10.0.0.2:3181: quire bookie "
+        "recover 10.0.0.2:3181. When its ledgers are copied, remove it. For 10.0.0.1:3181: quire "
+        "bookie decommission 10.0.0.1:3181. For 10.0.0.2:3181: quire bookie decommission "
+        "10.0.0.2:3181"
+    )
+    (found,) = problems([bookie("z"), *two], WELL, AtRisk(7, True, by_group={ALONE: 0}))
+    assert found.next.endswith(
+        "If one is lost for good, remove it. For 10.0.0.1:3181: quire bookie decommission "
+        "10.0.0.1:3181. For 10.0.0.2:3181: quire bookie decommission 10.0.0.2:3181"
     )
     (found,) = problems([bookie("z"), bookie("b", "gone")], WELL)
     assert "quire bookie start --dir DIR. If" in found.next, "nothing is known about it"
@@ -228,6 +237,30 @@ def test_lost_bookies_with_different_probe_results_are_listed() -> None:
         "b1: its address does not answer, so its machine is off or cut off",
     )
     assert probed(None).items == ()
+    many = probed(*[ProbeResult.REFUSED] * 11, ProbeResult.SILENT)
+    assert many.items == (
+        "b0, b1, b2, b3, b4, b5, b6, b7, b8, b9 and 1 more: nothing listens at their addresses, so "
+        "they are stopped",
+        "b11: its address does not answer, so its machine is off or cut off",
+    )
+
+
+def test_lost_bookies_with_different_probe_results_have_different_advice() -> None:
+    """All of them were to be started again, although one of them runs."""
+    answers = ProbeResult.REFUSED, ProbeResult.SILENT, ProbeResult.ACCEPTED
+    for rack, check in (
+        (None, "Check the machine of b1 and the network to it"),
+        ("/r1", "Check the power and the network there"),
+    ):
+        assert probed(*answers, rack=rack).next.startswith(
+            f"{check}. Start b0, b1 again. On the machine of b0, b1, with the options that it had: "
+            "quire bookie start --dir DIR. Do not start b2 again: look in its log for errors"
+        )
+    two = probed(ProbeResult.REFUSED, ProbeResult.ACCEPTED, rack="/r1")
+    assert two.next.startswith("Start b0 again, with the options that it had: quire bookie start")
+    assert "Do not start b1 again" in two.next
+    two = probed(ProbeResult.ACCEPTED, ProbeResult.ACCEPTED, rack="/r1")
+    assert two.next.startswith("Do not start them again")
 
 
 def test_probes_tell_whether_the_machines_of_a_lost_rack_are_on() -> None:
@@ -236,7 +269,7 @@ def test_probes_tell_whether_the_machines_of_a_lost_rack_are_on() -> None:
         "All bookies of /r1 are gone: b0, b1: nothing listens at their addresses, so they are "
         "stopped"
     )
-    assert one.next.startswith("Start the bookies again.")
+    assert one.next.startswith("Start each of them again. On the machine of b0, b1, with the ")
     one = probed(ProbeResult.SILENT, ProbeResult.SILENT, rack="/r1")
     assert one.what.endswith("their addresses do not answer, so their machines are off or cut off")
     assert one.next.startswith("Check the power and the network there")

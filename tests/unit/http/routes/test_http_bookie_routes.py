@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from quire._runtime.clock import SystemClock
+from quire._runtime.metrics import gauge
 from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
 from quire.client import Client, connect
@@ -135,12 +136,22 @@ async def test_a_server_beside_autorecovery_opens_no_client(
     served = serve_cluster(
         HttpOptions(token=TOKEN), URI, ClientConfig(), "1", quiet, owner="test",
         autorecovery=AutorecoveryStats(), instance_id=instance_id,
+        of_client=lambda: [gauge("quire_client_of_repairs", "x", 7)],
     )  # fmt: skip
     async with served as server:
         await until(lambda: probes > 0)
         metrics = await asyncio.to_thread(Http(server.url, TOKEN).metrics)
         assert any(name.startswith("quire_autorecovery") for name in metrics)
+        assert metrics["quire_client_of_repairs"] == 7, "what its own client knows of bookies"
     assert not connected
+
+
+async def test_the_programs_that_suspect_a_bookie_are_this_server_without_prometheus(
+    world: World,
+) -> None:
+    nothing = {"reasons": [], "wrong_answers": {}}
+    expected = {"own": nothing, "prometheus": False, "clients": [], "missing": None}
+    assert await world.get(f"{world.page}/clients") == expected
 
 
 async def test_the_route_of_a_bookie_returns_its_page(world: World) -> None:

@@ -81,13 +81,15 @@ def test_a_topic_is_shown_with_its_partitions() -> None:
         await b.streams.create_stream("visits/2")  # refused once there is a topic of 2 partitions
         await b.streams.create_topic("visits", 2)
         try:
-            while (found := await ask("topic", name="visits"))["statistics"]["visits"] is None:
-                pass
+            found = await ask("topic", name="visits")
+            while found["statistics"]["visits"] is None or found["replicas"]["visits"] is None:
+                found = await ask("topic", name="visits")
             streams = ["visits/0", "visits/1"]
             assert {key: found[key] for key in VISITS} == VISITS
             assert found["streams"] == streams
             assert set(found["statistics"]) == {*streams, "visits"}
-            assert found["subscriptions"] == []
+            assert set(found["replicas"]) == {*streams, "visits"}
+            assert (found["subscriptions"], found["copies"]) == ([], [])
             assert (await ask("stream", name="visits/1"))["topic"] == VISITS
             assert (await ask("stream", name="visits/2"))["topic"] is None
             for name in ("nothing", "visits/1"):

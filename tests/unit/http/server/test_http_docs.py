@@ -19,7 +19,8 @@ from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Bookie
 from quire.cli.servers.processes.page import Service, ServicePage
 from quire.client import Client
-from quire.client.client import metrics_of
+from quire.client.client import metrics_of, pool_of
+from quire.client.cluster.health import Misbehaviour
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.routes.bookie_pages import BookiePages
 from quire.http.routes.cluster import ClusterRoutes, Connect
@@ -94,6 +95,8 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
         check("metrics.md", "apache", metric_rows(apaches))
         check("metrics.md", "bookie", metric_rows(ours))
     client = Client(memory_metadata(), rng=random.Random(0))
+    health = pool_of(client).health
+    health.misbehaved("b", Misbehaviour.BAD_DIGEST, 7, 0)  # the metrics of bookies have samples
     try:
         check("metrics.md", "client", metric_rows(list(metrics_of(client))))
     finally:

@@ -64,6 +64,26 @@ def test_some_bookies_without_a_location_give_a_warning() -> None:
     assert one.next.startswith("quire cluster locations set 'x y' /RACK. To let autorecovery move")
 
 
+def test_each_bookie_without_a_location_has_its_command() -> None:
+    """Only the command for the first one was printed."""
+    unknown = [bookie(f"x{n:02}", None) for n in range(12)]
+    (one,) = warnings_of(rack("/a", 2) + rack("/b", 2) + rack("/c", 2) + unknown)
+    first, *commands, rest, _ = one.next.split(". ")
+    assert first == "Say where each of them is"
+    assert commands == [
+        f"For x{n:02}: quire cluster locations set x{n:02} /RACK" for n in range(10)
+    ]
+    assert rest == "For x10, x11, do the same"
+    assert "x00, x01, x02, x03, x04, x05, x06, x07, x08, x09 and 2 more. " in one.what
+
+
+def test_at_most_ten_commands_correct_locations_of_unusual_depth() -> None:
+    usual = rack("/a", 5) + rack("/b", 5) + rack("/c", 5)
+    one, *_ = warnings_of([*usual, *(bookie(f"x{n:02}", f"/eu/{'abc'[n % 3]}") for n in range(12))])
+    assert one.next.count("quire cluster locations set") == 10
+    assert "For x10, x11, do the same. To move copies to them afterwards" in one.next
+
+
 def test_a_location_of_unusual_depth_gives_a_warning() -> None:
     usual = rack("/eu/a", 2) + rack("/eu/b", 2) + rack("/eu/c", 2)
     (one,) = warnings_of([*usual, bookie("odd", "/d")])
@@ -87,7 +107,9 @@ def test_the_command_names_the_rack_that_a_wrong_location_ends_with() -> None:
     )
     both = [bookie("b3", "/hall-2/rack-b"), bookie("b4", "/hall-2/rack-a")]
     one, *_ = warnings_of([*usual, *rack("/rack-c", 1), *both])
-    assert "If b4 is in /rack-a: quire cluster locations set b4 /rack-a. To move" in one.next
+    assert (
+        "For b4, if it is in /rack-a: quire cluster locations set b4 /rack-a. To move" in one.next
+    )
     assert one.risk.startswith("These bookies get no new copies: their disks stay emptier")
 
 

@@ -24,12 +24,15 @@ from quire.http.server.error_responses import NotFoundError, status_of
 from quire.http.server.fetch import prometheus_fetcher
 from quire.http.watch import prometheus as module
 from quire.http.watch.prometheus import (
+    AVOIDED,
     FAILURE_KEPT_S,
     KEPT_MAX,
     POINTS,
     RANGES_S,
+    WRONG_ANSWERS,
     HistoryError,
     PrometheusHistory,
+    SuspectingClient,
     checked_label,
     checked_url,
     history_metrics,
@@ -58,6 +61,19 @@ class FakePrometheus:
         self.silent = False
         self.answer: web.Response | None = None
         self.never = asyncio.Event()
+        self.text = ""
+        """The answer to all requests of `/api/v1/query`, if it is not that of Prometheus."""
+        self.vectors: list[list[dict[str, Any]]] = []
+        """The results of the next requests of `/api/v1/query`."""
+
+    async def query(self, request: web.Request) -> web.Response:
+        given = dict(request.query)
+        self.asked.append(given)
+        promql_parser.parse(given["query"])
+        if self.text:
+            return web.Response(text=self.text, content_type="application/json")
+        data = {"resultType": "vector", "result": self.vectors.pop(0)}
+        return web.json_response({"status": "success", "data": data})
 
     async def query_range(self, request: web.Request) -> web.Response:
         given = dict(request.query)
@@ -103,6 +119,7 @@ async def world() -> AsyncIterator[tuple[FakePrometheus, HandClock, PrometheusHi
     fake, clock = FakePrometheus(), HandClock()
     app = web.Application()
     app.router.add_get("/api/v1/query_range", fake.query_range)
+    app.router.add_get("/api/v1/query", fake.query)
     app.router.add_get("/below/api/v1/query_range", fake.query_range)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
@@ -330,3 +347,49 @@ async def test_a_prometheus_server_below_a_path_is_queried() -> None:
             below = PrometheusHistory(f"{history._url}/below", fetch, clock)
             await below.read(DAY_S)
         assert len(fake.asked) == len(OF_CLUSTER)
+
+
+# -- clients ----------------------------------------------------------------------------------
+
+
+def said(value: str, instance: str, **labels: str) -> dict[str, Any]:
+    return {"metric": {"instance": instance, "job": "apps", **labels}, "value": [NOW_S, value]}
+
+
+async def test_clients_that_suspect_a_bookie_are_merged_from_both_metrics() -> None:
+    hostile = 'b"} or vector(1) or {a="'
+    async with world() as (fake, _, history):
+        fake.vectors = [
+            [said("1", "a:1", reason="slow"), said("1", "a:1", reason="failed"),
+             said("0", "z:1", reason="slow")],
+            [said("3", "b:1", kind="dropped"), said("2", "a:1", kind="missing")],
+        ]  # fmt: skip
+        found = await history.clients_of(hostile)
+    assert found == [
+        SuspectingClient("a:1", "apps", ("failed", "slow"), {"missing": 2}),
+        SuspectingClient("b:1", "apps", (), {"dropped": 3}),
+    ]
+    for asked, metric in zip(fake.asked, (AVOIDED, WRONG_ANSWERS), strict=True):
+        assert asked["query"] == f"{metric}{{bookie={json.dumps(hostile)}}}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "not JSON",
+        '{"status": "success", "data": {"resultType": "matrix", "result": []}}',
+        '{"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}}]}}',
+        '{"status": "success", "data": {"resultType": "vector", "result": [{"metric": {"reason":'
+        ' "slow"}, "value": [1, "+Inf"]}]}}',
+    ],
+)
+async def test_an_answer_about_clients_that_cannot_be_decoded_is_an_error(answer: str) -> None:
+    async with world() as (fake, clock, history):
+        fake.text = answer
+        for _ in range(2):
+            with pytest.raises(HistoryError, match="cannot be decoded"):
+                await history.clients_of("b")
+        assert len(fake.asked) == 2, "the failure is kept for a while"
+        clock.now_s += FAILURE_KEPT_S
+        fake.text, fake.vectors = "", [[], []]
+        assert await history.clients_of("b") == []

@@ -508,6 +508,7 @@ IGNORED: dict[str, Callable[[], bool]] = {
 NOT_READ = {
     "note of a suspension": "no decision depends on it: the bookie removes it at its start",
     "note of autorecovery": "no decision depends on it, and it is not shown",
+    "note of a deletion": "no decision depends on it",
 }
 
 
@@ -601,6 +602,7 @@ JSON = {
     "metadata/bookies/tls_files.py": "TLS files in a registration",
     "metadata/bookies/unwritable.py": "reasons in a registration",
     "metadata/outages.py": "note about outages",
+    "metadata/ledgers/deletions.py": "note of a deletion",
     "replication/marks/copy_notes.py": "note of a continuous copy",
     "replication/marks/job_announcements.py": "announcement of a job",
     "replication/marks/notes.py": "note of autorecovery",

@@ -7,10 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from quire._runtime.clock import Clock
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.codec.metadata.underreplication import LEDGERS
@@ -22,13 +23,29 @@ from quire.net.answer_codes import error_of
 from quire.net.control import ControlChannel
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.autorecovery import worker
+from quire.replication.autorecovery.recent_repairs import NOTE_INTERVAL_MS, PAUSE_MS, RecentRepairs
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from quire.replication.autorecovery.worker import FRESH_S, POLL_JITTER, ReplicationWorker
 from quire.replication.budget import UNBOUNDED
+from quire.replication.explain.status import overview
 from quire.replication.marks.marks import MALFORMED_MAX, ReplicationMarks
-from quire.replication.marks.notes import LastFailure, last_failure, note_failure
-from quire.replication.repair.bookie_removal import LedgerOutcome, take_out, take_out_locked
+from quire.replication.marks.notes import (
+    REPAIRED_KEPT_MS,
+    LastFailure,
+    RepairedLedgers,
+    last_failure,
+    note_failure,
+    note_repaired,
+    repaired_lately,
+)
+from quire.replication.repair.bookie_removal import (
+    LedgerOutcome,
+    LedgerResult,
+    take_out,
+    take_out_locked,
+)
 from quire_simulator.world.world import World
+from tests.support.metadata.lagging import LaggingServer
 from tests.support.sim.autorecovery import Scene, has_all
 from tests.support.sim.replication import audited, name_of, simulated, start, write
 from tests.support.waiting import until
@@ -61,6 +78,53 @@ def test_the_ledgers_of_a_lost_bookie_are_copied_and_counted() -> None:
         assert (stats.fragments, stats.entries_copied) == (1, ENTRIES)
         assert await audited(there.client, [ledger_id]) == []
         assert await last_failure(there.client.metadata, ledger_id) is None
+        now_ms = there.client.clock.now_ms()
+        (lately,) = await repaired_lately(there.client.metadata, now_ms)
+        assert (lately.by, lately.ledgers, lately.entries) == ("worker", 1, ENTRIES)
+        assert (lately.last, lately.replicas) == ((ledger_id,), (lost,))
+        assert f"1 ledger ({ledger_id}) that lacked copies on {lost}, with" in lately.sentence()
+        status = await overview(there.client.metadata, clock=there.client.clock)
+        assert status.repaired == (lately,)
+        assert await repaired_lately(there.client.metadata, now_ms + 2 * REPAIRED_KEPT_MS) == []
+
+    scene(work)
+
+
+def test_a_worker_notes_what_it_repairs_when_it_is_idle_and_at_intervals() -> None:
+    async def work(there: Scene) -> None:
+        store, now_ms = there.client.metadata, 1_000
+
+        class HandClock:
+            def now_ms(self) -> int:
+                return now_ms
+
+        repairs = RecentRepairs(store, "w/1", cast(Clock, HandClock()))
+
+        async def done(ledger_id: int, *replicas: str) -> list[RepairedLedgers]:
+            repairs.add(LedgerResult(ledger_id, LedgerOutcome.DONE, entries=2), replicas)
+            await repairs.note(idle=False)
+            return await repaired_lately(store, now_ms)
+
+        old = RepairedLedgers("old", 0, 0, 1, 1, 1, (1,), ())
+        await note_repaired(store, old)
+        now_ms += REPAIRED_KEPT_MS
+        (first,) = await done(7, "a")
+        assert (first.last, first.replicas) == ((7,), ("a",))
+        (same,) = await done(8, "a", "b")
+        assert same == first, "not at every ledger"
+        await repairs.note(idle=True)
+        (found,) = await repaired_lately(store, now_ms)
+        assert (found.ledgers, found.last, found.replicas) == (2, (7, 8), ("a", "b"))
+        now_ms += NOTE_INTERVAL_MS
+        for ledger_id in range(9, 14):
+            (found,) = await done(ledger_id)
+        assert (found.ledgers, found.entries) == (3, 6)
+        await repairs.note(idle=True)
+        (found,) = await repaired_lately(store, now_ms)
+        assert "7 ledgers (the last: 9, 10, 11, 12, 13) that lacked" in found.sentence()
+        now_ms += PAUSE_MS + 1
+        (found,) = await done(14)
+        assert (found.ledgers, found.since_ms, found.replicas) == (1, now_ms, ())
 
     scene(work)
 
@@ -237,11 +301,15 @@ def test_a_mark_is_kept_until_its_bookies_have_synced_the_ledger(
     scene(work)
 
 
+@pytest.mark.parametrize("lags", [False, True])
 @pytest.mark.parametrize("change", ["grown", "created again"])
 def test_a_mark_is_kept_if_the_ledger_changed_since_its_check(
-    change: str, monkeypatch: pytest.MonkeyPatch
+    *, change: str, lags: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change promises an entry that the bookies of the mark were not asked for."""
+    """The change promises an entry that the bookies of the mark were not asked for.
+
+    The server of the worker may lag behind the change.
+    """
     force = ControlChannel.force
 
     async def work(there: Scene) -> None:
@@ -257,6 +325,8 @@ def test_a_mark_is_kept_if_the_ledger_changed_since_its_check(
             changes += 1
             if changes > 1:
                 return
+            if lags:
+                LaggingServer(there._running["worker"][0].metadata).fall_behind()
             stored = await store.read_ledger(ledger_id)
             if change == "grown":
                 later = Segment(ENTRIES + 1, tuple(reversed(bookies)))

@@ -229,7 +229,7 @@ def test_a_ledger_under_repair_by_another_process_is_skipped() -> None:
         async with cluster.client() as client:
             async with theirs.hold(LEDGER):
                 done = await repair_ledger(client, ours, LEDGER, [missing(3, 3)])
-                assert "other is repairing its replicas" in done.left[0].detail
+                assert "other is copying or repairing its replicas" in done.left[0].detail
                 assert not cluster["b1"].added
             done = await repair_ledger(client, ours, LEDGER, [missing(3, 3)])
             assert (done.written_back, done.left) == (1, [])

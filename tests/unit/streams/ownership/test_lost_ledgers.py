@@ -9,10 +9,12 @@ from quire._runtime.metrics import exposition
 from quire.client import Client
 from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
-from quire.errors import MetadataUnavailableError
+from quire.errors import MetadataUnavailableError, NoSuchLedgerError
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.stream_statistics import stream_statistics
 from quire.http.watch.observations import LOST_INTERVAL_S, LostLedgerSearch
+from quire.metadata.ledgers import deletions
+from quire.metadata.ledgers.deletions import Deletion, deletion_of, note_deletion, this_user
 from quire.metadata.tree import Put
 from quire.streams import DLSN, Namespace
 from quire.streams.namespace.namespace import open_namespace
@@ -20,6 +22,7 @@ from quire.streams.objects.format import head_key
 from quire.streams.objects.objects import Objects
 from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
 from quire.streams.ownership.orphans import look_for_orphans
+from quire.streams.ownership.owners import missed
 
 NAMESPACE = "/streams"
 
@@ -58,6 +61,37 @@ async def test_a_lost_segment_is_named_with_its_positions(client: Client) -> Non
     assert one.like in (segments[0].ledger_id, segments[2].ledger_id)
     await streams.truncate("orders", DLSN.parse(one.after))
     assert (await looked(client)).count == 0, "following the advice resolves the problem"
+
+
+async def test_the_search_says_who_deleted_a_ledger_by_its_id(client: Client) -> None:
+    """Nothing told who had deleted the ledger of a stream, and when."""
+    streams = await stream_of(client, "orders", 2)
+    first, second = (one.ledger_id for one in await streams.segments("orders"))
+    await note_deletion(client.metadata, first, 1_000, "quire ledger delete --force")
+    for ledger_id in (first, second):
+        await client.delete_ledger(ledger_id)
+    known, unknown = (await looked(client)).lost
+    assert unknown.deletion is None
+    assert known.deletion == Deletion(this_user(), 1_000, "quire ledger delete --force")
+    error = await missed(client, NoSuchLedgerError("gone"), first)
+    assert str(error.args[0]).endswith(
+        f"{this_user()} deleted it at 1970-01-01T00:00:01Z (quire ledger delete --force)"
+    )
+
+
+async def test_notes_of_deletions_are_bounded_and_may_be_damaged(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletions, "KEPT_MAX", 2)
+    store = client.metadata
+    for ledger_id in (9, 7, 8, 9):
+        await note_deletion(store, ledger_id, 5, "x")
+    assert await deletion_of(store, 7) is None
+    assert (await deletion_of(store, 9)) == Deletion(this_user(), 5, "x")
+    for damaged in (b"x", b"[]", b"{}", b'{"by": "a", "at_ms": "1", "how": "x"}'):
+        version = (await store.read_value(("ledgers", "deleted", "8"))).version
+        await store.write_value(("ledgers", "deleted", "8"), damaged, version)
+        assert await deletion_of(store, 8) is None
 
 
 async def test_a_short_search_is_repeated_soon(client: Client) -> None:

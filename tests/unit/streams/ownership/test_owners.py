@@ -21,7 +21,8 @@ from quire.streams.ownership import owners
 from quire.streams.ownership.named_ledgers import UnreadableRecord, dataset_record
 from quire.streams.ownership.owners import find_claims, missed, refuse_owned
 from quire.streams.statemachine.state_machine import BUCKET
-from tests.support.objects import plain_ledger
+from tests.support.metadata.lagging import LaggingServer
+from tests.support.objects import Bench, plain_ledger
 from tests.support.waiting import until
 
 NAMESPACE = "/streams"
@@ -120,6 +121,19 @@ async def test_ledgers_of_objects_and_state_machines_are_owned(client: Client) -
         await client.ledger_metadata(info.ledger_id)
     await client.metadata.delete_value(head_key("default", "jobs/42"))
     await refuse_owned(client, [replaced.ledger_id])  # an orphan
+
+
+async def test_a_ledger_that_an_object_has_just_got_is_owned_although_the_server_lags(
+    bench: Bench, client: Client
+) -> None:
+    other = await bench.client()
+    info = await Objects(other).put("jobs/42", b"bytes")
+    head = await other.metadata.read_value(head_key("default", "jobs/42"))
+    await other.metadata.delete_value(head_key("default", "jobs/42"))
+    server = LaggingServer(client.metadata)
+    server.fall_behind()
+    await other.metadata.write_value(head_key("default", "jobs/42"), head.value, None)
+    assert "object jobs/42 in bucket default" in await told(client, info.ledger_id)
 
 
 async def test_ledgers_of_datasets_are_owned(client: Client) -> None:

@@ -19,12 +19,13 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
-from quire.metadata.tree import Create, Put
+from quire.metadata.tree import Create, Operation, Put, Result
 from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.namespace.tree_search import namespace_sizes, namespaces
 from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
 from quire.streams.ownership.owners import find_claims
+from quire.streams.read.positions import AtSequence
 from quire.streams.read.statistics import before_end, records_from, segment_statistics
 from quire.streams.write.segments import APPLICATION
 from tests.support.metadata.lagging import LaggingServer
@@ -477,5 +478,95 @@ def test_a_ledger_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) 
         found = await look_for_orphans(made.client, 0)
         assert [one.ledger_id for one in found.orphans] == [ledger_id]
         assert found.skipped == [Skipped(f"ledger {poisoned}", "it cannot be understood")]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("call", ["segments", "find", "read", "read from a time"])
+def test_a_server_that_lags_hides_no_record_that_was_acknowledged(call: str) -> None:
+    """A search found an earlier place, and a reader ended before the last records."""
+
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        async with made.world.client("lagging") as client:
+            streams = await open_namespace(client, "/acme/test")
+            LaggingServer(client.metadata).fall_behind()
+            async with await made.streams.open_writer("a") as writer:
+                for number in range(COUNT, 2 * COUNT):
+                    last = await writer.append(b"%d" % number)
+            wanted = await made.streams.segments("a")
+            match call:
+                case "segments":
+                    assert await streams.segments("a") == wanted
+                case "find":
+                    assert await streams.find("a", AtSequence(2 * COUNT - 1)) == last
+                case "read":
+                    found = [one.sequence async for one in streams.open_reader("a")]
+                    assert found == list(range(2 * COUNT))
+                case _:
+                    start = AtSequence(2 * COUNT - 3)
+                    found = [one.payload async for one in streams.open_reader("a", start=start)]
+                    assert found == [b"47", b"48", b"49"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("call", ["truncate", "retain", "streams", "topics", "subscriptions"])
+def test_a_server_that_lags_hides_nothing_that_others_have_made(call: str) -> None:
+    """A truncation left segments that were completed before, and lists were not complete."""
+
+    async def scene(made: Bench) -> None:
+        await made.streams.create_stream("a", settings={"retention_s": 30})
+        await made.streams.create_topic("t", 1)
+        await made.streams.subscription("a", "one").commit(DLSN(1, 0, 0))
+        async with made.world.client("lagging") as client:
+            streams = await open_namespace(client, "/acme/test")
+            LaggingServer(client.metadata).fall_behind()
+            for _ in range(3):  # each writer completes a segment
+                async with await made.streams.open_writer("a") as writer:
+                    last = await writer.append(b"one")
+            await made.streams.create_stream("b")
+            await made.streams.create_topic("u", 1)
+            await made.streams.subscription("a", "two").commit(last)
+            match call:
+                case "truncate":
+                    await streams.truncate("a", last)
+                    assert [s.lssn for s in await made.streams.segments("a")] == [2, 3]
+                case "retain":
+                    await asyncio.sleep(60.0)
+                    await streams.retain("a")
+                    assert [s.lssn for s in await made.streams.segments("a")] == [2, 3]
+                case "streams":
+                    assert await streams.streams() == ["a", "b", "t/0", "u/0"]
+                case "topics":
+                    assert await streams.topics() == ["t", "u"]
+                case _:
+                    assert await streams.subscriptions("a") == ["one", "two"]
+
+    run(scene)
+
+
+def test_a_topic_that_was_created_again_is_there_although_the_server_lags() -> None:
+    """The server showed the former topic, whose deletion had begun."""
+
+    async def scene(made: Bench) -> None:
+        await made.streams.create_topic("t", 2)
+        async with made.world.client("lagging") as client:
+            streams = await open_namespace(client, "/acme/test")
+            server = LaggingServer(client.metadata)
+            commit = made.client.metadata.tree.commit
+
+            async def seen(*operations: Operation) -> list[Result]:
+                done = await commit(*operations)
+                found = await made.streams._topics.find("t")
+                if found is not None and found.deleting and not server.behind:
+                    server.fall_behind()
+                return done
+
+            made.client.metadata.tree.commit = seen  # type: ignore[method-assign]
+            await made.streams.delete_topic("t")
+            await made.streams.create_topic("t", 3)
+            assert server.behind
+            assert (await streams.topic("t")).partitions == 3
 
     run(scene)

@@ -79,6 +79,42 @@ function store({ store: found, garbage_collection: collection, compaction_suspen
   ]));
 }
 
+// -- clients ------------------------------------------------------------------------------------
+
+/** Why a client avoids a bookie. */
+const REASONS = { "wrong-answers": ["bad long", "✗ quarantine: wrong answers"], errors: ["warn", "! quarantine: many errors"], failed: ["warn", "! failed a request"], slow: ["warn", "! slow"] };
+const WRONG = { "bad-digest": "damaged entry", "wrong-entry": "another entry", dropped: "acknowledged entry denied", missing: "no such entry", "stale-lac": "older end of a ledger" };
+const CLIENTS_SHOWN_MAX = 50;
+
+/** Return the programs that avoid the bookie or got wrong answers from it, this server first. */
+function suspecting({ own, clients }) {
+  const mine = { instance: "this server", job: "", ...own };
+  return [mine, ...clients].filter((one) => one.reasons.length || Object.keys(one.wrong_answers).length);
+}
+
+/** Say which programs avoid the bookie. There is nothing to say if none is known to. */
+function clientTable(known) {
+  const found = known ? suspecting(known) : [];
+  if (!found.length) return "";
+  const rows = found.slice(0, CLIENTS_SHOWN_MAX).map((one) => [
+    [h("span", { class: one.job ? "mono" : null }, one.instance), one.job ? h("small", { class: "quiet second" }, ` ${one.job}`) : ""],
+    one.reasons.length ? one.reasons.map((name, at) => [at ? " " : "", mark(...(REASONS[name] ?? ["warn", `! ${name}`]))]) : "not now",
+    Object.entries(one.wrong_answers).map(([kind, number]) => `${WRONG[kind] ?? kind}: ${count(number)}`).join(", ") || "none"]);
+  return section("Programs that suspect it",
+    table(`${counted(found.length, "program")}${found.length > rows.length ? `, the first ${rows.length} of them` : ""}`, [["Program", ""], ["Why it avoids the bookie", ""], ["Wrong answers since its start", ""]], rows),
+    h("p", { class: "quiet" }, "They write to other bookies and ask others first, while others are left. If only programs on some machines find it slow or failing, look at the network between them. After wrong answers, the event ", h("code", null, "bookie_misbehaved"), " in the log of the program names the ledger: ", h("code", null, "quire explain ledger ID --deep"), " reads each copy."));
+}
+
+/** Return in words which programs suspect the bookie, and whether those of other machines are known. */
+function clientWords(known) {
+  if (!known) return "not known";
+  const found = suspecting(known);
+  const some = found.length ? `${counted(found.length, "program")}, see above` : "";
+  if (known.missing) return [some ? `${some}. ` : "", mark("warn long", `! ${known.missing.what}`)];
+  if (some) return some;
+  return known.prometheus ? "none known to this server or to Prometheus" : "not this server. It has no --prometheus, which knows about other programs";
+}
+
 // -- jobs and actions ---------------------------------------------------------------------------
 
 function jobs({ jobs: own, elsewhere, paused, waiting, order }, act) {
@@ -147,11 +183,12 @@ function ledgers({ bookie: { id } }, found, query) {
 
 // -- the page -----------------------------------------------------------------------------------
 
-function details({ bookie, region, rack, report }) {
+function details({ bookie, region, rack, report }, clients) {
   return section("Details", facts([
     ["Address", bookie.host === null ? "–" : `${bookie.host}:${bookie.port}${bookie.tls ? ", TLS" : ""}`],
     ["HTTP server", bookie.http.join(", ") || "none"], ["Region", region || "–"], ["Rack", rack === null ? "not known" : link(rack, "topology")],
     ["Version", report ? `Quire ${report.version}, Python ${report.python}` : "not known"], ["Started", report ? time(report.started_ms) : "not known"],
+    ["Programs that suspect it", clientWords(clients)],
     ["Configuration", bookie.http.length ? link("Keys and where their values come from", "configuration", [bookie.id]) : "not known"],
   ]));
 }
@@ -162,19 +199,21 @@ export const bookie = {
   async load({ parts: [id = ""], query }, signal) {
     const after = query.get("after") ?? "";
     const page = await get(path(id), {}, signal);
-    const [found, series] = await Promise.all([
+    const [found, series, clients] = await Promise.all([
       get(`${path(id)}/ledgers`, { limit: PAGE, ...(ID.test(after) ? { after } : {}) }, signal),
-      page.series ? loadSeries(signal, id) : null]);
-    return { page, found, series };
+      page.series ? loadSeries(signal, id) : null,
+      // The page is of use without it, for example while the metadata store is away.
+      get(`${path(id)}/clients`, {}, signal).catch((error) => { if (signal.aborted) throw error; return null; })]);
+    return { page, found, series, clients };
   },
   oldSince: ({ page }) => page.old_since_ms ?? null,
-  render({ page, found, series }, { query }, act) {
+  render({ page, found, series, clients }, { query }, act) {
     return h("div", null,
       h("p", null, stateMarks(page.bookie)),
-      page.problems.length ? section("What is wrong", problemList(page.problems, { [page.bookie.id]: "" })) : "",
+      page.problems.length ? section("What is wrong", problemList(page.problems, { [page.bookie.id]: "" })) : "", clientTable(clients),
       section("Key figures", figures(page, found)),
       // What can be done is more urgent than what the bookie did before.
       disks(page), actions(page, act), jobs(page, act), series ? seriesSection("Over time", series, OF_BOOKIE, () => act(() => {})) : "",
-      ledgers(page, found, query), page.report ? store(page.report) : "", details(page));
+      ledgers(page, found, query), page.report ? store(page.report) : "", details(page, clients));
   },
 };

@@ -40,10 +40,21 @@ function sinceText({ since_ms: ms, since_before: before }) {
 /** The notes that are open, by their first words. It survives the refresh of a page. */
 const opened = new Set();
 
+/** Return the cause and the rest of a sentence, which a colon divides. A colon in brackets belongs to the cause. */
+function divided(text) {
+  let depth = 0;
+  for (let at = 0; at < text.length; at += 1) {
+    if (text[at] === "(") depth += 1;
+    else if (text[at] === ")") depth -= 1;
+    else if (at && depth <= 0 && text.startsWith(": ", at)) return [text.slice(0, at), text.slice(at + 2)];
+  }
+  return [text, ""];
+}
+
 /** Return one problem: what is wrong, then in a list what to do, what is at risk, and what is being done. */
 function problem(one, links, folded) {
   const said = localTimes(one.what);
-  const [, cause, colon, more = ""] = /^(.+?)(?:(: )(.+))?$/s.exec(said);
+  const [cause, more] = divided(said);
   const ids = (one.bookies ?? []).filter((id) => links[id] !== "");
   const all = { ...Object.fromEntries(ids.map((id) => [id, address("bookie", [id])])), ...links };
   const known = Object.fromEntries(Object.entries(all).filter(([, href]) => href));
@@ -57,7 +68,7 @@ function problem(one, links, folded) {
       row("Being done", one.doing ? stopped(one.doing) : ""),
       row(ids.length === 1 ? "Bookie" : "Bookies", folded && ids.length ? ids.slice(0, NAMED).map((id, at) => [at ? ", " : "", link(id, "bookie", [id])]) : "")),
   ];
-  const end = colon ? "" : one.items?.length ? ":" : /[.:]$/.test(cause) ? "" : ".";
+  const end = more ? "" : one.items?.length ? ":" : /[.:]$/.test(cause) ? "" : ".";
   if (!folded) return h("li", { class: one.severity }, h("p", { class: "cause" }, title, linked(cause, known), end, since), below);
   const details = h("details", { open: opened.has(cause), ontoggle: () => (details.open ? opened.add(cause) : opened.delete(cause)) },
     h("summary", { class: "cause", id: `note-${cause}` }, title, cause, end, since), below);

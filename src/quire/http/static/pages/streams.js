@@ -1,5 +1,5 @@
 import { get } from "/ui/parts/api.js";
-import { advice, command, commandWith, empty, quoted, tiles } from "/ui/parts/controls.js";
+import { SIGNS, advice, command, commandWith, empty, quoted, signed, tiles } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, localTimes, percent, rate, time } from "/ui/parts/format.js";
 import { copyTable } from "/ui/parts/jobs.js";
@@ -151,6 +151,61 @@ function lagRow(one, data) {
       h("div", { class: "bar", "aria-hidden": "true" }, h("span", { style: { "--share": 1 - share } })))];
 }
 
+/** What is said of ledgers in each state of their replicas, the worst first: the kind, the words of a list, and a sentence. */
+const REPLICAS = {
+  lost: ["bad", "lost", (n) => `${counted(n, "ledger")} ${n === 1 ? "does" : "do"} not exist any more, so ${n === 1 ? "its" : "their"} records cannot be read`],
+  unreadable: ["bad", "without a copy", (n) => `Some entries of ${counted(n, "ledger")} have no copy on a registered bookie, so they cannot be read now`],
+  unknown: ["bad", "with unreadable metadata", (n) => `The metadata of ${counted(n, "ledger")} cannot be read`],
+  lacking: ["warn", "without all copies", (n) => `${counted(n, "ledger")} ${n === 1 ? "has" : "have"} copies on bookies that are gone, and ${n === 1 ? "is" : "are"} not marked for repair yet`],
+  marked: ["warn", "waiting for repair", (n) => `${counted(n, "ledger")} ${n === 1 ? "lacks" : "lack"} copies, and ${n === 1 ? "waits" : "wait"} for repair`],
+  repairing: ["warn", "being repaired", (n) => `${counted(n, "ledger")} ${n === 1 ? "is" : "are"} being repaired`],
+};
+
+/** Return the states of `REPLICAS` that some ledgers have. */
+const incomplete = (one) => Object.entries(REPLICAS).filter(([state]) => one[state]);
+
+/** Return the address of the list of ledgers in a state. The list knows only some of the states. */
+const listOf = (state, owner) => (["lacking", "marked", "repairing"].includes(state) ? address("ledgers", [], { owner: "stream", owner_name: owner, replication: state }) : null);
+
+/** Return the cell with the state of the replicas of a stream. It is null before the first look. */
+export function replicaCell(one, owner) {
+  if (!one) return h("span", { class: "quiet" }, "reading …");
+  if (one.error) return [mark("bad", "✗ not known"), " ", one.error];
+  const found = incomplete(one);
+  if (!found.length) return one.ledgers ? "complete" : "–";
+  return found.map(([state, [kind, words]], at) => {
+    const href = one.named[state]?.length === 1 ? address("ledger", one.named[state]) : listOf(state, owner);
+    const text = signed(kind, `${least(one, count(one[state]))} ${words}`);
+    return [at ? " " : "", mark(kind, href ? h("a", { href }, text) : text)];
+  });
+}
+
+/** Return the key figure of the replicas of a stream or a topic. */
+export function replicaTile(one) {
+  const name = "Copies";
+  if (!one || one.error) return { name, value: "–", below: one ? one.error : "reading …" };
+  const found = incomplete(one);
+  const number = found.reduce((total, [state]) => total + one[state], 0);
+  if (!number) return { name, value: one.ledgers ? "complete" : "–", below: one.ledgers ? `in ${least(one, counted(one.ledgers, "ledger"))}` : "no ledger yet" };
+  return { name, value: `${least(one, count(number))} incomplete`, below: `of ${counted(one.ledgers, "ledger")}`, kind: found[0][1][0] };
+}
+
+/** Say which ledgers of a stream or a topic lack copies, with links. `owner` is a part of the name of the owners. `said`
+ * are states that the page reports in another way. */
+export function replicaAlert(one, owner, said = []) {
+  const found = one && !one.error ? incomplete(one).filter(([state]) => !said.includes(state)) : [];
+  if (!found.length) return "";
+  const ids = (state) => {
+    const named = one.named[state] ?? [];
+    const more = one[state] - named.length;
+    const list = listOf(state, owner);
+    return [named.map((id, at) => [at ? ", " : "", link(`${id}`, "ledger", [id])]), more ? [" and ", list ? h("a", { href: list }, `${count(more)} more`) : `${count(more)} more`] : ""];
+  };
+  return h("div", { class: `alert ${found[0][1][0]}` },
+    found.map(([state, [kind, , words]]) => h("p", null, `${SIGNS[kind]} ${words(one[state])}: ${one[state] === 1 ? "ledger" : "ledgers"} `, ids(state), ".")),
+    h("p", null, "What to do: The ", h("a", { href: "#/" }, "overview"), " says what is wrong and what to type, and ", link("Repair and jobs", "work"), " how far the repair is."));
+}
+
 /** The share of the limit of a stream from which the page says what to do. */
 const NEARLY_FULL = 0.8;
 
@@ -165,7 +220,7 @@ function nearlyFull(data, namespace, limit) {
 }
 
 /** Say what is wrong with the continuous copies of a stream. */
-const copyAlerts = (copies) => copies.filter((one) => one.problem).map(({ problem }) => h("div", { class: "alert warn" },
+export const copyAlerts = (copies) => copies.filter((one) => one.problem).map(({ problem }) => h("div", { class: "alert warn" },
   h("p", null, `! ${localTimes(problem.what)}.`), advice(problem.next)));
 
 export const stream = {
@@ -186,12 +241,14 @@ export const stream = {
       data.lost.length ? h("div", { class: "alert bad" }, h("p", null, `✗ ${counted(data.lost.length, "segment")} of this stream lost ${data.lost.length === 1 ? "its" : "their"} ledger.`),
         data.lost.map((one) => h("p", null, `${one.what} (ledger ${one.ledger_id})`))) : "",
       limit && data.bytes >= NEARLY_FULL * limit ? nearlyFull(data, parts[0], limit) : "", copyAlerts(copies),
+      replicaAlert(data.replicas, `${parts[0]}/${parts[1]}`, ["lost"]),
       tiles([
         { name: "Records", value: count(data.records), below: `that can be read, in ${counted(data.segments.length, "segment")}` },
         { name: "Size", value: bytes(data.bytes), below: limit ? `${percent(data.bytes / limit)} of the limit of ${bytes(limit)}` : "payloads, without replicas" },
         { name: "Written now", value: rate(now.records_per_s), below: rate(now.bytes_per_s, "B") },
         { name: "Last write", value: data.last_time ? [clock(Date.parse(data.last_time) / 1000)] : "–", below: `${data.last_time ? `${date(Date.parse(data.last_time))}, ` : ""}${data.ended ? "the stream has ended" : data.last ? `position ${data.last}` : "no records yet"}` },
         { name: "Largest lag", value: slowest === null ? "–" : count(slowest), below: whose ? `records, by ${whose}${behind.length > 1 ? `, the slowest of ${counted(data.subscriptions.length, "subscription")}` : ""}` : data.subscriptions.length ? counted(data.subscriptions.length, "subscription") : "no subscription" },
+        replicaTile(data.replicas),
       ]),
       section("Subscriptions", data.lag.length ? table(
         `Progress of each subscription${data.lag.length < data.subscriptions.length ? `: the first ${data.lag.length} of ${data.subscriptions.length}` : ""}`,

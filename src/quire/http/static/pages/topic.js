@@ -4,18 +4,20 @@ import { get } from "/ui/parts/api.js";
 import { command, commandWith, empty, quoted, tiles } from "/ui/parts/controls.js";
 import { address, h, link, mark, section, sortable, sorts, table } from "/ui/parts/dom.js";
 import { bytes, clock, count, counted, date, percent, rate } from "/ui/parts/format.js";
+import { copyTable } from "/ui/parts/jobs.js";
 import { pageTabs, pager } from "/ui/parts/lists.js";
 import { askFor, passwordForm, passwordOf } from "/ui/parts/payload.js";
 import { NO_RECORDS, PAGE, SHOWN_BYTES, STOPPED, parsed, placeForm, recordLines } from "/ui/pages/records.js";
-import { FIGURES, figures, least, MISSED, RATES } from "/ui/pages/streams.js";
+import { FIGURES, copyAlerts, figures, least, MISSED, RATES, replicaAlert, replicaCell, replicaTile } from "/ui/pages/streams.js";
 
-const PARTITIONS = [{ text: "Partition", by: (one) => one.partition }, ...FIGURES, { text: "" }];
+const PARTITIONS = [{ text: "Partition", by: (one) => one.partition }, ...FIGURES, { text: "Copies" }, { text: "" }];
 
 function partitionRow(one, namespace) {
   const name = link(`${one.partition}`, "stream", [namespace, one.stream]);
   const records = link("Show records", "stream", [namespace, one.stream, "records"]);
-  if (one.error) return [name, mark("bad", "✗ unreadable"), "–", "–", "–", "–", one.error, records];
-  return [[name, one.ended ? [" ", mark("note", "ended")] : ""], ...figures(one), records];
+  const copies = replicaCell(one.replicas, `${namespace}/${one.stream}`);
+  if (one.error) return [name, mark("bad", "✗ unreadable"), "–", "–", "–", "–", one.error, copies, records];
+  return [[name, one.ended ? [" ", mark("note", "ended")] : ""], ...figures(one), copies, records];
 }
 
 function keyFigures(data, sums) {
@@ -26,6 +28,7 @@ function keyFigures(data, sums) {
     { name: "Written now", value: rate(sums.records_per_s), below: rate(sums.bytes_per_s, "B") },
     { name: "Last write", value: last === null ? "–" : [clock(last / 1000)], below: last === null ? (sums.ended ? "all partitions have ended" : "") : `${date(last)}${sums.ended ? ", all partitions have ended" : ""}` },
     { name: "Largest lag", value: count(sums.lag), below: sums.slowest ? `records, by ${sums.slowest}${sums.subscriptions > 1 ? `, the slowest of ${counted(sums.subscriptions, "subscription")}` : ""}` : sums.subscriptions === 0 ? "no subscription" : "" },
+    replicaTile(data.replicas?.[data.name]),
   ]);
 }
 
@@ -121,9 +124,12 @@ export const topic = {
   load: ({ parts }, signal) => get("/api/v1/quire/topic", { namespace: parts[0] ?? "", name: parts[1] ?? "" }, signal),
   render(data, { parts: [namespace] }) {
     const sums = data.statistics[data.name] ?? {};
-    const rows = data.streams.map((stream) => ({ stream, partition: Number(stream.slice(data.name.length + 1)), ...(data.statistics[stream] ?? { waits: true }) }));
-    return h("div", null, data.deleting ? deletion(data.name, namespace) : [topicTabs(namespace, data.name, "partitions"), keyFigures(data, sums)],
+    const rows = data.streams.map((stream) => ({ stream, partition: Number(stream.slice(data.name.length + 1)), ...(data.statistics[stream] ?? { waits: true }), replicas: data.replicas?.[stream] }));
+    const copies = data.copies ?? [];
+    return h("div", null, data.deleting ? deletion(data.name, namespace) : [topicTabs(namespace, data.name, "partitions"), copyAlerts(copies),
+      replicaAlert(data.replicas?.[data.name], `${namespace}/${data.name}/`), keyFigures(data, sums)],
       data.deleting ? "" : subscriptions(data, sums, namespace),
+      copies.length ? section("Continuous copies", copyTable("As their processes report them", copies, true)) : "",
       section(data.deleting ? "Partitions that are left" : "Partitions",
         rows.length ? sortable(`topic ${namespace} ${data.name}`, sorts(`${counted(rows.length, "partition")}.`, "them"), PARTITIONS, rows, (one) => partitionRow(one, namespace), { text: "Partition", down: false })
           : empty("No partition is left", "Only the name of the topic is still stored.")),

@@ -5,7 +5,7 @@ import { ask, get } from "/ui/parts/api.js";
 import { command, empty, SIGNS, tiles } from "/ui/parts/controls.js";
 import { accessNote } from "/ui/parts/dialogs.js";
 import { coded, h, link, section, table } from "/ui/parts/dom.js";
-import { count, counted, rate, seconds } from "/ui/parts/format.js";
+import { count, counted, rate, seconds, time } from "/ui/parts/format.js";
 import { copyTable, elsewhereTable, jobTable, pausedTable, progressBar } from "/ui/parts/jobs.js";
 
 function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole: whole, locked, failing, delay_s: delay }) {
@@ -17,6 +17,12 @@ function keyFigures({ enabled, auditor, auditor_age_s: age, marked, marked_whole
     { name: "Wait for a lost bookie", value: seconds(delay), below: "before its ledgers are copied" },
   ]);
 }
+
+/** Say what was repaired in the last day, which explains why autorecovery was busy. */
+const repaired = (found) => (found ?? []).map((one) => h("p", { class: "quiet" }, `Repaired lately by ${one.by}: ${counted(one.ledgers, "ledger")} (`,
+  one.ledgers > one.last.length ? "the last: " : "", one.last.map((id, at) => [at ? ", " : "", link(`${id}`, "ledger", [id])]), ")",
+  one.replicas.length ? [" that lacked copies on ", one.replicas.map((bookie, at) => [at ? ", " : "", link(bookie, "bookie", [bookie])])] : "",
+  `, ${counted(one.entries, "entry")} copied, the last at ${time(one.at_ms)}.`));
 
 function repairProgress(repair) {
   if (!repair) return "";
@@ -52,7 +58,7 @@ export const work = {
       one.age_s === null ? "–" : `${seconds(one.age_s)} ago`, coded(one.why),
     ]);
     return h("div", null, bookiesAway(data.bookies_away ?? []),
-      section("Autorecovery", keyFigures(autorecovery), repairProgress(data.repair),
+      section("Autorecovery", keyFigures(autorecovery), repairProgress(data.repair), repaired(autorecovery.repaired),
         h("div", { class: "row-buttons" },
           autorecovery.enabled ? "" : [button("Switch autorecovery on", "Switch autorecovery on", turn(true), act, QUESTIONS.autorecoveryOn), " "],
           button("Look for lost bookies now", "Look for lost bookies now", () => ask("PUT", "/api/v1/autorecovery/trigger_audit"), act, QUESTIONS.audit), " ",

@@ -79,6 +79,36 @@ const COMMANDS = /(: |, or )((?:quire|curl|openssl|smartctl|timedatectl|sudo|exp
 /** A first sentence that is nothing but a command. */
 const LEADING = /^(?:quire|curl) (?:(?! continues )(?!\. [A-Z]).)*(?=\. [A-Z])/s;
 
+/** Words that come before the command of one more bookie. */
+const REPEATED = /^(?:For|On the machine of) /;
+/** The number of commands of further bookies that are shown at once. */
+const REPEATED_SHOWN = 2;
+/** The folded commands that are open, by the first of them. They stay open when a page refreshes. */
+const unfolded = new Set();
+
+/** Return the parts of advice in which commands that repeat another one for many bookies are folded. */
+function folded(parts) {
+  const shown = [];
+  for (let at = 0; at < parts.length;) {
+    let end = at;
+    while (REPEATED.test(parts[end]?.textContent ?? "") && parts[end + 1]?.classList.contains("command")) end += 2;
+    const first = at + 2 * REPEATED_SHOWN;
+    if (end - first < 4) {
+      shown.push(...parts.slice(at, end + 1));
+      at = end + 1;
+      continue;
+    }
+    const number = (end - first) / 2;
+    if (parts[end]?.textContent.endsWith("do the same.")) end += 1;
+    const key = parts[first + 1].textContent;
+    const details = h("details", { class: "folded", open: unfolded.has(key) }, h("summary", { id: `commands-${key}` }, `${number} more commands`), parts.slice(first, end));
+    details.addEventListener("toggle", () => (details.open ? unfolded.add(key) : unfolded.delete(key)));
+    shown.push(...parts.slice(at, first), details);
+    at = end;
+  }
+  return shown;
+}
+
 /** Words with which another way begins, after the first command. */
 const ALTERNATIVE = /^(?:If |or:)/;
 
@@ -89,7 +119,8 @@ export function advice(text, label = "What to do: ") {
   const found = [];
   const say = (words) => {
     const whole = `${found.length ? "" : label}${words}`.trim();
-    if (whole) found.push(h("p", null, whole));
+    // The end of a list of commands is a paragraph of its own.
+    for (const part of whole.split(/(?<=, do the same\.) /)) if (part) found.push(h("p", null, part));
   };
   if (/^(?:quire|curl) (?!.*(?:\. | continues ))/s.test(text)) {
     say("");
@@ -113,7 +144,7 @@ export function advice(text, label = "What to do: ") {
   const one = found.findIndex((part) => part.classList.contains("command"));
   const other = found.findIndex((part, at) => one !== -1 && at > one && ALTERNATIVE.test(part.textContent));
   if (other !== -1) for (const part of found.slice(other)) part.classList.add("alternative");
-  return found;
+  return folded(found);
 }
 
 /** Copy a text, and return whether that worked. A page that was loaded without TLS from another

@@ -46,6 +46,7 @@ export function seconds(value) {
 /** Return a share, from 0 to 1, as a percentage. Only what is whole is 100 %. */
 export function percent(share) {
   if (share === null || share === undefined) return NONE;
+  if (share > 0 && share < 0.0005) return "< 0.1 %";
   return `${share > 0 && share < 0.1 ? (share * 100).toFixed(1) : share >= 1 ? 100 : Math.min(99, Math.round(share * 100))} %`;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from quire._runtime.names.in_commands import COMMANDS_MAX
 from quire._runtime.units import counted, duration_text, some_of, utc_text
 from quire.http.views.problems.problem import Bookie, Problem, Severity
 from quire.net.certificates import EXPIRES_SOON_MS, CertificateExpiry
@@ -189,7 +190,7 @@ def _of_bookies(kind: _Kind, found: Sequence[_Dated], now_ms: int) -> Problem:
         f"{_when(first.expires_ms, now_ms)}"
         if len(found) == 1
         else f"The {kind.many} of {counted(len(found), 'bookie')} "
-        f"{'have expired' if expired else 'expire soon'}: {some_of(named)}",
+        f"{'have expired' if expired else 'expire soon'}: {some_of(named, COMMANDS_MAX)}",
         renew,
         kind.risk if expired else _later(kind.risk),
         bookies=tuple(one.bookie for one in found),

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from quire._runtime.names.in_commands import COMMANDS_MAX, for_each
 from quire._runtime.units import counted, listed, percent_text, size_text, some_of
 from quire.http.views.bookie_list import disk_nearly_full
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.bookies.unwritable import FAILED, FULL
-from quire.replication.explain.silence import for_each
 
 SAME_SHARE = 0.001
 """Two disks of one host with the same size are one disk if their free space differs by at most this
@@ -124,25 +124,38 @@ def of_disks(bookies: Sequence[Bookie]) -> Iterator[Problem]:
     nearly = nearly_full_disks(bookies)
     if not nearly:
         return
-    fullest = max(nearly, key=lambda one: one.disk.used)
+    nearly.sort(key=lambda one: one.disk.used, reverse=True)
     several = len(nearly) > 1
     yield Problem(
         "warn",
         f"{len(nearly)} disks are nearly full"
         if several
         else f"1 disk is nearly full: {nearly[0]}",
-        explain_space(fullest.bookies[0], next(iter(fullest.directories), "")),
+        explain_spaces((one.bookies[0], one.directories[:1]) for one in nearly),
         "A bookie becomes read-only when its disk is full",
         bookies=tuple(dict.fromkeys(name for one in nearly for name in one.bookies)),
-        items=listed(map(str, nearly)) if several else (),
+        items=listed(map(str, nearly), limit=COMMANDS_MAX) if several else (),
     )
 
 
-def explain_space(bookie_id: str, directory: str) -> str:
-    """Return the command that shows what takes the space of a directory, and where to run it."""
-    # People paste this command into a shell, and the path comes from a bookie: quote it.
-    named = shlex.quote(directory) if directory else "DIR"
-    return f"Run this on the machine of {bookie_id}: quire bookie explain space {named}"
+def explain_spaces(places: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """Return the commands that show what takes the space of disks, and where to run each.
+
+    `places` has bookies and some of their directories. A directory that is not known is "".
+    """
+    by_bookie: dict[str, list[str]] = {}
+    for bookie_id, directories in places:
+        by_bookie.setdefault(bookie_id, []).extend(filter(None, directories))
+    commands = {
+        # People paste this command into a shell, and the paths come from a bookie: quote them.
+        bookie_id: f"quire bookie explain space {shlex.join(directories) or 'DIR'}"
+        for bookie_id, directories in by_bookie.items()
+    }
+    if len(commands) == 1:
+        ((bookie_id, command),) = commands.items()
+        return f"Run this on the machine of {bookie_id}: {command}"
+    told = for_each((bookie_id, f": {command}") for bookie_id, command in commands.items())
+    return f"See on each machine what takes the space. {told}"
 
 
 def _of_directories(bookie: Bookie, reasons: Iterable[Mapping[str, str]]) -> Iterator[Problem]:
@@ -153,7 +166,7 @@ def _of_directories(bookie: Bookie, reasons: Iterable[Mapping[str, str]]) -> Ite
                 "warn",
                 f"A disk of {bookie['id']} is full: {disk_text(bookie, reason['directory'])}"
                 f"{shares_text(bookie, reason['directory'])}",
-                explain_full(bookie, reason["directory"]),
+                explain_full([(bookie, reason["directory"])]),
                 "New ledgers go to the other directories of the bookie",
                 NO_ROOM
                 if cannot_make_room(bookie, reason["directory"])
@@ -217,11 +230,17 @@ def has_other_files(bookie: Bookie, directory: str) -> bool:
     )  # fmt: skip
 
 
-def explain_full(bookie: Bookie, directory: str) -> str:
-    """Return the command that shows what takes the space of a full disk."""
-    own = not has_other_files(bookie, directory)
-    more = "" if own else ". It also says how to find the files that are not the bookie's"
-    return f"{explain_space(bookie['id'], directory)}{more}"
+def explain_full(full: Iterable[tuple[Bookie, str]]) -> str:
+    """Return the commands that show what takes the space of full disks.
+
+    `full` has bookies and their full directories.
+    """
+    places = list(full)
+    told = explain_spaces((bookie["id"], [directory]) for bookie, directory in places)
+    if not any(has_other_files(bookie, directory) for bookie, directory in places):
+        return told
+    whose = "the bookie's" if len({bookie["id"] for bookie, _ in places}) == 1 else "a bookie's"
+    return f"{told}. It also says how to find the files that are not {whose}"
 
 
 def cannot_make_room(bookie: Bookie, directory: str) -> bool:
@@ -282,8 +301,8 @@ def of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         + (f"; the disk of {some_of(full)} is nearly full" if full else ""),
         f"To see who suspended it, and when{see[names[0]]}. To resume it{resume[names[0]]}"
         if len(held) == 1
-        else f"See who suspended it, and when. {for_each(see, 'For')}. Then resume it. "
-        f"{for_each(resume, 'For')}",
+        else f"See who suspended it, and when. {for_each(see.items(), 'For')}. Then resume it. "
+        f"{for_each(resume.items(), 'For')}",
         _kept_space(one["compaction_suspended"] for one in held),
         bookies=tuple(names),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire._runtime.names.in_commands import command_with
-from quire._runtime.units import are, counted, listed, some_of, them, verb
+from quire._runtime.names.in_commands import COMMANDS_MAX, command_with, for_each
+from quire._runtime.units import are, counted, some_of, them, verb
 from quire.http.views.problems.autorecovery import ENABLE, healing, needed_command
 from quire.http.views.problems.problem import Bookie, Problem
 from quire.metadata.bookies.start_commands import StartCommand
@@ -66,17 +66,14 @@ def of_lost_bookies(
             "doing": healing(autorecovery, names, _lacking(risk, group), now_ms),
         }
         if group != ALONE:
-            probes = [one.get("probe") for one in bookies if one["id"] in names]
-            state = f": {probed}" if (probed := probed_text(probes)) else ""
-            check = (
-                "Start the bookies again"
-                if set(probes) == {ProbeResult.REFUSED}
-                else "Check the power and the network there, and start the bookies again"
-            )
+            lost = [one for one in bookies if one["id"] in names]
+            state, items = _answers(lost)
             yield Problem(
                 "bad",
-                f"All bookies of {group} are gone: {some_of(names)}{state}",
-                f"{check}. To restore their copies elsewhere now: {_restore(autorecovery)}",
+                f"All bookies of {group} are gone: {some_of(names)}{state and f': {state}'}",
+                f"{_bring_back(lost, place=True)}. To restore their copies elsewhere now: "
+                f"{_restore(autorecovery)}",
+                items=items,
                 **told,
             )
         else:
@@ -98,25 +95,63 @@ def _alone(
 ) -> Problem:
     """Return the problem of lost bookies that are not part of a lost location."""
     empty = _lacking(risk, ALONE) == 0
-    probes = [one.get("probe") for one in bookies if one["id"] in names]
-    first = next(one for one in bookies if one["id"] == names[0])
+    lost = [one for one in bookies if one["id"] in names]
     spare = risk is None or not risk.without_spare
     give_up = _give_up(names, empty=empty, spare=spare, switched_off=switched_off)
-    start = start_again(first, names)
-    if set(probes) == {ProbeResult.ACCEPTED}:
-        start = cut_off_advice(len(names))
-    elif set(probes) == {ProbeResult.SILENT}:
-        start = f"Check the machine and the network to it. {start}"
-    state = probed_text(probes)
-    each_one = [f"{name}: {probed_text([one])}" for name, one in zip(names, probes) if one]
+    state, items = _answers(lost)
     return Problem(
         "note" if empty else "bad",
         f"{some_of(names)} {are(len(names))} gone: "
         f"{state or 'stopped, or cut off from the metadata store'}",
-        f"{start}. {give_up}",
-        items=() if state else listed(each_one),
+        f"{_bring_back(lost)}. {give_up}",
+        items=items,
         **told,
     )
+
+
+def _answers(lost: Sequence[Bookie]) -> tuple[str, tuple[str, ...]]:
+    """Return how the addresses of lost bookies answer, or a line for each if they differ.
+
+    The first text is "" if they differ or are not known.
+    """
+    probes = {one["id"]: one.get("probe") for one in lost}
+    if state := probed_text(list(probes.values())):
+        return state, ()
+    alike: dict[str, list[str]] = {}
+    for name, probe in probes.items():
+        if probe:
+            alike.setdefault(probe, []).append(name)
+    return "", tuple(
+        f"{some_of(names, COMMANDS_MAX)}: {probed_text([ProbeResult(probe)] * len(names))}"
+        for probe, names in alike.items()
+    )
+
+
+def _bring_back(lost: Sequence[Bookie], *, place: bool = False) -> str:
+    """Return how to bring lost bookies back, by the answers of their addresses.
+
+    `place` says that they are all bookies of one location, whose power or network may have failed.
+    """
+    running = [one["id"] for one in lost if one.get("probe") == ProbeResult.ACCEPTED]
+    silent = [one["id"] for one in lost if one.get("probe") == ProbeResult.SILENT]
+    stopped = [one for one in lost if one["id"] not in running]
+    machines_run = all(
+        one.get("probe") in (ProbeResult.REFUSED, ProbeResult.ACCEPTED) for one in lost
+    )
+    advice = []
+    if place and not machines_run:
+        advice.append("Check the power and the network there")
+    elif silent:
+        whose = "" if len(silent) == len(lost) else f" of {some_of(silent)}"
+        machines = "machine" if len(silent) == 1 else "machines"
+        advice.append(f"Check the {machines}{whose} and the network to {them(len(silent))}")
+    if stopped:
+        whose = "" if len(stopped) == len(lost) else some_of(one["id"] for one in stopped)
+        advice.append(start_each(stopped, whose))
+    if running:
+        named = "" if len(running) == len(lost) else some_of(running)
+        advice.append(cut_off_advice(len(running), named))
+    return ". ".join(advice)
 
 
 def _give_up(names: Sequence[str], *, empty: bool, spare: bool, switched_off: bool) -> str:
@@ -125,28 +160,44 @@ def _give_up(names: Sequence[str], *, empty: bool, spare: bool, switched_off: bo
     `empty` says that no ledger needs them, `spare` that other bookies can take their copies, and
     `switched_off` that autorecovery does not copy them.
     """
-    lost = f"If {'it is' if len(names) == 1 else 'one is'} lost for good"
+    one_only = len(names) == 1
+    lost = f"If {'it' if one_only else 'one'} is lost for good"
     if not empty and not spare:
         other = f"{lost}, start another bookie: the others cannot take all of its copies"
         return f"{other}. After that, to have them restored: {ENABLE}" if switched_off else other
-    # People paste this command into a shell, and ids may have characters such as ';': quote them.
-    named = names[0] if len(names) == 1 else "BOOKIE"
-    remove = command_with("quire bookie decommission", named)
-    if empty:  # the bookie only has to be removed from the cluster
-        return f"{lost}: {remove}"
-    copy = ENABLE if switched_off else command_with("quire bookie recover", named)
-    whose = "its" if len(names) == 1 else "those"
-    return f"{lost}: {copy}. When {whose} ledgers are copied, to remove it: {remove}"
+    # People paste these commands into a shell, and ids may have characters such as ';'.
+    remove = {name: command_with("quire bookie decommission", name) for name in names}
+    copy = {name: command_with("quire bookie recover", name) for name in names}
+    if one_only:
+        (removal,), (copying,) = remove.values(), copy.values()
+        if empty:  # the bookie only has to be removed from the cluster
+            return f"{lost}: {removal}"
+        copying = ENABLE if switched_off else copying
+        return f"{lost}: {copying}. When its ledgers are copied, to remove it: {removal}"
+    if empty:
+        return f"{lost}, remove it. {_for_each(remove)}"
+    copied = f"{lost}, have its ledgers copied. {_for_each(copy)}"
+    if switched_off:
+        copied = f"{lost}: {ENABLE}"
+    return f"{copied}. When its ledgers are copied, remove it. {_for_each(remove)}"
 
 
-def start_again(bookie: Bookie, names: Sequence[str]) -> str:
-    """Return how to start these bookies again, with the command for `bookie`, the first of them.
+def _for_each(commands: Mapping[str, str]) -> str:
+    return for_each(((name, f": {command}") for name, command in commands.items()), "For")
 
-    The command is the one that started it before. If that is not known, it has the data directories
-    of the bookie's cookie, and the other options have to be added.
+
+def start_each(bookies: Sequence[Bookie], named: str = "") -> str:
+    """Return how to start these bookies again, with the command of each.
+
+    The command is the one with which the bookie was started before. If that command is not known,
+    the returned one has the data directories of the bookie's cookie, and the other options have to
+    be added. `named` has the ids
+    of the bookies, if the advice is given beside that for other bookies.
     """
-    some = "it again" if len(names) == 1 else f"them again, for example {names[0]}"
-    return f"Start {some}{start_text(bookie)}"
+    if len(bookies) == 1:
+        return f"Start {named or 'it'} again{start_text(bookies[0])}"
+    commands = ((one["id"], start_text(one)) for one in bookies)
+    return f"Start {named or 'each of them'} again. {for_each(commands)}"
 
 
 def start_text(bookie: Bookie) -> str:

@@ -60,8 +60,7 @@ def of_owners(lost: LostLedgers | None, *, collection_off: bool = False) -> Iter
             f"{owner.kind[0].upper()}{str(owner)[1:]} needs {named} not exist: {some_of(told)}",
             f"{_restore(ledgers, collection_off)}. {_otherwise(owner, ledgers)}",
             _lost_with(owner, ledgers),
-            f"{KEPT if collection_off else DELETED_SOON}. Somebody deleted the ledger, or the "
-            "metadata was restored from an older backup",
+            f"{KEPT if collection_off else DELETED_SOON}. {_deleted(ledgers)}",
         )
     if len(owners) > NAMED_MAX:
         more = len(owners) - NAMED_MAX
@@ -86,6 +85,16 @@ def of_owners(lost: LostLedgers | None, *, collection_off: bool = False) -> Iter
             "It is unknown whether they need ledgers that do not exist. quire ledger delete "
             "refuses to delete ledgers that they may need",
         )
+
+
+def _deleted(ledgers: Sequence[NamedLedger]) -> str:
+    """Return who deleted the ledgers, or why they may be missing."""
+    known = [
+        f"Ledger {one.ledger_id}: {one.deletion}" for one in ledgers if one.deletion is not None
+    ]
+    if known:
+        return some_of(known)
+    return "Somebody deleted the ledger, or the metadata was restored from an older backup"
 
 
 def _lost_with(owner: Owner, ledgers: Sequence[NamedLedger]) -> str:

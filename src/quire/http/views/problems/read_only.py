@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from quire._runtime.names.in_commands import command_with
+from quire._runtime.names.in_commands import COMMANDS_MAX, command_with
 from quire._runtime.units import counted, duration_text, listed, size_text, some_of
 from quire.http.views.problems.disks import (
     NO_ROOM,
@@ -14,7 +14,7 @@ from quire.http.views.problems.disks import (
     disk_text,
     disks_of,
     explain_full,
-    explain_space,
+    explain_spaces,
     failed_directory,
     shares_text,
 )
@@ -57,7 +57,6 @@ def _full(bookies: Sequence[Bookie], risk: str) -> Iterator[Problem]:
         return
     names = tuple(dict.fromkeys(name for name, _ in full))
     told = [_too_little(one, directory) for (_, directory), one in full.items()]
-    directory = next(directory for _, directory in full)
     several = len(full) > 1
     yield Problem(
         "warn",
@@ -66,14 +65,17 @@ def _full(bookies: Sequence[Bookie], risk: str) -> Iterator[Problem]:
         else f"{names[0]} is read-only because its disks are full"
         if several
         else f"{names[0]} is read-only because its disk is full: {told[0]}",
-        explain_full(full[names[0], directory], directory),
+        explain_full((one, directory) for (_, directory), one in full.items()),
         risk,
         NO_ROOM
         if all(cannot_make_room(one, directory) for (_, directory), one in full.items())
         else f"{'Each' if len(names) > 1 else 'The'} bookie frees the space of deleted ledgers, "
         "and accepts entries again when there is room",
         names,
-        listed(f"{name}: {text}" if len(names) > 1 else text for (name, _), text in zip(full, told))
+        listed(
+            [f"{name}: {text}" if len(names) > 1 else text for (name, _), text in zip(full, told)],
+            limit=COMMANDS_MAX,
+        )
         if several
         else (),
     )
@@ -172,7 +174,7 @@ def _guessed(bookie: Bookie, risk: str) -> Problem:
             "warn",
             f"{bookie['id']} is read-only, probably because its disk is full: "
             f"{some_of(map(str, full))}",
-            explain_space(bookie["id"], full[0].directory),
+            explain_spaces([(bookie["id"], [one.directory for one in full])]),
             risk,
             bookies=(bookie["id"],),
         )

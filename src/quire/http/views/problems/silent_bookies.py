@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from quire._runtime.names.in_commands import COMMANDS_MAX
 from quire._runtime.units import are, does, listed, some_of, them
 from quire.http.views.problems.autorecovery import unrepaired
 from quire.http.views.problems.certificates import own_file
-from quire.http.views.problems.lost_bookies import start_again, start_text
+from quire.http.views.problems.lost_bookies import start_each
 from quire.http.views.problems.problem import Bookie, Problem
-from quire.replication.explain.silence import SilenceKind, for_each, renewal, silent_repair
+from quire.replication.explain.silence import SilenceKind, renewal, silent_repair
 
 NOT_ASKED: Mapping[str, Any] = {"kind": SilenceKind.OTHER, "why": "", "remedy": ""}
 """The silence of a bookie for which no reason is known."""
@@ -55,7 +56,7 @@ def _silent(kind: SilenceKind, remedy: str, silent: Sequence[Bookie], doing: str
     )
     if kind is SilenceKind.REFUSED:
         process = "Its process does" if len(names) == 1 else "Their processes do"
-        remedy = f"{process} not run. {_start_each(silent)}"
+        remedy = f"{process} not run. {start_each(silent)}"
     elif kind.is_refusal:
         risk = f"No new connection to {those} succeeds. Connections that are open continue. {risk}"
     else:
@@ -86,13 +87,7 @@ def _reasons(silent: Sequence[Bookie]) -> tuple[str, tuple[str, ...]]:
         (why,) = by_reason
         each = "" if len(silent) == 1 else "each: "
         return (f" ({each}{why})" if why else ""), ()
-    return "", listed(
+    told = [
         f"{some_of(names)}: {why or 'the reason is not known'}" for why, names in by_reason.items()
-    )
-
-
-def _start_each(silent: Sequence[Bookie]) -> str:
-    """Return how to start these bookies again, with the command of each."""
-    if len(silent) == 1:
-        return start_again(silent[0], [silent[0]["id"]])
-    return f"Start each of them again. {for_each({one['id']: start_text(one) for one in silent})}"
+    ]
+    return "", listed(told, limit=COMMANDS_MAX)

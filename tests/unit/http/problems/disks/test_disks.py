@@ -19,15 +19,30 @@ def test_nearly_full_disks_are_one_problem_from_80_percent() -> None:
     many = [bookie(f"b{n}", free=9 - n) for n in range(1, 9)]
     (found,) = problems([*many, bookie("z")], WELL)
     assert found.what == "8 disks are nearly full"
-    assert found.items[0] == "92 % of the disk of b1 is used (8.0 GB of 100 GB free)"
-    assert (len(found.items), found.items[-1]) == (6, "and 3 more")
-    assert found.bookies == tuple(f"b{n}" for n in range(1, 9)), "all of them, in order"
-    # The disk of b8 is the fullest, and no directory is known.
-    assert found.next == "Run this on the machine of b8: quire bookie explain space DIR"
+    assert found.items[0] == "99 % of the disk of b8 is used (1.0 GB of 100 GB free)"
+    assert found.bookies == tuple(f"b{n}" for n in range(8, 0, -1)), "all of them, fullest first"
+    # No directory is known, so the command is the same on each machine.
+    assert found.next == (
+        "See on each machine what takes the space. On the machine of b8, b7, b6, b5, b4, b3, b2, "
+        "b1: quire bookie explain space DIR"
+    )
     cookie = {**bookie("a", free=20), "directories": ["/data/1"]}
     (found,) = problems([cookie], WELL)
     assert "(/data/1: 20.0 GB of 100 GB free)" in found.what
     assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
+
+
+def test_each_nearly_full_disk_has_its_command() -> None:
+    """Only the command for the fullest disk was printed."""
+    many = [{**bookie(f"b{n:02}", free=18 - n), "directories": [f"/d/{n}"]} for n in range(12)]
+    (found,) = problems([*many, bookie("z")], WELL)
+    assert (len(found.items), found.items[-1]) == (11, "and 2 more")
+    first, *commands, last = found.next.split(". ")
+    assert first == "See on each machine what takes the space"
+    assert commands == [
+        f"On the machine of b{n:02}: quire bookie explain space /d/{n}" for n in range(11, 1, -1)
+    ]
+    assert last == "For b01, b00, do the same"
 
 
 def test_a_large_disk_counts_as_nearly_full_from_90_percent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.http.views.problems.cluster import problems
 from quire.http.views.problems.collection import Collection
 from quire.http.views.problems.lost_bookies import ALONE
+from quire.metadata.ledgers.deletions import Deletion
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.named_ledgers import NamedLedger, Owner
@@ -48,6 +49,17 @@ def test_the_problem_of_lost_stream_ledgers_names_the_truncation() -> None:
         "there, and those that skip the gap never get these records. The rest of the stream can be "
         "read"
     )
+
+
+def test_the_problem_of_a_lost_ledger_says_who_deleted_it() -> None:
+    deletion = Deletion("alice@vm.7", 1_000, "quire ledger delete --force")
+    lost = (NamedLedger(4, ORDERS, "segment 2", deletion=deletion), NamedLedger(9, ORDERS, "x"))
+    (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost, {"stream": 2}))
+    assert found.doing.endswith(
+        "Ledger 4: alice@vm.7 deleted it at 1970-01-01T00:00:01Z (quire ledger delete --force)"
+    )
+    (found,) = problems([bookie("a")], WELL, lost=LostLedgers(lost[1:], {"stream": 1}))
+    assert "Somebody deleted the ledger, or the metadata was restored" in found.doing
 
 
 def test_collection_that_is_off_stays_off_while_a_ledger_is_lost() -> None:

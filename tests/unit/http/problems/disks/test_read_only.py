@@ -76,7 +76,19 @@ def test_several_full_disks_are_one_problem() -> None:
         "a: /data/1: 1.0 GB of 100 GB free", "b: /data/1: 2.0 GB of 100 GB free",
     )  # fmt: skip
     assert found.bookies == ("a", "b")
-    assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
+    assert found.next == (
+        "See on each machine what takes the space. On the machine of a, b: quire bookie explain "
+        "space /data/1"
+    )
+    other = {"unwritable": [{"why": "full", "directory": "/my disk"}]}
+    (found,) = problems([bookie("z"), full("a", 1), full("b", 2, **other)], WELL)
+    assert found.next == (
+        "See on each machine what takes the space. On the machine of a: quire bookie explain space "
+        "/data/1. On the machine of b: quire bookie explain space '/my disk'"
+    )
+    both = {"unwritable": [{"why": "full", "directory": path} for path in ("/data/1", "/data/2")]}
+    (found,) = problems([bookie("z"), full("a", 1, **both)], WELL)
+    assert found.next == "Run this on the machine of a: quire bookie explain space /data/1 /data/2"
 
 
 def test_the_problem_of_a_full_disk_states_the_needed_space() -> None:
