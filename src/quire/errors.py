@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 class QuireError(Exception):
     """The base class of all errors that Quire raises on purpose.
 
-    Any other exception that escapes from Quire is a bug.
+    Any other exception that escapes from Quire is a bug, unless code of the program raised it, such
+    as a state machine or the source of an object.
 
     Attributes:
         code: BookKeeper's client error code for this class of error.
@@ -85,7 +86,8 @@ def done_in_part(error: E) -> E:
 class UsageError(QuireError, ValueError):
     """Raised for a call that cannot succeed: a bad argument, or a handle that is closed.
 
-    Nothing was done. Correct the call; repeating it does not help.
+    Nothing was done, unless the message says otherwise. Correct the call; repeating it does not
+    help.
     """
 
     code = -14
@@ -257,8 +259,9 @@ class MetadataError(QuireError):
 class MetadataUnavailableError(MetadataError, ConnectionError):
     """Raised when the metadata store does not answer.
 
-    The outcome of a write is unknown: it may or may not have been stored. Check the store and the
-    URI, then try again.
+    It is also raised when other clients changed what a call needs during each of its attempts. The
+    outcome of a write is unknown, unless `outcome_known` says otherwise: it may or may not have
+    been stored. Check the store and the URI, then try again.
     """
 
     outcome_known = False
@@ -268,8 +271,8 @@ class MetadataUnavailableError(MetadataError, ConnectionError):
 class MetadataDeniedError(MetadataError, PermissionError):
     """Raised when the metadata store refuses access.
 
-    The client gave no identity, or one that lacks the right. Nothing was changed. Connect with an
-    identity that has the right (`quire.ZooKeeperOptions`).
+    The client gave no identity, or one that lacks the right. The request that was refused changed
+    nothing. Connect with an identity that has the right (`quire.ZooKeeperOptions`).
     """
 
 
@@ -632,7 +635,7 @@ class BookieTimeoutError(BookieError, TimeoutError):
 class BookieReadOnlyError(BookieError):
     """Raised when a bookie refuses an entry because it is read-only.
 
-    Its disk is full, or an operator made it read-only.
+    For example, its disk is full, or an operator made it read-only.
     """
 
     code = -104
@@ -797,8 +800,9 @@ class StreamGapError(StreamError):
 class StreamDivergedError(StreamError):
     """Raised when the target of a stream replication is not a copy of its source.
 
-    A stream with the target's name exists already, and has another origin or other records. Nothing
-    was changed.
+    A stream with the target's name exists already, and has another origin or other records, or a
+    topic with the target's name has another number of partitions. The replication of this stream
+    ends, and changes nothing more.
     """
 
 

@@ -141,7 +141,7 @@ class Pipe:
     def swallow(self) -> None:
         """Lose the data in flight, and all data that is sent from now on, without an error."""
         self.swallows = True
-        self.swallowed = bool(self._flight)
+        self.swallowed |= bool(self._flight)
         self._flight.clear()
 
     def lose(self, rng: random.Random | None = None) -> None:

@@ -368,7 +368,8 @@ class Client(ContextHandle[AsyncClient]):
     def suspects(self) -> list[UnhealthyBookie]:
         """Return the bookies that gave this client wrong answers, or denied entries that exist.
 
-        A bookie is listed once for each kind of wrong answer, in the order of bookie and kind.
+        A bookie is listed once for each kind of wrong answer. The list is sorted by bookie and then
+        by kind.
 
         Returns:
             For each bookie and kind, the number of wrong answers, and the ledger and entry of the

@@ -152,7 +152,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         Raises:
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
-            LedgerClosedError: The ledger was closed. Outcome unknown.
+            LedgerClosedError: The handle or the ledger is closed. Outcome unknown, unless `close`
+                has returned: then all entries are durable.
             QuireError: The writer failed for another reason. See `LedgerWriter.append`.
         """
         return call(self.aio.force())
@@ -177,7 +178,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
                 abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed. All entries are durable, unless the store was needed to replace a bookie
-                before all of them were acknowledged (`last_add_confirmed` tells).
+                before all of them were acknowledged: then `last_add_confirmed` is less than
+                `last_add_pushed`.
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """
@@ -404,7 +406,8 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         Raises:
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
-            LedgerClosedError: The ledger was closed. Outcome unknown.
+            LedgerClosedError: The handle or the ledger is closed. Outcome unknown, unless `close`
+                has returned: then all entries are durable.
             QuireError: The writer failed for another reason. See `LedgerWriter.append`.
         """
         return call(self.aio.force())
@@ -429,7 +432,8 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
                 abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed. All entries are durable, unless the store was needed to replace a bookie
-                before all of them were acknowledged (`last_add_confirmed` tells).
+                before all of them were acknowledged: then `last_add_confirmed` is less than
+                `last_add_pushed`.
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """
@@ -559,7 +563,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
         Raises:
             ReadError: Too few bookies answer.
-            UnauthorizedError: A bookie does not accept the password or this client.
+            UnauthorizedError: A bookie does not accept this client.
             NoSuchLedgerError: The ledger was deleted.
             LedgerRecreatedError: The ledger was deleted, and its id was used again.
             MetadataError: The metadata store does not answer or refuses this client, or the
@@ -621,7 +625,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         """Read a range of entries whether or not they are acknowledged, in order.
 
         Reading an entry this way proves nothing about its durability. While the ledger is open, a
-        later recovery may drop the entry. On a closed ledger all entries are acknowledged. Every
+        later recovery may drop the entry. On a closed ledger the entries are those of `read`. Every
         entry is checked against its digest. The result has no gaps. Interrupting this call is safe.
 
         Args:
@@ -633,8 +637,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             Each entry.
 
         Raises:
-            NoSuchEntryError: `last` was given, and every replica denies an entry, or the closed
-                ledger ends before it.
+            NoSuchEntryError: `last` was given, and every replica denies an entry of the range, or
+                the ledger is closed and ends before `last`.
             UsageError: The range is not valid, or this handle is closed.
             ReadError: No replica of an entry could be read. The entry may exist.
             DigestError: At least one replica of an entry is damaged, and the others are damaged or

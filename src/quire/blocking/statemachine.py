@@ -151,7 +151,10 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
         call(self.aio.wait_applied(count))
 
     def close(self) -> None:
-        """Stop following. Calls that wait raise StreamClosedError. Calling this again is safe."""
+        """Stop following. Calls of `wait_applied` that still wait raise StreamClosedError.
+
+        Calling this again is safe. If the call is interrupted, the follower is closed all the same.
+        """
         call(self.aio.close())
 
 

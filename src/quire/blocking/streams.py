@@ -36,13 +36,13 @@ from quire.streams.write.writer import StreamWriter as AsyncStreamWriter
 class Namespace(ContextHandle[AsyncNamespace]):
     """A namespace of streams. `Client.namespace` opens it.
 
-    A namespace belongs to its client's event loop. Closing it abandons the writers that it opened
-    and that are still open.
+    Closing a namespace, or its client, abandons the writers that the namespace opened and that are
+    still open.
 
-    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
-    answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
-    store refuses this client, and ClientClosedError if the client is closed. If the name of a
-    stream is not valid, every call that takes one raises UsageError.
+    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does
+    not answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the
+    metadata store refuses this client, and ClientClosedError if the client is closed. If the
+    name of a stream is not valid, every call that takes one raises UsageError.
     """
 
     _what = "namespace {0.path}"
@@ -249,8 +249,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
         The deletion is durable on return. Bookies free the space at their next garbage collection.
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
-        that does not exist succeeds. After an error or a cancellation a part of the stream may be
-        left, which cannot be renamed: call this again.
+        that does not exist succeeds. If the call fails or is interrupted, a part of the stream may
+        be left, which cannot be renamed: call this again.
 
         Args:
             name: The name of the stream.
@@ -287,7 +287,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             MetadataError: The metadata of the stream cannot be decoded, or other processes changed
                 the stream during every attempt.
-            UsageError: The stream has too many nodes for one transaction (the limit is about 490
+            UsageError: The stream has too many nodes for one transaction (the limit is about 480
                 segments and subscriptions), or it is a topic or a partition of one, or a state
                 machine has a snapshot of it and `force` is not set. The error is also raised if the
                 new name is that of a partition that a topic does not have. Nothing was changed.
@@ -319,7 +319,7 @@ class Namespace(ContextHandle[AsyncNamespace]):
                 is also raised if one has the name of a partition.
             NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
-                Streams that are adopted do not count.
+                `adopt` adds no streams, and never raises this.
             UsageError: The name, the number or a setting is not valid, the nodes of the partitions
                 are too many for one transaction, or settings were passed with `adopt`. The error is
                 also raised if `adopt` would leave out the stream of a further partition.
@@ -365,8 +365,8 @@ class Namespace(ContextHandle[AsyncNamespace]):
         """Delete a topic with all its partitions and their ledgers.
 
         The deletion is durable on return. Open writers are fenced first, as far as their bookies
-        answer. Deleting a topic that does not exist succeeds. After an error or a cancellation some
-        partitions may be left, and the topic cannot be opened: call this again.
+        answer. Deleting a topic that does not exist succeeds. If the call fails or is interrupted,
+        some partitions may be left, and the topic cannot be opened: call this again.
 
         Args:
             name: The name of the topic.
@@ -687,7 +687,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
     ) -> Appended:
         """Append several records in order, and wait until all of them are acknowledged.
 
-        On return all records are durable on an ack quorum. After an error or a cancellation, any
+        On return all records are durable on an ack quorum. If the call fails or is interrupted, any
         number of the records, from the first on, may be part of the stream.
 
         Args:
@@ -857,7 +857,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         On return all records are durable, and the stream has no segment in progress. The call also
         waits up to five seconds for the retention that completing the segment begins. If the call
         fails, the next writer completes the segment. Calling it again is safe. If the call is
-        interrupted, it continues in the background.
+        interrupted, it continues in the background. After `abandon` it does nothing.
 
         Raises:
             StreamClosedError: The writer was abandoned while this call waited.
@@ -1410,7 +1410,7 @@ class TopicWriter(ContextHandle[AsyncTopicWriter]):
         """Append several records, and wait until all of them are acknowledged.
 
         On return all records are durable on an ack quorum. Those of one partition are in the order
-        in which they were passed. After an error or a cancellation, each partition may have the
+        in which they were passed. If the call fails or is interrupted, each partition may have the
         first few of its records.
 
         Args:
@@ -1488,7 +1488,8 @@ class TopicWriter(ContextHandle[AsyncTopicWriter]):
         takes no record back.
 
         Raises:
-            QuireError: A writer failed before its records were acknowledged. See `append`.
+            QuireError: The writer of a partition failed before its records were acknowledged, or it
+                appended none and is closed. See `append`.
         """
         call(self.aio.flush())
 

@@ -563,7 +563,8 @@ class LedgerClient:
     def suspects(self) -> list[UnhealthyBookie]:
         """Return the bookies that gave this client wrong answers, or denied entries that exist.
 
-        A bookie is listed once for each kind of wrong answer, in the order of bookie and kind.
+        A bookie is listed once for each kind of wrong answer. The list is sorted by bookie and then
+        by kind.
 
         Returns:
             For each bookie and kind, the number of wrong answers, and the ledger and entry of the
@@ -588,9 +589,9 @@ class LedgerClient:
         """A coroutine function that is called when a replica needs repair, or None.
 
         It is called in the background with the ledger id and a list that contains the bookie's id,
-        once for each pair of a ledger and a bookie. If a call fails, it is repeated when the client
-        next finds that replica damaged or missing. Set it to `ReplicationLocks.mark` to have
-        autorecovery repair these replicas.
+        once for each pair of a ledger and a bookie. After a call that failed, it is called again
+        when the client next finds that replica damaged or missing. Set this property to
+        `ReplicationLocks.mark` to have autorecovery repair these replicas.
         """
         return self._pool.health.on_damage
 

@@ -558,7 +558,7 @@ async def check_key(
         "(`quire ledger recover --unverified-password`)"
     )
     if failed:
-        remedy = f"Start the bookies that did not answer, and try again. {remedy}"
+        remedy = f"Start these bookies, and try again. {remedy}"
     raise UnauthorizedError(
         f"the password of ledger {ledger_id} cannot be checked: its metadata stores "
         "none, and no bookie that answered knows the ledger. Nothing was changed",

@@ -440,6 +440,11 @@ def sweep_orphans(
     """
     if dataset is not None and stream is not None:
         raise UsageError("the arguments dataset and stream exclude each other: name one of them")
+    if stream is not None and not stream.startswith("/"):
+        raise UsageError(
+            f"the argument stream must be the path of a stream, which begins with its namespace, "
+            f"such as '/team/orders', not {stream!r}"
+        )
     deleted: list[int] = []
     if stream is None:
         deleted += client.datasets.sweep_orphans(older_than_s, name=dataset)

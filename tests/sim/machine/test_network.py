@@ -539,6 +539,17 @@ async def test_the_death_of_a_partitioned_host_is_seen_when_the_partition_heals(
 
 
 @simulated
+async def test_a_connection_that_is_silenced_twice_still_counts_as_silent(world: World) -> None:
+    await world.start()
+    world.network.silence("client", "server")
+    world.client.transport.write(b"lost")
+    silent = len(list(world.network.silenced()))
+    assert silent
+    world.network.silence("client", "server")
+    assert len(list(world.network.silenced())) == silent
+
+
+@simulated
 async def test_a_client_that_dies_while_connecting_is_disconnected(world: World) -> None:
     await world.listen()
     for turn in range(5):

@@ -477,6 +477,8 @@ def test_a_replication_dry_run_predicts_the_run(
     def planned(**how: Any) -> ReplicatePreview:
         return preview_replicate(here.options, there.options, path, **how)
 
+    with pytest.raises(UsageError, match="on_gap must be one of raise, skip"):
+        planned(on_gap="ignore")
     with here.namespace(path) as streams, streams.open_writer("live", create=True) as writer:
         write(streams, "s", 0, 200)
         writer.append_many([b"%d" % n for n in range(100)])

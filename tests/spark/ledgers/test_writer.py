@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from quire import blocking
 from quire.blocking import Datasets
 from quire.client.datasets.unpublished import OWNER_KEY
-from quire.errors import MetadataUnavailableError, NoSuchKeyError
+from quire.errors import MetadataUnavailableError, NoSuchKeyError, UsageError
 from quire.spark import sweep_orphans
 from quire.spark.ledgers import writer as module
 from quire.spark.ledgers.writer import LedgerMessage, QuireWriter
@@ -234,6 +234,12 @@ def test_the_sweep_spares_young_and_foreign_ledgers(
     assert sweep_orphans(client, 0, dataset="another") == []
     assert sweep_orphans(client, 0, dataset=name) == driver.ledgers
     assert exists(client, foreign.ledger_id)
+
+
+def test_a_sweep_for_a_name_that_is_no_path_is_refused(client: blocking.Client) -> None:
+    """It would delete nothing, and not say so."""
+    with pytest.raises(UsageError, match="must be the path of a stream"):
+        sweep_orphans(client, 0, stream="orders")
 
 
 def test_replaced_ledgers_of_other_writers_are_kept(

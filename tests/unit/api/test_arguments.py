@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError
 from quire.metadata import open_metadata
 from quire.statemachine import Dictionary
 from quire.streams import DLSN, AtSequence, AtTime, AtTxid, Producer
+from quire.streams.ownership.orphans import look_for_orphans
 from tests.support.bookies.bookie import running_bookie
 
 
@@ -207,7 +209,12 @@ async def test_a_wrong_type_is_refused(h: Handles, call: Callable[[Handles], Any
 
 @pytest.mark.parametrize("age_s", [float("nan"), float("inf")])
 async def test_an_age_that_is_not_finite_is_refused(h: Handles, age_s: float) -> None:
-    for sweep in (h.client.datasets.sweep, h.objects.sweep, h.client.datasets.look_for_orphans):
+    for sweep in (
+        h.client.datasets.sweep,
+        h.objects.sweep,
+        h.client.datasets.look_for_orphans,
+        partial(look_for_orphans, h.client),
+    ):
         with pytest.raises(UsageError, match="older_than_s must be a finite number"):
             await sweep(age_s)
 

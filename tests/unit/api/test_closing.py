@@ -217,6 +217,16 @@ async def test_closing_a_stream_reader_between_records_ends_its_iteration(
                 break  # leaving the loop and the block is no error
 
 
+async def test_a_namespace_of_a_closed_client_says_that_the_client_is_closed(
+    client: quire.Client,
+) -> None:
+    streams = await client.namespace("/a", create=True)
+    await client.close()
+    for call in (streams.open_writer("s", create=True), streams.open_reader("s")):
+        with pytest.raises(ClientClosedError, match="the client is closed"):
+            await call
+
+
 async def test_closing_a_follower_ends_the_calls_that_wait_for_it(client: quire.Client) -> None:
     async with client.state_machine("/a", "m", Dictionary(), create=True) as leader:
         follower = await client.state_machine("/a", "m", Dictionary(), follow=True)
@@ -241,3 +251,18 @@ async def test_leaving_a_leader_by_an_error_ends_the_calls_that_wait_for_it(
     for task in tasks:
         with pytest.raises(QuireError):
             await asyncio.wait_for(task, LIMIT_S)
+
+
+async def test_the_error_of_a_closed_handle_names_the_handle(client: quire.Client) -> None:
+    """It named the ledger of the object, and the stream of the state machine."""
+    objects = client.objects()
+    await objects.put("o", b"one")
+    reader = await objects.get("o")
+    reader.close()
+    with pytest.raises(UsageError, match=r"the reader of object 'o' is closed\. Get"):
+        await reader.read_all()
+    leader = await client.state_machine("/a", "m", Dictionary(), create=True)
+    await leader.close()
+    for call in (lambda: leader.execute(b"{}"), leader.confirm, leader.snapshot):
+        with pytest.raises(StreamClosedError, match="state machine m is closed"):
+            await call()

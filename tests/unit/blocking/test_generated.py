@@ -41,7 +41,6 @@ COUNTERPARTS = [
 ONLY_ASYNCIO = {
     "Client": {"placement", "on_damage", "pool"},
     "Namespace": {"create", "metadata", "open"},
-    "StreamWriter": {"on_end"},
     "StreamReader": {"one_by_one", "find_life"},
     "Subscription": {"find_life"},
     "TopicReader": {"one_by_one"},

@@ -56,8 +56,8 @@ class Misbehaviour(enum.StrEnum):
     MISSING = "missing"
     """The bookie denies an entry of a closed ledger that another replica has.
 
-    It did so each time it was asked again (not at all if `absence_recheck_s` is 0). The bookie may
-    never have had the entry.
+    The bookie has repeated the denial each time it was asked again (it is not asked again if
+    `absence_recheck_s` is 0). It may never have had the entry.
     """
     DROPPED = "dropped"
     """The bookie denies an entry of a closed ledger, although every member of the entry's write set
@@ -283,7 +283,7 @@ class BookieHealth:
         return sorted(one for one in found if one[1] is not Avoided.ERRORS or one[0] not in accused)
 
     def unhealthy(self) -> list[UnhealthyBookie]:
-        """Return a record for each bookie and kind of wrong answer, in the order of both."""
+        """Return a record for each bookie and kind of wrong answer, sorted by bookie and kind."""
         return [self._unhealthy[key] for key in sorted(self._unhealthy)]
 
     @property

@@ -109,8 +109,8 @@ class Publication:
     """The result of `Datasets.publish`."""
 
     sequence: int
-    """The sequence number of the publication. If `repeated`, it is that of the earlier one with the
-    same transaction key."""
+    """The sequence number of the publication, or if `repeated` that of the earlier publication with
+    the same transaction key."""
     repeated: bool
     """Whether the key had been published before, by another client or by an earlier attempt of this
     call."""

@@ -27,7 +27,7 @@ ENTRY_BYTES_MAX = 4 * 1024 * 1024
 
 
 def check_compression(text: str) -> str:
-    """Return the name of a compression in lower case. Raises UsageError if there is none."""
+    """Return the name of a compression in lower case. Raises UsageError if it is not one."""
     if text.lower() not in COMPRESSIONS:
         raise UsageError(f"{text!r} is not a compression: use one of {', '.join(COMPRESSIONS)}")
     return text.lower()

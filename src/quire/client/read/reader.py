@@ -128,7 +128,7 @@ class LedgerReader:
 
         Raises:
             ReadError: Too few bookies answer.
-            UnauthorizedError: A bookie does not accept the password or this client.
+            UnauthorizedError: A bookie does not accept this client.
             NoSuchLedgerError: The ledger was deleted.
             LedgerRecreatedError: The ledger was deleted, and its id was used again.
             MetadataError: The metadata store does not answer or refuses this client, or the
@@ -219,7 +219,7 @@ class LedgerReader:
         """Read a range of entries whether or not they are acknowledged, in order.
 
         Reading an entry this way proves nothing about its durability. While the ledger is open, a
-        later recovery may drop the entry. On a closed ledger all entries are acknowledged. Every
+        later recovery may drop the entry. On a closed ledger the entries are those of `read`. Every
         entry is checked against its digest. The result has no gaps. Cancelling this call is safe.
 
         Args:
@@ -231,8 +231,8 @@ class LedgerReader:
             Each entry.
 
         Raises:
-            NoSuchEntryError: `last` was given, and every replica denies an entry, or the closed
-                ledger ends before it.
+            NoSuchEntryError: `last` was given, and every replica denies an entry of the range, or
+                the ledger is closed and ends before `last`.
             UsageError: The range is not valid, or this handle is closed.
             ReadError: No replica of an entry could be read. The entry may exist.
             DigestError: At least one replica of an entry is damaged, and the others are damaged or

@@ -518,8 +518,9 @@ class AddSession:
     def begin_again(self, indexes: set[int], *, same: bool = False) -> None:
         """Send every entry after the last confirmed one to the members at these indexes.
 
-        Each member is connected first if necessary. It may be a new bookie of `ensemble`. With
-        `same`, it is the bookie of before, and is also sent earlier entries that it owes.
+        Each member is connected first if necessary. It may be another bookie than before, as
+        `ensemble` names it. With `same` it is the same bookie, and is also sent the earlier entries
+        that it has not acknowledged.
         """
         self.pipeline.restart(indexes, self._loop.time(), same=same)
         for index in indexes:
@@ -605,8 +606,8 @@ class AddSession:
                 f"the writer of ledger {self.ledger_id} is closed",
                 ledger_id=self.ledger_id,
                 remedy=(
-                    "Entries that were not acknowledged may or may not be in the ledger: "
-                    "read it to find out. To write more, create a new ledger"
+                    "Entries that were not acknowledged may or may not be in the ledger: open "
+                    "it with recovery to find out. To write more, create a new ledger"
                 ),
             )
         )

@@ -131,7 +131,8 @@ class ChangingSession(Protocol):
     def begin_again(self, indexes: set[int], *, same: bool = False) -> None:
         """Send every entry after the last confirmed one to the members at these indexes.
 
-        With `same`, each is the bookie of before, and is also sent earlier entries that it owes.
+        With `same`, each is the same bookie as before, and is also sent the earlier entries that it
+        has not acknowledged.
         """
         ...
 

@@ -213,9 +213,9 @@ class WriteHandle:
 
         The call waits while the slowest bookie of the ensemble still has to acknowledge
         `ClientConfig.max_unacked_bytes` or more. While too few bookies can be reached for an ack
-        quorum, the bytes without an ack quorum count instead. With deferred sync, the call
-        also waits while `ClientConfig.max_unforced_bytes` or more are not durable; the writer
-        forces them meanwhile. Cancelling this call is safe.
+        quorum, the bytes without an ack quorum count instead. With deferred sync, the call also
+        waits while `ClientConfig.max_unforced_bytes` or more are not durable; the writer forces
+        them meanwhile. Cancelling this call is safe.
 
         Raises:
             QuireError: The writer has failed or is closed. See `LedgerWriter.append`.
@@ -276,7 +276,8 @@ class WriteHandle:
         Raises:
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
-            LedgerClosedError: The ledger was closed. Outcome unknown.
+            LedgerClosedError: The handle or the ledger is closed. Outcome unknown, unless `close`
+                has returned: then all entries are durable.
             QuireError: The writer failed for another reason. See `LedgerWriter.append`.
         """
         return await self._session.force()
@@ -303,7 +304,8 @@ class WriteHandle:
                 abandoned.
             MetadataUnavailableError: The metadata store does not answer. The ledger may or may not
                 be closed. All entries are durable, unless the store was needed to replace a bookie
-                before all of them were acknowledged (`last_add_confirmed` tells).
+                before all of them were acknowledged: then `last_add_confirmed` is less than
+                `last_add_pushed`.
             QuireError: The writer has failed (see `LedgerWriter.append`), or the metadata store
                 refuses this client. The ledger then stays open until it is recovered.
         """

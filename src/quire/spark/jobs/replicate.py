@@ -146,6 +146,14 @@ class ReplicateResult:
         }
 
 
+def check_gap_choice(on_gap: str) -> None:
+    """Raise UsageError if `on_gap` is no choice of what to do about records that were lost."""
+    if on_gap not in GAP_CHOICES:
+        raise UsageError(
+            f"the argument on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}"
+        )
+
+
 def replicate(
     spark: SparkSession,
     source: ClusterOptions,
@@ -215,10 +223,7 @@ def replicate(
         QuireError: All streams failed, and this is the error of the first.
         Exception: An error of Spark, such as one of a session that has ended.
     """
-    if on_gap not in GAP_CHOICES:
-        raise UsageError(
-            f"the argument on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}"
-        )
+    check_gap_choice(on_gap)
     if for_s is not None and not continuous:
         raise UsageError(
             "the argument for_s requires continuous=True, because other runs end by themselves"

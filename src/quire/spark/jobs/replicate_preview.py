@@ -9,7 +9,13 @@ from quire import blocking
 from quire._runtime.names.in_commands import command_with
 from quire.blocking.background import call
 from quire.errors import NoSuchNamespaceError, QuireError, StreamGapError
-from quire.spark.jobs.replicate import ReplicateEnd, check_ends, matching, none_matches
+from quire.spark.jobs.replicate import (
+    ReplicateEnd,
+    check_ends,
+    check_gap_choice,
+    matching,
+    none_matches,
+)
 from quire.spark.jobs.tasks import ClusterOptions
 from quire.streams import Namespace, StreamSegment
 from quire.streams.mirror.check import (
@@ -123,6 +129,7 @@ def preview_replicate(
         NoSuchStreamError: No stream matches.
         MetadataUnavailableError: A metadata store does not answer.
     """
+    check_gap_choice(on_gap)
     path, to_path = namespace_path(namespace), namespace_path(target_namespace or namespace)
     with (
         source.client() as read,

@@ -213,8 +213,8 @@ class Mirror:
         missing in the source, StreamDamagedError if a segment was not copied completely,
         StreamExistsError if a topic of the target has the name, UsageError if a setting is not
         valid in the target, UnauthorizedError, NoSuchStreamError, and MetadataError if metadata
-        cannot be decoded. If ledgers, bookies or the metadata store fail,
-        their errors are raised only after `patience_s` seconds without progress.
+        cannot be decoded. If ledgers, bookies or the metadata store fail, their errors are raised
+        only after `patience_s` seconds without progress.
         """
         retry = Retry(BACKOFF, self.target.client.rng)
         failing_since, loop = -1.0, asyncio.get_running_loop()

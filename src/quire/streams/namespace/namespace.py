@@ -18,6 +18,7 @@ from quire._runtime.names.former_names import deprecated
 from quire._runtime.names.in_commands import command_with
 from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
+from quire._runtime.units import counted
 from quire.client import Client
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.compression import check_available
@@ -117,13 +118,13 @@ ALL_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
 class Namespace:
     """A namespace of streams. `Client.namespace` opens it.
 
-    A namespace belongs to its client's event loop. Closing it abandons the writers that it opened
-    and that are still open.
+    Closing a namespace, or its client, abandons the writers that the namespace opened and that are
+    still open.
 
-    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does not
-    answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the metadata
-    store refuses this client, and ClientClosedError if the client is closed. If the name of a
-    stream is not valid, every call that takes one raises UsageError.
+    Calls that read or change metadata raise MetadataUnavailableError if the metadata store does
+    not answer. The outcome of a change is then unknown. They raise MetadataDeniedError if the
+    metadata store refuses this client, and ClientClosedError if the client is closed. If the
+    name of a stream is not valid, every call that takes one raises UsageError.
     """
 
     path: str
@@ -341,7 +342,8 @@ class Namespace:
         if limit and len(await self._streams_in(path)) + more > limit:
             has = "already has" if more == 1 else f"would, with {more} more, have more than"
             raise StreamQuotaError(
-                f"namespace {path} {has} the {limit} streams that streams_max allows: {undone}",
+                f"namespace {path} {has} the {counted(limit, 'stream')} that streams_max allows: "
+                f"{undone}",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
 
@@ -520,7 +522,7 @@ class Namespace:
         The deletion is durable on return. Bookies free the space at their next garbage collection.
         An open writer of the stream is fenced first, as far as its bookies answer. Readers then
         raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
-        that does not exist succeeds. After an error or a cancellation a part of the stream may be
+        that does not exist succeeds. If the call fails or is cancelled, a part of the stream may be
         left, which cannot be renamed: call this again.
 
         Args:
@@ -576,7 +578,7 @@ class Namespace:
             UnauthorizedError: The password of the namespace is not that of the stream's ledgers.
             MetadataError: The metadata of the stream cannot be decoded, or other processes changed
                 the stream during every attempt.
-            UsageError: The stream has too many nodes for one transaction (the limit is about 490
+            UsageError: The stream has too many nodes for one transaction (the limit is about 480
                 segments and subscriptions), or it is a topic or a partition of one, or a state
                 machine has a snapshot of it and `force` is not set. The error is also raised if the
                 new name is that of a partition that a topic does not have. Nothing was changed.
@@ -743,7 +745,7 @@ class Namespace:
                 is also raised if one has the name of a partition.
             NoSuchStreamError: A stream to adopt does not exist.
             StreamQuotaError: The namespace may not have that many more streams (`streams_max`).
-                Streams that are adopted do not count.
+                `adopt` adds no streams, and never raises this.
             UsageError: The name, the number or a setting is not valid, the nodes of the partitions
                 are too many for one transaction, or settings were passed with `adopt`. The error is
                 also raised if `adopt` would leave out the stream of a further partition.
@@ -808,8 +810,8 @@ class Namespace:
         """Delete a topic with all its partitions and their ledgers.
 
         The deletion is durable on return. Open writers are fenced first, as far as their bookies
-        answer. Deleting a topic that does not exist succeeds. After an error or a cancellation some
-        partitions may be left, and the topic cannot be opened: call this again.
+        answer. Deleting a topic that does not exist succeeds. If the call fails or is cancelled,
+        some partitions may be left, and the topic cannot be opened: call this again.
 
         Args:
             name: The name of the topic.
@@ -916,18 +918,21 @@ class Namespace:
             password=self.password, stored_bytes=held_bytes, lock=lock,
         )  # fmt: skip
         segments.prepare()
-        writer = StreamWriter(segments, settings, self.client.clock, self._tasks, self._budget)
+        writer = StreamWriter(
+            segments, settings, self.client.clock, self._tasks, self._budget, self._ended
+        )
         self._writers[writer] = lock
-        writer.on_end(lambda: self._ended(writer))
         return writer
 
     def _check_open(self, metadata: StreamMetadata) -> None:
+        if self.client.closed:
+            raise nothing_done(ClientClosedError("the client is closed", remedy="Connect again"))
         if self._closed:
             raise nothing_done(
                 StreamClosedError(
                     f"namespace {self.path} is closed, so stream {metadata.paths.name} was not "
                     "opened for writing",
-                    remedy="Open the namespace again",
+                    remedy="Open the namespace again, with another client if this one is closed",
                 )
             )
 
@@ -1167,7 +1172,8 @@ async def open_namespace(
     if not bound and not await tree.exists(f"{path}/{SETTINGS_NODE}"):
         raise NoSuchNamespaceError(
             f"there is no namespace {path}",
-            remedy=f"Create it: quire namespace create {path} (in Python, pass create=True)",
+            remedy=f"Check the path, or create the namespace: quire namespace create {path} (in "
+            "Python, pass create=True)",
         )
     return Namespace(client, path, await inherited_settings(client, path), password)
 

@@ -34,11 +34,11 @@ async def delete_stream(
     """Delete a stream and all its ledgers. Deleting a stream that does not exist succeeds.
 
     The stream is the one that has the name when the call begins. If another client deletes or
-    renames it meanwhile, a stream that gets the name then is not changed. `wanted` is called once
-    it is known which stream that is. If it returns False, nothing is deleted.
+    renames it meanwhile, a stream that gets the name then is not changed. Once the stream is known,
+    `wanted` is called. If `wanted` returns False, nothing is deleted.
 
     The writer of the stream is fenced. Raises MetadataUnavailableError if other clients open the
-    stream for writing during every attempt: a part of it may be left then.
+    stream for writing during every attempt: a part of the stream may be left then.
     """
     try:
         life = (await metadata.life()).path

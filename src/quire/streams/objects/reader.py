@@ -76,6 +76,10 @@ class ObjectReader:
             ClientClosedError: The client is closed.
         """
         info = self.info
+        if self._ledger.closed:
+            raise UsageError(
+                f"the reader of object {info.name!r} is closed", remedy="Get the object again"
+            )
         first_byte = whole_number("first_byte", first_byte)
         if size is not None:
             size = whole_number("size", size)

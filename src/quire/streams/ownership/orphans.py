@@ -29,6 +29,7 @@ from quire.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
     UsageError,
+    check_seconds,
 )
 from quire.metadata.bookies.collection import check_collectable
 from quire.metadata.tree import Tree
@@ -112,6 +113,7 @@ async def find_orphans(
         first: Ledgers with smaller ids are ignored.
 
     Raises:
+        UsageError: `older_than_s` is not a finite number.
         MetadataError: The list of ledgers could not be read completely.
     """
     found = await look_for_orphans(client, older_than_s, first=first)
@@ -134,6 +136,7 @@ async def look_for_orphans(
     ledger that a dataset names is no orphan either, and a dataset that cannot be read could name
     any ledger. Raises MetadataError if the list of ledgers could not be read completely.
     """
+    check_seconds("older_than_s", older_than_s)
     before_ms = client.clock.now_ms() - round(older_than_s * 1_000)
     places: dict[str, _Place] = {}
     found: list[StreamOrphan] = []

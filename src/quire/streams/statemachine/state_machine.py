@@ -480,6 +480,8 @@ class Leader(_Replica[ResultT]):
             self._fail(error)
 
     async def _submit(self, command: bytes) -> ResultT | None:
+        if self._ended is not None:  # this error names the state machine, and not its stream
+            raise self._ended.with_traceback(None)
         # A full stream takes the proof of a leader nevertheless: only a snapshot makes room there.
         within_quota = command != NOTHING
         appended = await self._writer._append((command,), None, None, "", within_quota=within_quota)
@@ -643,7 +645,10 @@ class Follower(_Replica[ResultT]):
         return self.failure or self._ended
 
     async def close(self) -> None:
-        """Stop following. Calls that wait raise StreamClosedError. Calling this again is safe."""
+        """Stop following. Calls of `wait_applied` that still wait raise StreamClosedError.
+
+        Calling this again is safe. If the call is cancelled, the follower is closed all the same.
+        """
         await self._close()
 
     async def _end(self, error: QuireError) -> None:

@@ -177,7 +177,7 @@ class TopicWriter:
         """Append several records, and wait until all of them are acknowledged.
 
         On return all records are durable on an ack quorum. Those of one partition are in the order
-        in which they were passed. After an error or a cancellation, each partition may have the
+        in which they were passed. If the call fails or is cancelled, each partition may have the
         first few of its records.
 
         Args:
@@ -330,7 +330,8 @@ class TopicWriter:
         no record back.
 
         Raises:
-            QuireError: A writer failed before its records were acknowledged. See `append`.
+            QuireError: The writer of a partition failed before its records were acknowledged, or it
+                appended none and is closed. See `append`.
         """
         for writer in self._writers.values():
             await writer.flush()

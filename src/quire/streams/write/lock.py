@@ -28,7 +28,7 @@ from quire.metadata.tree import Create, Delete, Tree
 
 
 class StreamLock:
-    """One member of a lock. It can be acquired once, and `release` ends it in any state."""
+    """One member of a lock, which can acquire the lock once. `release` ends it in any state."""
 
     def __init__(self, tree: Tree, path: str, tasks: TaskSet) -> None:
         """Create a member. `path` is the path of the stream's node `lock`."""

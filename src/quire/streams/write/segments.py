@@ -278,7 +278,7 @@ class Segments:
             )
 
     def spare_from_retention(self) -> None:
-        """Delete only what is truncated explicitly, whatever the settings of the stream say."""
+        """Let `retain` delete only what was truncated explicitly, whatever the settings say."""
         self._settings = replace(self._settings, explicit_truncation=True)
 
     def retain(self) -> None:

@@ -10,6 +10,7 @@ it gets, and which pending entry takes it. `writer_task` does everything that ha
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -73,7 +74,9 @@ class StreamWriter:
         clock: Clock,
         tasks: TaskSet,
         budget: ByteBudget,
+        ended: Callable[[StreamWriter], object],
     ) -> None:
+        """Begin to write. `ended` is called once, when the writer is closed or has failed."""
         self.name = segments.metadata.paths.name
         self.settings = settings
         self._segments = segments
@@ -86,7 +89,9 @@ class StreamWriter:
         """The producers and the fencing token after all entries that were appended, acknowledged or
         not.
         """
-        self._writer_task = WriterTask(segments, settings, tasks, budget)
+        self._writer_task = WriterTask(
+            segments, settings, tasks, budget, functools.partial(ended, self)
+        )
 
     # -- state --------------------------------------------------------------------------------
 
@@ -199,7 +204,7 @@ class StreamWriter:
     ) -> Appended:
         """Append several records in order, and wait until all of them are acknowledged.
 
-        On return all records are durable on an ack quorum. After an error or a cancellation, any
+        On return all records are durable on an ack quorum. If the call fails or is cancelled, any
         number of the records, from the first on, may be part of the stream.
 
         Args:
@@ -378,7 +383,7 @@ class StreamWriter:
         On return all records are durable, and the stream has no segment in progress. The call also
         waits up to five seconds for the retention that completing the segment begins. If the call
         fails, the next writer completes the segment. Calling it again is safe. If the call is
-        cancelled, it continues in the background.
+        cancelled, it continues in the background. After `abandon` it does nothing.
 
         Raises:
             StreamClosedError: The writer was abandoned while this call waited.
@@ -395,17 +400,6 @@ class StreamWriter:
 
     def _abandon(self, error: QuireError | None) -> None:
         self._writer_task.abandon(error)
-
-    def on_end(self, ended: Callable[[], object]) -> None:
-        """Call a function once, when the writer is closed or has failed.
-
-        The namespace that opened the writer uses this to release the lock of the stream. The
-        function replaces the one that was set before, so applications must not call this.
-
-        Args:
-            ended: The function. It is not called if the writer has ended already.
-        """
-        self._writer_task.on_end = ended
 
     async def __aenter__(self) -> Self:
         return self

@@ -109,9 +109,18 @@ class WriterTask:
     """The task that takes pending entries to acknowledgement, in order."""
 
     def __init__(
-        self, segments: Segments, settings: StreamSettings, tasks: TaskSet, budget: ByteBudget
+        self,
+        segments: Segments,
+        settings: StreamSettings,
+        tasks: TaskSet,
+        budget: ByteBudget,
+        on_end: Callable[[], object],
     ) -> None:
-        """Start the task. `budget` is shared by all writers of the namespace."""
+        """Start the task.
+
+        `budget` is shared by all writers of the namespace. `on_end` is called once, when the writer
+        is closed or has failed.
+        """
         self.name = segments.metadata.paths.name
         self.segments = segments
         self.settings = settings
@@ -123,8 +132,7 @@ class WriterTask:
         """Whether the writer has ended with everything acknowledged and no segment in progress."""
         self._abandoned = False
         """Whether the application has abandoned the writer, and so knows that it has ended."""
-        self.on_end: Callable[[], object] = lambda: None
-        """Called once, when the writer is closed or has failed."""
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._queue: deque[PendingEntry] = deque()
         """The entries that were not sent yet. Only the last one still takes records."""
@@ -526,4 +534,4 @@ class WriterTask:
             entry.settle(error)
         self._refuse_roll(error)
         self.budget.give_back(self.budget.used_bytes)
-        self.on_end()
+        self._on_end()
