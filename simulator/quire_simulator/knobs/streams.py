@@ -45,6 +45,7 @@ KNOBS = (
     *limits("streams.topics.topic_metadata", CREATE_TOPIC_ATTEMPTS=2),
     *limits("streams.topics.writer", STICKY_BYTES=1),
     *limits("streams.write.producers", ENTRIES_AT_ONCE=1),
+    *limits("streams.write.segments", RETENTION_LIMIT_S=0.1),
     *limits("streams.write.takeover", DELETE_BACKOFF=0.01, BACKWARD_ENTRIES=1),
     *limits(
         "streams.write.writer_task", BUFFERED_BYTES_MAX=1, FULL_ENTRIES_IN_FLIGHT_MAX=1,

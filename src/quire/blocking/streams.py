@@ -262,16 +262,18 @@ class Namespace(ContextHandle[AsyncNamespace]):
         """
         call(self.aio.delete_stream(name))
 
-    def rename_stream(self, name: str, new_name: str) -> None:
+    def rename_stream(self, name: str, new_name: str, *, force: bool = False) -> None:
         """Rename a stream. Its settings and subscriptions move with it, in one transaction.
 
         The new name is durable on return. An open writer of the stream is fenced, and jobs of Spark
         that write the stream publish nothing. If the call is interrupted, the stream has either the
-        old or the new name.
+        old or the new name. The snapshot of a state machine belongs to the old name of its stream,
+        so the stream of a state machine that has a snapshot is not renamed.
 
         Args:
             name: The present name.
             new_name: The new name.
+            force: Whether to rename the stream even if a state machine has a snapshot of it.
 
         Raises:
             NoSuchStreamError: There is no stream with the present name, or it is being deleted.
@@ -286,11 +288,11 @@ class Namespace(ContextHandle[AsyncNamespace]):
             MetadataError: The metadata of the stream cannot be decoded, or other processes changed
                 the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 480
-                segments and subscriptions), or it is a topic or a partition of one. The error is
-                also raised if the new name is that of a partition that a topic does not have.
-                Nothing was changed.
+                segments and subscriptions), or it is a topic or a partition of one, or a state
+                machine has a snapshot of it and `force` is not set. The error is also raised if the
+                new name is that of a partition that a topic does not have. Nothing was changed.
         """
-        call(self.aio.rename_stream(name, new_name))
+        call(self.aio.rename_stream(name, new_name, force=force))
 
     def create_topic(
         self,
@@ -852,7 +854,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
     def close(self) -> None:
         """Wait for all appends, and complete the open segment.
 
-        On return all records are durable, and the stream has no segment in progress. If the call
+        On return all records are durable, and the stream has no segment in progress. The call also
+        waits up to five seconds for the retention that completing the segment begins. If the call
         fails, the next writer completes the segment. Calling it again is safe. If the call is
         interrupted, it continues in the background. After `abandon` it does nothing.
 

@@ -74,8 +74,8 @@ class HttpSideConfig:
     http_read_only: bool = False
     """Whether every request that would change something is refused (`--http-read-only`)."""
     http_bookies_token_file: str | None = None
-    """A file with the token that the dashboard sends to bookies when it reads their metrics
-    (`--http-bookies-token-file`)."""
+    """A file with the token that this server sends to bookies when it reads their metrics and
+    reports over HTTP, or forwards a change to them (`--http-bookies-token-file`)."""
     http_tls_cert: str | None = None
     """A PEM file with the certificate for HTTPS (`--http-tls-cert`). If it is not set, HTTP is
     served without TLS."""
@@ -110,8 +110,8 @@ class HttpServerConfig:
     read_only: bool = False
     """Whether every request that would change something is refused (`--http-read-only`)."""
     bookies_token_file: str | None = None
-    """A file with the token that the dashboard sends to bookies when it reads their metrics
-    (`--http-bookies-token-file`)."""
+    """A file with the token that this server sends to bookies when it reads their metrics and
+    reports over HTTP, or forwards a change to them (`--http-bookies-token-file`)."""
     tls_cert: str | None = None
     """A PEM file with the certificate for HTTPS (`--http-tls-cert`). If it is not set, HTTP is
     served without TLS."""

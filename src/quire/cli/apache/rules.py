@@ -297,8 +297,11 @@ def auth(asked: Asked) -> KeyOutcome:
 
 
 def roles(asked: Asked) -> KeyOutcome:
-    if "bookieAuthProviderFactoryClass" not in asked.all:
-        return ignored("bookieAuthProviderFactoryClass is not set, so Apache checks no roles")
+    provider = asked.all.get("bookieAuthProviderFactoryClass", "")
+    if short_class(provider) != "BookieAuthZFactory":
+        return ignored(
+            "bookieAuthProviderFactoryClass is not BookieAuthZFactory, so Apache checks no roles"
+        )
     return taken(bookie__authorized_roles=words(asked.value))
 
 

@@ -178,7 +178,8 @@ def segment_number(context: click.Context, parameter: click.Parameter, value: st
 def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
     """Show the content of one segment: its groups with their state records, and its index.
 
-    NUMBER is the number of a segment or the name of its file. The exit status is 1 if something in
+    NUMBER is the decimal number of a segment, as the other commands print it, or the name of its
+    file. The exit status is 1 if something in
     it does not match its checksum.
     """
     from quire.storage.inspect.contents import open_segment

@@ -226,7 +226,7 @@ def _lines(report: SpaceReport, count: int) -> list[str]:
     for one in report.segments:
         ledgers = f"{one.live_ledgers}/{one.ledgers}"
         lines.append(
-            f"{one.number:16x} {one.state:8} {_mb(one.file_bytes):>7} {_mb(one.live_bytes):>7} "
+            f"{one.number:16} {one.state:8} {_mb(one.file_bytes):>7} {_mb(one.live_bytes):>7} "
             f"{_mb(one.copies_bytes):>7} {_mb(one.deleted_bytes):>7} "
             f"{_mb(one.other_bytes + one.index_bytes):>7} {ledgers:>9}  {one.why}"
         )

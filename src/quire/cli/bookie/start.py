@@ -118,9 +118,9 @@ def _check_share(
     type=click.IntRange(1, PROCESSES_MAX),
     show_default="1",
     help="The number of bookies to run as one service, each in a process of its own, so that they "
-    "use several processor cores. Bookie K has the directory bookie-K in the directories of --dir, "
-    "the port --port plus K, and the id --bookie-id followed by -K. SIGHUP restarts one bookie "
-    "after another.",
+    "use several processor cores. Bookie K, counted from 0, has the directory bookie-K in one or "
+    "more of the directories of --dir, the port --port plus K, and the id --bookie-id followed by "
+    "-K if that is given. SIGHUP restarts one bookie after another.",
 )
 @click.option("--share", metavar="K/N", hidden=True, callback=_check_share)
 @settings_option("--set-autorecovery")

@@ -61,8 +61,8 @@ PATH_EXISTS = "PATH_ALREADY_EXISTS"
 )
 @size_option(
     "--larger-than",
-    "Copy the oldest segments while the stream has more than this on its bookies (64m, 10g). With "
-    "--older-than, a segment is copied if either condition holds.",
+    "Copy the oldest segments until at most this many bytes are left that were not copied (64m, "
+    "10g). With --older-than, a segment is copied if either condition holds.",
 )
 @flag(
     "--truncate",

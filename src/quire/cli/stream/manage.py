@@ -104,15 +104,18 @@ async def change(uri: str, path: str, name: str, values: Values, unset: tuple[st
 @namespace_option
 @name_argument()
 @name_argument("new_name", "NEW")
+@flag("--force", "Rename the stream even if it is the log of a state machine with a snapshot.")
 @asynchronous
-async def rename(uri: str, path: str, name: str, new_name: str) -> None:
+async def rename(uri: str, path: str, name: str, new_name: str, force: bool) -> None:
     """Rename a stream within its namespace.
 
-    The stream keeps its settings, records and subscriptions. A writer of the stream is fenced.
+    The stream keeps its settings, records and subscriptions. A writer of the stream is fenced. The
+    stream of a state machine that has a snapshot is not renamed without --force, because the
+    snapshot keeps the old name.
     """
 
     async with namespace(uri, path) as opened:
-        await opened.rename_stream(name, new_name)
+        await opened.rename_stream(name, new_name, force=force)
     say(f"stream {name} renamed to {new_name}")
 
 

@@ -132,7 +132,7 @@ class QuireRoutes:
                   "Return where its replicas are, what is missing, why, and which command to run",
                   self.explain,
                   fields=(LEDGER_ID,), query=(deep,),
-                  example={"ledger": 7, "verdict": {"what": "…", "next": "…"}}),
+                  example={"ledger": 7, "verdict": {"sentence": "…", "command": "…"}}),
             Route("GET", f"{PREFIX}/marked",
                   "List under-replicated ledgers and why they are not repaired yet",
                   self.marked, query=page, example={"ledgers": [{"ledger": 7}], "next": None}),

@@ -105,7 +105,9 @@ class OffloadOptions:
     older_than_s: float = 0.0
     """Offload only segments that were closed at least this many seconds ago."""
     larger_than: int | None = None
-    """Offload only while the stream has more bytes than this on its bookies. None means no limit.
+    """Offload the oldest segments until at most this many bytes are left that were not copied.
+
+    The segment in progress does not count. None means no limit.
 
     If `older_than_s` is given too, one of the two conditions is enough.
     """

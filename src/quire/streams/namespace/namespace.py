@@ -33,6 +33,7 @@ from quire.errors import (
     MetadataError,
     NoSuchKeyError,
     NoSuchNamespaceError,
+    NoSuchObjectError,
     NoSuchStreamError,
     NotEmptyError,
     QuireError,
@@ -92,9 +93,11 @@ from quire.streams.namespace.truncation import (
     would_free,
     would_retain,
 )
+from quire.streams.objects.objects import Objects
 from quire.streams.read.positions import EARLIEST, Start, check_position, checked_start, find
 from quire.streams.read.reader import OpeningReader, StreamReader
 from quire.streams.read.subscriptions import Subscription
+from quire.streams.statemachine.snapshot_info import BUCKET, LIFE_KEY, snapshot_name
 from quire.streams.topics.topic import Topic
 from quire.streams.topics.topic_metadata import TopicMetadata, topic_exists
 from quire.streams.write.lock import StreamLock
@@ -550,16 +553,18 @@ class Namespace:
                 remedy=remedy,
             )
 
-    async def rename_stream(self, name: str, new_name: str) -> None:
+    async def rename_stream(self, name: str, new_name: str, *, force: bool = False) -> None:
         """Rename a stream. Its settings and subscriptions move with it, in one transaction.
 
         The new name is durable on return. An open writer of the stream is fenced, and jobs of Spark
         that write the stream publish nothing. If the call is cancelled, the stream has either the
-        old or the new name.
+        old or the new name. The snapshot of a state machine belongs to the old name of its stream,
+        so the stream of a state machine that has a snapshot is not renamed.
 
         Args:
             name: The present name.
             new_name: The new name.
+            force: Whether to rename the stream even if a state machine has a snapshot of it.
 
         Raises:
             NoSuchStreamError: There is no stream with the present name, or it is being deleted.
@@ -574,11 +579,12 @@ class Namespace:
             MetadataError: The metadata of the stream cannot be decoded, or other processes changed
                 the stream during every attempt.
             UsageError: The stream has too many nodes for one transaction (the limit is about 480
-                segments and subscriptions), or it is a topic or a partition of one. The error is
-                also raised if the new name is that of a partition that a topic does not have.
-                Nothing was changed.
+                segments and subscriptions), or it is a topic or a partition of one, or a state
+                machine has a snapshot of it and `force` is not set. The error is also raised if the
+                new name is that of a partition that a topic does not have. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
+        check_type("force", force, bool)
         remedy = "Create another topic, and copy the records"
         await self._refuse_partition(name, "renamed", remedy)
         if not await metadata.exists() and await self._topics.find(metadata.paths.name) is not None:
@@ -599,6 +605,8 @@ class Namespace:
                     remedy="Choose another name",
                 )
             await metadata.require()
+            if not force:
+                await self._refuse_snapshot(metadata)
             undone = f"stream {name} was not renamed to {new_name}"
             await self._check_quota(new_name, 1, undone, moved=name)
             await target.remove_former()
@@ -628,6 +636,24 @@ class Namespace:
             )
         await metadata.remove_markers()
         await metadata.lives.clear()
+
+    async def _refuse_snapshot(self, metadata: StreamMetadata) -> None:
+        """Raise UsageError if a state machine has a snapshot of the stream as it is now."""
+        name = metadata.paths.name
+        try:
+            snapshot = await Objects(self.client, BUCKET).info(snapshot_name(self.path, name))
+        except (NoSuchObjectError, UsageError):
+            return  # there is none, or none can have this name
+        life = await metadata.life_id()
+        if life and snapshot.metadata.get(LIFE_KEY, life) != life:
+            return  # it belongs to a former stream of this name
+        raise UsageError(
+            f"stream {name} was not renamed: it is the log of a state machine, whose snapshot "
+            f"(object {BUCKET}/{snapshot.name}) would not be found under the new name, and which "
+            "could then not be opened if commands were truncated",
+            remedy="Keep the name. If you do not need the state machine any more, delete the "
+            "object first, or pass force=True (--force)",
+        )
 
     async def _rename(
         self, metadata: StreamMetadata, target: StreamMetadata

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.name import stream_name
 from quire.errors import LaterStreamError, StreamDamagedError, UsageError, later_json
-from quire.streams.objects.format import ObjectInfo
+from quire.streams.objects.format import ObjectInfo, check_name
 
 BUCKET = "state-machines"
 """The bucket of the objects that are snapshots."""
@@ -35,6 +36,19 @@ class SnapshotInfo:
     """The number of commands that were applied to reach the state in the snapshot."""
     life: str | None
     """The id of the life of the stream, or None for a snapshot of an earlier version."""
+
+
+def snapshot_name(namespace: str, name: str) -> str:
+    """Return the name of the object with the snapshot of a state machine.
+
+    Args:
+        namespace: The path of the namespace.
+        name: The name of the machine's stream.
+
+    Raises:
+        UsageError: The name of the object would be too long.
+    """
+    return check_name(f"{namespace.strip('/')}/{stream_name(name)}")
 
 
 def snapshot_info(snapshot: ObjectInfo) -> SnapshotInfo:

@@ -28,7 +28,6 @@ from quire._runtime.opening import open_or_closed, opening, represented
 from quire.client.client import end_with_client
 from quire.client.write.writer import payload_bytes
 from quire.codec.distributedlog.dlsn import INITIAL_DLSN
-from quire.codec.distributedlog.name import stream_name
 from quire.errors import (
     ArgumentTypeError,
     ClientClosedError,
@@ -46,7 +45,7 @@ from quire.errors import (
 )
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.truncation import free, truncate
-from quire.streams.objects.format import ObjectInfo, check_name
+from quire.streams.objects.format import ObjectInfo
 from quire.streams.objects.objects import Objects
 from quire.streams.read.records import RecordBatch
 from quire.streams.statemachine.snapshot_info import (
@@ -55,6 +54,7 @@ from quire.streams.statemachine.snapshot_info import (
     LIFE_KEY,
     POSITION_KEY,
     snapshot_info,
+    snapshot_name,
 )
 from quire.streams.write.pending_entry import Appended
 from quire.streams.write.writer import StreamWriter
@@ -156,7 +156,7 @@ class _Replica(Generic[ResultT]):
         self._streams = streams
         self._snapshots = Objects(streams.client, BUCKET)
         # Check the name of the snapshots now, not at the first snapshot.
-        self._object = check_name(f"{streams.path.strip('/')}/{stream_name(name)}")
+        self._object = snapshot_name(streams.path, name)
         self._position = INITIAL_DLSN
         self._lost_snapshot: ObjectDamagedError | None = None
         """The error with which the snapshot was last read, or None if it could be read."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from quire._runtime.tasks import TaskSet
@@ -49,6 +50,8 @@ from quire.streams.write.takeover import (
 )
 
 APPLICATION = {"application": b"quire", "component": b"stream"}
+RETENTION_LIMIT_S = 5.0
+"""Seconds that closing a writer waits for the retention that its last segment has begun."""
 """The custom metadata of the ledgers of streams, together with the stream's path.
 
 The search for orphans recognises these ledgers by it.
@@ -415,9 +418,10 @@ class Segments:
         await delete_allocated(self._client, self.metadata, self.taken.claim)
 
     async def release(self) -> None:
-        """Delete the ledger that was created ahead of its use, and release the lock.
+        """Delete the ledger that was created ahead of its use, release the lock, and end retention.
 
-        The writer must not use the segments any more.
+        The writer must not use the segments any more. Retention that takes longer than
+        `RETENTION_LIMIT_S` goes on in the background.
         """
         while self._preparing is not None:
             await asyncio.wait([self._preparing])
@@ -428,6 +432,21 @@ class Segments:
         await self._drop_made()
         if self._lock is not None:
             await self._lock.release()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETENTION_LIMIT_S):
+                await self._retained()
+
+    async def _retained(self) -> None:
+        """Wait until retention has seen the segment that was completed last.
+
+        Otherwise closing the namespace right after the writer would end it, and the next writer
+        could find its stream full.
+        """
+        for _ in range(2):  # the call that is at work may not know the last segment
+            if self._just_completed:
+                self.retain()
+            if self._retaining is not None:
+                await asyncio.wait([self._retaining])
 
     # -- segments -----------------------------------------------------------------------------
 

@@ -380,7 +380,8 @@ class StreamWriter:
     async def close(self) -> None:
         """Wait for all appends, and complete the open segment.
 
-        On return all records are durable, and the stream has no segment in progress. If the call
+        On return all records are durable, and the stream has no segment in progress. The call also
+        waits up to five seconds for the retention that completing the segment begins. If the call
         fails, the next writer completes the segment. Calling it again is safe. If the call is
         cancelled, it continues in the background. After `abandon` it does nothing.
 

@@ -6,7 +6,6 @@ import pytest
 
 from quire.client.cluster.absences import Absences
 from quire.client.cluster.health import BookieHealth
-from quire.client.read.engine import ReadEngine
 from quire.core import replicas
 from tests.sim.mutants.mutant import edit, mutant
 
@@ -18,7 +17,10 @@ from tests.sim.mutants.mutant import edit, mutant
     seeds=120,
 )
 def wrong_bytes_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, ReadEngine, "_bad", ("if metadata.password is not None or", "if not"))
+    edit(
+        patch, BookieHealth, "bad_entry",
+        ("elif metadata.password is not None:", "elif metadata.password is None:"),
+    )  # fmt: skip
 
 
 @mutant(

@@ -186,6 +186,16 @@ def test_tls_keys_are_translated_if_tls_is_enabled() -> None:
     assert (config.tls_required, config.authorized_roles) == (True, ("a", "b"))
 
 
+@pytest.mark.parametrize(
+    "provider", ["", "bookieAuthProviderFactoryClass=a.AuthenticationDisabledAuthProviderFactory\n"]
+)
+def test_roles_are_ignored_unless_the_provider_checks_them(provider: str) -> None:
+    """A bookie with roles and without TLS does not start."""
+    text = HOST + provider + "authorizedRoles=app\n"
+    assert outcomes(text)["authorizedRoles"].verdict == "ignored"
+    assert configuration(text).bookie().authorized_roles == ()
+
+
 def test_the_free_space_limit_follows_the_smallest_disk() -> None:
     sizes = {"/d/1": 4000, "/d/2": 2000}
     machine = HostFacts(HOST_FACTS.own_host, HOST_FACTS.own_user, sizes.get)

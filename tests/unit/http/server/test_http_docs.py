@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,6 +46,7 @@ from quire.http.watch.reachability import MetadataReachability
 from quire.http.watch.recorder import SeriesRecorder
 from quire.net.certificates import CertificateExpiry, expiry_metric
 from quire.replication.autorecovery.settings import AutorecoveryStats
+from quire.replication.explain.explain import Diagnosis, Explained
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 DOCS = Path(__file__).parents[4] / "docs" / "reference"
@@ -150,3 +152,11 @@ def test_every_route_is_documented() -> None:
     ]
     check("http.md", "ours", route_rows(ours))
     check("http.md", "service", route_rows(ServicePage(cast(Service, None)).routes()))
+
+
+def test_the_example_of_an_explanation_has_the_fields_of_the_answer() -> None:
+    """It named two fields of the verdict that no answer has."""
+    routes = QuireRoutes(cast(Connect, None), Jobs(SystemClock()), cast(Any, None), "x").routes()
+    [route] = [one for one in routes if one.path.endswith("/explain")]
+    assert route.example.keys() <= {field.name for field in fields(Explained)}
+    assert list(route.example["verdict"]) == [field.name for field in fields(Diagnosis)]

@@ -169,6 +169,35 @@ def test_explain_space_prints_the_report_as_text_and_json(tmp_path: Path) -> Non
     assert missing.exit_code != 0
 
 
+def test_the_number_of_a_segment_is_the_same_in_all_commands(tmp_path: Path) -> None:
+    """A number of two digits was in hexadecimal digits in one of the commands."""
+    disk = RealDisk(tmp_path)
+    box = StoreOnDisk(disk, StorageConfig(segment_bytes=1 << 16, min_free_bytes=0))
+    box.open()
+    entry = 0
+    while box.store.stats().sealed_segments < 18:
+        box.append([(1, entry, bytes(4000))])
+        box.pump()
+        entry += 1
+    box.close()
+    disk.close()
+
+    def bookie(*words: str) -> str:
+        shown = CliRunner().invoke(cli, ["bookie", *words])
+        assert shown.exit_code == 0, shown.output
+        return shown.output
+
+    place = str(tmp_path)
+    explained = bookie("explain", "space", place).partition("why it is not smaller")[2]
+    numbers = [line.split()[0] for line in explained.partition("\n\n")[0].split("\n")[1:]]
+    listed = bookie("disk", "files", place).splitlines()
+    assert sorted(map(int, numbers)) == sorted(
+        int(line.split()[2]) for line in listed if ".seg " in line
+    )
+    for number in numbers:
+        assert bookie("disk", "segment", place, number).startswith(f"segment {number}: ")
+
+
 @pytest.mark.parametrize(("number", "hint"), [
     (errno.EACCES, "as the user that the bookie runs as"),
     (errno.EIO, "The disk may be damaged"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.digest import DigestType
 from quire.errors import (
     MetadataError,
@@ -20,6 +22,8 @@ from quire.errors import (
     UsageError,
 )
 from quire.statemachine import Dictionary
+from quire.streams.namespace.namespace import open_namespace
+from quire.streams.namespace.truncation import retain
 from quire.streams.objects.format import BUCKET_KEY
 from quire.streams.objects.objects import Objects
 from quire.streams.statemachine.durable_dict import (
@@ -30,6 +34,7 @@ from quire.streams.statemachine.durable_dict import (
 )
 from quire.streams.statemachine.snapshot_info import snapshot_info
 from quire.streams.statemachine.state_machine import BUCKET, Follower, Leader, follow, lead
+from quire.streams.write import segments
 from tests.support.state_machines import Counter
 from tests.support.streams import Bench, run
 
@@ -139,6 +144,81 @@ def test_a_snapshot_makes_room_in_a_stream_that_is_full() -> None:
                     await d.leader.snapshot()
             async with await open_dict(b.streams, "d") as d:
                 await d.set("n", reached + 1)
+
+    run(scene)
+
+
+def test_a_snapshot_makes_room_although_the_namespace_is_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Closing the namespace ended the retention, and the next leader found its stream full."""
+
+    async def retain_slowly(*args: Any, **more: Any) -> list[StreamSegment]:
+        await asyncio.sleep(1)
+        return await retain(*args, **more)
+
+    monkeypatch.setattr(segments, "retain", retain_slowly)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings={"bytes_max": 1_000})
+
+        async def led(does: Callable[[DurableDict], Awaitable[object]]) -> None:
+            async with (
+                await open_namespace(b.client, b.streams.path) as streams,
+                await open_dict(streams, "d") as d,
+            ):
+                await does(d)
+
+        async def fill(d: DurableDict) -> None:
+            while True:
+                await d.set("n", d.get("n", 0) + 1)
+
+        for _ in range(5):
+            with pytest.raises(StreamQuotaError):
+                await led(fill)
+            await led(lambda d: d.leader.snapshot())
+            await led(lambda d: d.set("n", 0))
+
+    run(scene)
+
+
+def test_closing_a_leader_does_not_wait_for_ever_for_retention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*args: Any, **more: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(segments, "retain", never)
+
+    async def scene(b: Bench) -> None:
+        d = await open_dict(b.streams, "d")
+        await d.set("n", 1)
+        async with asyncio.timeout(2 * segments.RETENTION_LIMIT_S):
+            await d.close()
+
+    run(scene)
+
+
+def test_the_stream_of_a_state_machine_with_a_snapshot_is_renamed_only_by_force() -> None:
+    """The snapshot keeps the old name, so that the state machine could not be opened again."""
+
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d") as d:
+            await d.set("n", 1)
+        await b.streams.rename_stream("d", "e")  # the stream has all commands
+        async with await open_dict(b.streams, "e", create=False) as d:
+            assert d["n"] == 1
+            await d.leader.snapshot()
+            with pytest.raises(UsageError, match="state-machines/acme/test/e") as refused:
+                await b.streams.rename_stream("e", "f")
+            assert "force=True" in refused.value.remedy
+            await d.set("n", 2)  # nothing was changed, and nobody was fenced
+        with pytest.raises(NoSuchStreamError):
+            await b.streams.rename_stream("missing", "f")
+        await b.streams.rename_stream("e", "f", force=True)
+        # The snapshot that was left behind does not belong to another stream of the old name.
+        await b.streams.create_stream("e")
+        await b.streams.rename_stream("e", "g")
 
     run(scene)
 
