@@ -161,7 +161,6 @@ WAITS_ONLY = {
     "locks.py": "decoding; NoSuchKeyError is meant",
     "main.py": "stopping a bookie raises none of ours",
     "marks.py": "decoding; NoSuchKeyError is meant",
-    "prometheus.py": "only decoding is done in the context",
     "network.py": "the system connects, and none of ours is raised",
     "notes.py": "decoding; NoSuchKeyError is meant",
     "prometheus.py": "decoding an answer; a HistoryError is none of Python's errors",
