@@ -15,7 +15,7 @@ from quire.storage.log.preallocation import prepare
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator import WORKLOADS, RunPlan, run_plan, simulate
 from quire_simulator.machine import SimDisk
-from quire_simulator.plans.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
+from quire_simulator.plans.faults import ALL_KINDS, FIRST_BOOKIE_KINDS, LAG_KINDS
 from quire_simulator.plans.plans import CROWD, HUGE_SCALE, SHAPES
 from tests.support.long import long_after
 from tests.support.sim.runs import plain_run
@@ -92,7 +92,7 @@ def test_no_hash_seed_changes_the_run(hash_seed: str) -> None:
 
 def test_the_seeds_schedule_every_kind_of_fault() -> None:
     ordered = {fault.kind for seed in range(300) for fault in RunPlan.make(seed, "all").schedule}
-    assert ordered == set(ALL_KINDS)
+    assert ordered == {*ALL_KINDS, *LAG_KINDS}
     rotten = {
         fault.kind
         for workload in ("rot", "spoiled")
