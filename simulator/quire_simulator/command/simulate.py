@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
-ON_TRIAL = ("full metadata", "lagging metadata", "returning")
+ON_TRIAL = ("full metadata", "returning")
 """Workloads that `every` leaves out. Some of their seeds fail for an unknown reason, or few of them
 were tried."""
 WAITING_PER_PROCESS = 4

@@ -182,6 +182,7 @@ WORKLOADS: dict[str, Mix] = {
         (2, 14),
         objects=0.05,
         streaming=0.1,
+        metadata_lags=0.1,
         cancelling=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5),
     ),
     "calm": Mix(("pause client",), (0, 0), crowd=0.3, uneven=0.7),

@@ -26,7 +26,7 @@ COUNTED = {
     "add_bytes": "The bytes of the requests of accepted entries",
     "add_batches": "The number of batches in which the accepted entries arrived",
     "copies": "The number of accepted entries that were replicated from other bookies; the "
-    "histograms of adds and of queueing leave out batches that consist of copies alone",
+    "histograms of adds and of queueing leave out batches that consist only of copies",
     "adds_refused": "The number of times adds of a ledger were refused because the ledger is "
     "fenced, the bookie is read-only, its disk failed, or the key is wrong; consecutive adds that "
     "arrive together count once",

@@ -792,6 +792,7 @@ NAMES_ONLY = {
     "replication/marks/copy_notes.py copy_notes": "what cannot be understood is left out",
     "replication/marks/copy_notes.py forget_copy": "names",
     "replication/marks/notes.py failing_ledgers": "names that are no ids are left out",
+    "replication/marks/notes.py _repaired": "what cannot be understood is left out",
 }
 """The functions that list items and need nothing of them that could be unreadable, and why."""
 

@@ -29,7 +29,7 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "storage/segment": ("store walks", "together", "space", "all", "index", "torn"),
     "client": ("all", "recovery", "race", "takeover", "resets", "zombies", "liars", "ledger walks"),
     "client/cluster": ("all", "churn", "racks", "silent", "switch", "liars", "ledger walks"),
-    "client/datasets": ("datasets", "ledger walks"),
+    "client/datasets": ("datasets", "ledger walks", "lagging metadata"),
     "client/observability": ("ledger walks", "all"),
     "client/read": (
         "all", "tail", "recovery", "liars", "forgers", "silent", "own ids", "ledger walks",
@@ -58,9 +58,11 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "streams/namespace": ("streams", "relay", "lives", "retention", "topics", "stream walks"),
     "streams/ownership": ("streams", "publishing", "damaged", "stream walks"),
     "streams/publish": ("publishing", "spark"),
-    "streams/read": ("streams", "lives", "retention", "damaged", "stream walks"),
+    "streams/read": (
+        "streams", "lives", "retention", "damaged", "stream walks", "lagging metadata",
+    ),
     "streams/write": ("streams", "relay", "lives", "stream walks"),
-    "streams/objects": ("objects", "stream walks"),
+    "streams/objects": ("objects", "stream walks", "lagging metadata"),
     "streams/statemachine": ("streams", "stream walks"),
     "streams/topics": ("topics", "stream walks"),
 }  # fmt: skip

@@ -174,6 +174,9 @@ def test_each_of_several_lost_bookies_has_its_command() -> None:
         "The command to type is that for a. For b: `quire bookie recover b`"
     )
     assert found.command == "quire bookie recover a"
+    off = diagnosed(replace(facts, enabled=False)).verdict
+    assert off.command == "quire autorecovery enable", "the switch is why nothing is copied"
+    assert off.sentence.endswith("copy what that bookie stored to other bookies")
     runs = replace(facts, probes={"a": ProbeResult.ACCEPTED, "b": ProbeResult.REFUSED})
     assert (
         "Start b again. Do not start a again: look in its log" in diagnosed(runs).verdict.sentence

@@ -171,7 +171,7 @@ def test_a_lock_that_another_process_took_meanwhile_is_not_released(session: str
             holder = await other.held_by(LEDGER)
             assert holder is not None
             assert holder.owner == "two"
-            with pytest.raises(LockHeldError, match="two is repairing"):
+            with pytest.raises(LockHeldError, match="two is copying or repairing"):
                 async with locks.hold(LEDGER):
                     pass
         async with locks.hold(LEDGER):
@@ -228,10 +228,10 @@ def test_a_lock_that_could_not_be_taken_keeps_nobody_from_the_ledger(
             async with other.hold(LEDGER):
                 pass
         async with locks.hold(LEDGER):
-            with pytest.raises(LockHeldError, match="one is repairing"):
+            with pytest.raises(LockHeldError, match="one is copying or repairing"):
                 async with locks.hold(LEDGER):
                     pass
-            with pytest.raises(LockHeldError, match="one is repairing"):
+            with pytest.raises(LockHeldError, match="one is copying or repairing"):
                 async with other.hold(LEDGER):
                     pass
         async with other.hold(LEDGER), locks.hold(LEDGER + 1):

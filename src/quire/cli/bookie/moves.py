@@ -98,9 +98,14 @@ def decommission(
     if cancel:
         return _cancel(uri, bookie, as_json)
 
+    location = ""
+
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> Decommissioned:
+        from quire.http.views.bookie_list import locations
         from quire.replication.moves.decommission import decommission as run
 
+        nonlocal location
+        location = (await locations(client.metadata)).get(bookie, "")
         return await run(
             client,
             locks,
@@ -129,7 +134,9 @@ def decommission(
         print_json(found.as_json(LISTED_MAX))
     else:
         skipped = _leaves_open(options)
-        click.echo(planned_text(found.moved) if dry_run else _text(found, keep_cookie, skipped))
+        click.echo(
+            planned_text(found.moved) if dry_run else _text(found, keep_cookie, skipped, location)
+        )
         say_what_is_left(found.moved, open_skipped=skipped)
     return 0 if dry_run or found.drained else EXIT_ERROR
 
@@ -140,7 +147,8 @@ def _leaves_open(options: MoveOptions) -> bool:
     return options.open_ledgers is OpenLedgers.SKIP
 
 
-def _text(found: Decommissioned, keep_cookie: bool, open_skipped: bool) -> str:
+def _text(found: Decommissioned, keep_cookie: bool, open_skipped: bool, location: str = "") -> str:
+    """Return what was done, and what is left to do. `location` is that of the bookie, or ""."""
     bookie = found.moved.bookie
     lines = [done_text(found.moved, open_skipped=open_skipped)]
     if found.moved.unreadable_count:
@@ -166,6 +174,9 @@ def _text(found: Decommissioned, keep_cookie: bool, open_skipped: bool) -> str:
             "Erase its directories: they cannot be used again. Give a new bookie on that machine "
             "another id (--bookie-id, or another port)"
         )
+        if location:
+            remove = command_with("quire cluster locations remove", bookie)
+            lines.append(f"Its location {location} is still in the table. To remove it: {remove}")
     return "\n".join(lines)
 
 

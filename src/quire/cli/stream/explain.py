@@ -24,6 +24,7 @@ from quire.cli.stream.options import (
     namespace_option,
     password_option,
 )
+from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
 from quire.metadata.ledgers.unreadable import named_ledgers
 
 if TYPE_CHECKING:
@@ -79,20 +80,35 @@ async def _explained(
     from quire.http.watch.stream_replicas import replicas_of
 
     replicas = await replicas_of(opened, name, replication)
-    facts = await stream_statistics(opened, name, password)
-    lags = await subscription_lags(opened, facts, password)
-    described = facts.as_json()
     where = f"-n {quote(opened.path)}"
     problems: list[dict[str, str]] = []
 
     def problem(severity: str, what: str, do: str, risk: str = "") -> None:
         problems.append({"severity": severity, "what": what, "next": do, "risk": risk})
 
+    def explained(described: Values, subscriptions: int | None) -> Values:
+        return {
+            "name": name, "namespace": opened.path, "records": described["records"],
+            "segments": described["segments"], "bytes": described["bytes"],
+            "subscriptions": subscriptions, "copies": copies, "replicas": replicas.as_json(),
+            "problems": problems,
+        }  # fmt: skip
+
+    for severity, what, ledger_id in _replica_problems(replicas):
+        problem(severity, what, f"quire explain ledger {ledger_id}")
+    try:
+        facts = await stream_statistics(opened, name, password)
+        lags = await subscription_lags(opened, facts, password)
+    except (MetadataUnavailableError, NoSuchStreamError):
+        raise
+    except QuireError as error:
+        # What is known of its ledgers says why, for example that their bookies are gone.
+        problem("bad", f"The stream cannot be read: {error.args[0]}", error.remedy)
+        return explained(dict.fromkeys(("records", "segments", "bytes")), None)
+    described = facts.as_json()
     for one in facts.lost_as_json():
         problem("bad", f"{one['what']}: ledger {one['ledger_id']} no longer exists",
                 "Follow docs/guides/repair/disaster-recovery.md")  # fmt: skip
-    for severity, what, ledger_id in _replica_problems(replicas):
-        problem(severity, what, f"quire explain ledger {ledger_id}")
     for one in lags:
         if one.get("error"):
             problem("bad", f"Subscription {one['name']} cannot be read: {one['error']}",
@@ -111,12 +127,7 @@ async def _explained(
     for copy in copies:
         if (found := copy["problem"]) is not None:
             problem("warn", found["what"], found["next"], found["risk"])
-    return {
-        "name": name, "namespace": opened.path, "records": described["records"],
-        "segments": described["segments"], "bytes": described["bytes"],
-        "subscriptions": len(lags), "copies": copies, "replicas": replicas.as_json(),
-        "problems": problems,
-    }  # fmt: skip
+    return explained(described, len(lags))
 
 
 def _replica_problems(found: StreamReplicas) -> Iterator[tuple[str, str, int]]:
@@ -139,7 +150,8 @@ def _replica_problems(found: StreamReplicas) -> Iterator[tuple[str, str, int]]:
     if ids:
         words = {"lacking": "not marked for repair yet", "marked": "waiting for repair"}
         states = ", ".join(
-            f"{len(those)} {are(len(those))} {words.get(state, 'being repaired')}"
+            f"{'it' if len(ids) == 1 else len(those)} {are(len(those))} "
+            f"{words.get(state, 'being repaired')}"
             for state, those in lacking.items()
             if those
         )
@@ -151,11 +163,14 @@ def _replica_problems(found: StreamReplicas) -> Iterator[tuple[str, str, int]]:
 def _lines(found: Values) -> list[str]:
     from quire.cli.explain import SIGNS
 
-    lines = [
-        f"stream {found['name']} of {found['namespace']}: {counted(found['records'], 'record')} in "
-        f"{counted(found['segments'], 'segment')}, {counted(found['bytes'], 'byte')}; "
-        f"{counted(found['subscriptions'], 'subscription')}"
-    ]
+    size = "its size is not known"
+    if found["records"] is not None:
+        size = (
+            f"{counted(found['records'], 'record')} in {counted(found['segments'], 'segment')}, "
+            f"{counted(found['bytes'], 'byte')}; "
+            f"{counted(found['subscriptions'], 'subscription')}"
+        )
+    lines = [f"stream {found['name']} of {found['namespace']}: {size}"]
     for one in found["problems"]:
         lines.append(f"{SIGNS[one['severity']]}: {one['what']}")
         for word, text in (("at risk", one["risk"]), ("do", one["next"])):

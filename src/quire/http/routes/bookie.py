@@ -109,7 +109,7 @@ class BookieRoutes:
                   "Return 200 when the bookie serves clients, otherwise 503", self.is_ready,
                   example=Text("OK"), open=True),
             Route("GET", f"{PREFIX}/sanity",
-                  "Check that the bookie answers on its own port and that its log accepts a group",
+                  "Check that the bookie answers on its own port and can sync its log",
                   self.sanity,
                   example={"passed": True, "readOnly": False}),
             Route("GET", f"{PREFIX}/last_log_mark",

@@ -78,7 +78,7 @@ async def bookie_facts(
         MetadataError: The metadata store did not answer.
     """
     found = await client.bookies()
-    where = await _locations(client.metadata)
+    where = await locations(client.metadata)
     registered = {**found.readonly, **found.writable}
     names = {*registered, *(await client.metadata.list_cookies() if gone else ())}
     # All may wait for an observation, so they wait at the same time.
@@ -254,7 +254,7 @@ def _described(found: Bookies, name: str) -> dict[str, Any]:
     }
 
 
-async def _locations(store: MetadataStore) -> dict[str, str]:
+async def locations(store: MetadataStore) -> dict[str, str]:
     """Return the location of each bookie, by bookie id.
 
     A table that cannot be parsed counts as empty here, because clients report it.

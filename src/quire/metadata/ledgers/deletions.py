@@ -68,9 +68,13 @@ async def note_deletion(store: MetadataStore, ledger_id: int, now_ms: int, how: 
 async def deletion_of(store: MetadataStore, ledger_id: int) -> Deletion | None:
     """Return who deleted a ledger, or None if no note that can be decoded says it."""
     try:
-        found = stored_json((await store.read_value((*_KEY, str(ledger_id)))).value)
+        stored = (await store.read_value((*_KEY, str(ledger_id)))).value
+    except NoSuchKeyError:
+        return None
+    try:
+        found = stored_json(stored)
         by, at_ms, how = found["by"], found["at_ms"], found["how"]
-    except (NoSuchKeyError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return None
     good = type(by) is str and type(how) is str and type(at_ms) is int and abs(at_ms) < 2**63
     return Deletion(by, at_ms, how) if good else None

@@ -661,16 +661,21 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
         "one is lost for good, copy what that bookie"
     )  # fmt: skip
     again = f"{_back(facts, gone)}. If {whose} stored to other bookies"
-    again += _others({one: f": `{command}`" for one, command in recover.items()}, "For")
+    command = recover[gone[0]]
+    if facts.enabled:
+        again += _others({one: f": `{typed}`" for one, typed in recover.items()}, "For")
+    else:
+        # The switch is the reason that nothing is copied, and it is that of all ledgers.
+        command = "quire autorecovery enable"
     if waits:
         return Diagnosis(
             f"{what}, and the last segment, which is open, uses "
             f"{'it' if len(lost) == 1 else some_of(written)}. If the writer is alive, it replaces "
             f"the {plural('bookie', len(written))} with its next entry. If not, close the "
             f"ledger first: `quire ledger recover {facts.ledger}`. {_why(facts)}. {again}",
-            recover[gone[0]],
+            command,
         )
-    return Diagnosis(f"{what}. {_why(facts)}. {again}", recover[gone[0]])
+    return Diagnosis(f"{what}. {_why(facts)}. {again}", command)
 
 
 def _others(commands: Mapping[str, str], where: str = "On the machine of", manner: str = "") -> str:

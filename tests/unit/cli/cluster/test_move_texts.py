@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import quire.spark.jobs.recover  # noqa: F401 - the test replaces a function of it
+from quire.cli.bookie.moves import _text
 from quire.cli.common.moves import (
     LINES_MAX,
     done_text,
@@ -18,6 +19,7 @@ from quire.cli.common.moves import (
 )
 from quire.cli.main import cli
 from quire.cli.pipeline.job import PipelineJob
+from quire.replication.moves.decommission import Decommissioned
 from quire.replication.moves.recover import RecoverResult
 from quire.replication.repair.bookie_removal import LedgerMove
 
@@ -109,3 +111,17 @@ def test_omitted_lines_are_counted_as_lines(capsys: pytest.CaptureFixture[str]) 
     say_first([f"ledgers 1, 2: reason {number}" for number in range(LINES_MAX + 2)])
     told = capsys.readouterr().err.splitlines()
     assert (len(told), told[-1]) == (LINES_MAX + 1, "... and 2 lines more")
+
+
+def test_a_decommissioned_bookie_leaves_a_location_that_is_named() -> None:
+    """The location of a bookie that was replaced stayed in the table for ever."""
+    found = Decommissioned(
+        RecoverResult("b;x", False, ()), True, drained=True, cookie_removed=True, ended=True
+    )
+    told = _text(found, keep_cookie=False, open_skipped=False, location="/rack-b")
+    assert told.endswith(
+        "Its location /rack-b is still in the table. To remove it: quire cluster locations remove "
+        "'b;x'"
+    )
+    assert "location" not in _text(found, keep_cookie=False, open_skipped=False)
+    assert "location" not in _text(found, True, False, "/rack-b"), "it may come back"

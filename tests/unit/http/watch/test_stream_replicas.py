@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import click
 import pytest
 
-from quire.cli.stream.explain import _replica_problems
+from quire.cli.stream.explain import _explained, _lines, _replica_problems
 from quire.errors import ReadError
+from quire.http.views.ledger_list import Replication
 from quire.http.watch import stream_replicas
 from quire.http.watch.stream_replicas import (
     AGE_MAX_S,
@@ -139,7 +141,7 @@ def test_explain_stream_reports_the_ledgers_that_lack_copies() -> None:
     ]  # fmt: skip
     assert list(_replica_problems(StreamReplicas(1, True, {"lost": [7]}))) == []
     ((_, what, _),) = _replica_problems(StreamReplicas(1, True, {"marked": [7]}))
-    assert what == "Ledger 7 lacks copies: 1 is waiting for repair"
+    assert what == "Ledger 7 lacks copies: it is waiting for repair"
 
 
 def test_the_previous_state_is_shown_until_the_next_one_is_known(
@@ -169,5 +171,27 @@ def test_the_previous_state_is_shown_until_the_next_one_is_known(
             going.set()
         finally:
             await watch.close()
+
+    run(scene)
+
+
+def test_a_stream_that_cannot_be_read_is_explained_by_the_state_of_its_ledgers() -> None:
+    """`quire explain stream` failed, and did not say that all bookies of a ledger are gone."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("orders")
+        writer = await b.streams.open_writer("orders")
+        await writer.append(b"x")
+        for name in list(b.world.bookies):
+            b.world.crash(name)
+        await asyncio.sleep(60)
+        replication = await Replication.of(b.client)
+        found = await _explained(b.streams, "orders", b"", [], replication)
+        first, second = found["problems"]
+        assert first["what"].startswith("Some entries of ledger ")
+        assert second["what"].startswith("The stream cannot be read: ")
+        assert (found["records"], found["replicas"]["unreadable"]) == (None, 1)
+        with click.Context(click.Command("explain")):
+            assert _lines(found)[0] == "stream orders of /acme/test: its size is not known"
 
     run(scene)

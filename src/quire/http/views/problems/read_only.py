@@ -29,7 +29,8 @@ HOLD = "/api/v1/bookie/state/readonly"
 def of_read_only(bookies: Sequence[Bookie], writable: int, now_ms: int) -> Iterator[Problem]:
     """Yield the problems of all read-only bookies. `writable` is the number of the others."""
     elsewhere = (
-        f"New entries go to the {counted(writable, 'writable bookie')}" if writable else
+        f"New entries go to the {counted(writable, 'writable bookie')}; a ledger with a larger "
+        "ensemble cannot be created" if writable else
         "No bookie accepts new entries"
     )  # fmt: skip
     risk = f"No stored entry is lost, and all can still be read. {elsewhere}"

@@ -20,7 +20,9 @@ def test_the_problem_of_a_read_only_bookie_states_the_reason() -> None:
     (found,) = readonly(("full", "/data/1"))
     assert found.what == "a is read-only because its disk is full: /data/1: 1.0 GB of 100 GB free"
     assert found.next == "Run this on the machine of a: quire bookie explain space /data/1"
-    assert found.risk.endswith("New entries go to the 1 writable bookie")
+    assert found.risk.endswith(
+        "New entries go to the 1 writable bookie; a ledger with a larger ensemble cannot be created"
+    )
     (found,) = readonly(("lost", "/data/1"), free_bytes=50 * GB)
     assert "a part of its data in /data/1 is lost" in found.what
     (found,) = readonly(("loading", ""), free_bytes=50 * GB)
