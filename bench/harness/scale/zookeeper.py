@@ -388,6 +388,10 @@ class SimulatedConnection:
             await self.sync(path)
             return await self.get(path)
 
+    async def get_synced(self, path: str) -> tuple[bytes, Stat]:
+        _, found = await asyncio.gather(self.sync(path), self.get(path))
+        return found
+
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
         def work() -> Stat | None:
             self._watched((path, False), notify)
