@@ -150,7 +150,6 @@ WAITS_ONLY = {
     "bookie_process.py": "only pipes to a process are used",
     "bookies.py": "no bookie is asked",
     "check.py": "decoding",
-    "deletions.py": "decoding; NoSuchKeyError is meant",
     "destroyed.py": "no bookie is asked",
     "election.py": "decoding; NoSuchKeyError is meant",
     "handshake.py": "the inner one is about the system's handshake",
