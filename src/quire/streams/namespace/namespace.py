@@ -651,8 +651,8 @@ class Namespace:
             f"stream {name} was not renamed: it is the log of a state machine, whose snapshot "
             f"(object {BUCKET}/{snapshot.name}) would not be found under the new name, and which "
             "could then not be opened if commands were truncated",
-            remedy="Keep the name. If you do not need the state machine any more, delete the "
-            "object first, or pass force=True (--force)",
+            remedy="Keep the name. If you do not need the state machine any more, pass force=True "
+            "(--force)",
         )
 
     async def _rename(

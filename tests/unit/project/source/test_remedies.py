@@ -85,6 +85,7 @@ LOOK_FIRST = {
     "streams/namespace/namespace.py:Namespace._check_room": "the limit is raised",
     "streams/namespace/namespace.py:Namespace._check_size_of_rename": "the subscriptions are "
     "looked at",
+    "streams/namespace/namespace.py:Namespace._refuse_snapshot": "the name is kept",
 }
 """The others: by the way out that comes first."""
 
