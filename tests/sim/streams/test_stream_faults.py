@@ -10,7 +10,7 @@ from quire_simulator import simulate
 from quire_simulator.streams.stage import StreamStage
 
 SEEDS = 6
-RETENTION_SEEDS = 16
+RETENTION_SEEDS = 40
 """These runs are short, and their places are rare."""
 
 
