@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quire.codec.distributedlog.compression import Compression
 from quire.codec.distributedlog.control_record import CreationTime, decode_control, encode_control
 from quire.codec.distributedlog.dlsn import DLSN
-from quire.codec.distributedlog.envelope import wrap
+from quire.codec.distributedlog.envelope import HEAD, wrap
 from quire.codec.distributedlog.limits import MAX_USER_TXID
 from quire.codec.distributedlog.record import (
     RecordFlag,
@@ -200,6 +200,14 @@ def test_damage_is_reported_by_the_columnar_path(at: int) -> None:
     else:  # a number or payload that may be so
         columns.add(Origin("orders", SEGMENT), damaged)
         assert columns.batch().to_pylist() == rows
+
+
+@pytest.mark.parametrize("size", [0, 1, HEAD.size - 1])
+@pytest.mark.parametrize("entries", [1, 3])
+def test_an_entry_that_is_too_short_for_an_envelope_is_reported(size: int, entries: int) -> None:
+    """Nothing follows the last entry, so its envelope cannot be unpacked."""
+    with pytest.raises(StreamDamagedError, match="entry 0 of segment 5"):
+        RecordColumns().add(Origin("orders", SEGMENT), run([bytes(size)] * entries))
 
 
 def test_an_unknown_column_is_refused() -> None:

@@ -118,7 +118,7 @@ def test_ledger_ids_form_a_sorted_set(model: set[int]) -> None:
     st.integers(1, 12),
     # Where the low bytes of the ids begin anew, too.
     st.one_of(st.integers(0, 1 << 40), st.integers((5 << 16) - 12, 5 << 16)),
-    st.integers(0, 90), st.integers(0, 40), st.integers(1, 255), st.booleans(), st.data(),
+    st.integers(0, 90), st.integers(0, 400), st.integers(1, 255), st.booleans(), st.data(),
 )  # fmt: skip
 def test_the_columnar_check_of_frames_equals_the_single_one(
     count: int, first: int, payload: int, before: int, flip: int, bare: bool, data: st.DataObject
@@ -140,6 +140,8 @@ def test_the_columnar_check_of_frames_equals_the_single_one(
     assert equal_frames_are(whole, before, 7, ids, size, head)
     assert not equal_frames_are(whole, before, 8, ids, size, head)
     assert not equal_frames_are(frames[:-1], 0, 7, ids, size, head)
+    cut = whole[: before + len(frames) - 1]
+    assert not equal_frames_are(cut, before, 7, ids, size, head)
     assert not equal_frames_are(whole, before, 7, ids, size, 32 - head)  # of the other kind
     at = data.draw(st.integers(0, len(frames) - 1))
     whole[before + at] ^= flip

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.codec.wire.v2 import Buffer
 from quire.errors import DiskFullError, StorageError, UsageError
 from quire.storage.config import StorageConfig
+from quire.storage.log.appender import STATE_SHARE
 from quire.storage.log.preallocation import prepare
 from quire.storage.read.read_exceptions import NoEntry, NoLedger
 from quire.storage.segment.batch import Run
@@ -473,6 +475,17 @@ def use_up_the_reserve(box: StoreOnDisk) -> tuple[int, str]:
             return number, str(error)
         box.pump()
         number += 10
+
+
+def test_recovery_adds_on_a_full_disk_leave_only_the_share_of_state_records() -> None:
+    """They use the last segment up to this share, not only the segments before it."""
+    box = opened()
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    use_up_the_reserve(box)
+    last = box.store.usage()[-1]
+    share, batch = SMALL.reserve_bytes // STATE_SHARE, 2 * BLOCK_BYTES
+    assert share <= last.file_bytes - last.end_bytes < share + batch
 
 
 def test_a_reserve_is_never_larger_than_a_segment() -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from quire.core.ranges import count, merged, without
-from quire.errors import DamagedError, DiskFullError
+from quire.errors import DamagedError, DiskFullError, StorageError
 from quire.storage.config import StorageConfig
 from quire.storage.inspect import check, contents, space_report
 from quire.storage.inspect.scrub_report import DirectoryScrub, SegmentScrubbed
@@ -79,6 +79,7 @@ class _StoreWalk:
             cold_read_probability=cold,
         )  # fmt: skip
         self.box = DrivenStore(self.disk, self.config, chance)
+        self.sectors = walk.stage.world.loop.derive("bad sectors of a walkthrough")
         self.exact = not walk.stage.plan.knobs
         """Whether limits of scale have their defaults, so that effort can be checked."""
         self._has_started = False
@@ -243,7 +244,7 @@ class _StoreWalk:
         self._started(clean=True)
         self.walk.same("the segments after a restart", self._catalogue(), before)
 
-    def _kill(self) -> None:
+    async def _kill(self) -> None:
         """End the process, or lose power, when everything is durable."""
         box = self.box
         if self.chance.random() < 0.5:
@@ -253,9 +254,44 @@ class _StoreWalk:
             self.disk.crash()
         else:
             self.disk.kill()
+        await self._bad_sector()
         box.open()
         self._started(clean=False)
         box.later(1.0)
+
+    async def _bad_sector(self) -> None:
+        """Start on a copy of the disk that cannot read a block of a segment without a footer.
+
+        The start must succeed. Each entry is right or damaged. If an entry is missing, the store
+        says that it does not know all entries that it had.
+        """
+        box, chance = self.box, self.sectors
+        begun = [one for one in box.store._catalogue.segments.values()
+                 if one.trailer is None and one.end > one.groups_at]  # fmt: skip
+        if not begun:
+            return
+        segment, disk = chance.choice(begun), self.disk.copy()
+        at = chance.randrange(segment.groups_at, segment.end, BLOCK)
+        disk.fail_reads(segment.name, at, BLOCK)
+        start = DrivenStore(disk, self.config, chance)
+        try:
+            start.open()
+        except (OSError, StorageError) as error:
+            self.walk.fail("one_bad_sector_stops_no_start", f"a start ended with {error!r}")
+            return
+        store = start.store
+        for ledger_id, ledger in sorted(box.ledgers.items()):
+            for entry_id, entry in sorted(ledger.entries.items()):
+                what = f"entry {ledger_id}/{entry_id} after a bad sector"
+                try:
+                    (told,) = await store.read_blocking(ledger_id, entry_id, 1, 1 << 20)
+                except DamagedError:
+                    continue
+                except (NoEntry, NoLedger) as error:
+                    self.walk.true(f"{what} is denied: {error!r}", store.negatives_unknown)
+                else:
+                    self.walk.same(what, bytes(told), entry)
+        await start.close()
 
     def _compact(self) -> None:
         """Wait until all that is due was compacted, and check what that has cost and freed."""
@@ -341,6 +377,7 @@ class _StoreWalk:
         box.ledgers[ledger_id].fenced = True
         box.later(1.0)
         self.walk.same("the answer to a fence on a full disk", answers, [None])
+        self._recover_on_a_full_disk(ledger_id)
         disk.capacity_bytes = capacity
         box.later(CHECKED_S + self.config.read_only_dwell_s)
         self.walk.same("whether the store takes adds", box.store.writable, True)
@@ -348,6 +385,31 @@ class _StoreWalk:
         self.walk.same("a directory with space", (state.state, state.reason, state.kind),
                        ("writable", "", ""))  # fmt: skip
         box.later(QUIET_S)
+
+    def _recover_on_a_full_disk(self, ledger_id: int) -> None:
+        """Add entries as a recovery does, until the reserve is used up. Fences still have space."""
+        box = self.box
+        refused = False
+        for _ in range(200):
+            entry_id = box.ledgers[ledger_id].last + 1
+            try:
+                box.append([(ledger_id, entry_id, entry_of(ledger_id, entry_id, _size(entry_id)))],
+                           reserve=True)  # fmt: skip
+            except DiskFullError:
+                refused = True
+                break
+            box.pump()
+        self.walk.same("whether the adds of a recovery are refused", refused, True)
+        current = box.store.usage()[-1]
+        self.walk.between("bytes that are left on a full disk",
+                          current.file_bytes - current.end_bytes, 0,
+                          self.config.reserve_bytes // 2 + 4 * BLOCK)  # fmt: skip
+        if unfenced := [one for one, ledger in sorted(box.ledgers.items()) if not ledger.fenced]:
+            answers: list[object] = []
+            box.store.fence(unfenced[0], answers.append)
+            box.ledgers[unfenced[0]].fenced = True
+            box.later(1.0)
+            self.walk.same("the answer to a fence without a reserve", answers, [None])
 
     # -- reads --------------------------------------------------------------------------------
 
@@ -596,6 +658,7 @@ class _StoreWalk:
             return
         if self.exact:
             self._check_records(segment.number, block, lost)
+        await self._restart_with_damage()
         for _ in range(REPAIRS_MAX):
             lost = box.store.lacking(sorted(box.ledgers))
             if not lost:
@@ -611,6 +674,19 @@ class _StoreWalk:
         self.walk.true(f"reports of damage: {reported}", reported in known)
         # A start has another look at nothing.
         same("lacking ledgers after the repair", set(box.store.lacking_ledgers()), set())
+
+    async def _restart_with_damage(self) -> None:
+        """Start again with the records of damage. They say what they said before."""
+        box, path = self.box, self.disk.path
+        known, ledgers = box.store.damage()[path], sorted(box.ledgers)
+        lacking = box.store.lacking(ledgers)
+        if not lacking or self.sectors.random() < 0.5:
+            return
+        await box.close()
+        box.open()
+        self.walk.same("records of damage after a restart", box.store.damage()[path], known)
+        box.later(CHECKED_S)
+        self.walk.same("lacking entries after a restart", box.store.lacking(ledgers), lacking)
 
     def _check_records(
         self, number: int, block: int, lost: dict[int, list[tuple[int, int]]]

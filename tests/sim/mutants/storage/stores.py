@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from quire.storage.background import quarantine_record
 from quire.storage.background.compactor import Compactor
 from quire.storage.background.quarantine import Quarantine
+from quire.storage.log.appender import Appender
 from quire.storage.log.group_commit import LogWriter
 from quire.storage.read import reader
+from quire.storage.recovery.scan import TolerantReader
 from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 
@@ -75,3 +78,43 @@ def a_read_leaves_room_for_one_more_entry(patch: pytest.MonkeyPatch) -> None:
 )
 def damaged_blocks_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Quarantine, "take", ("tuple(found.blocks)", "()"))
+
+
+@mutant(
+    lost="After a restart, a bookie knows only the last of several adjacent damaged entries.",
+    invariants=("reports_are_true",),
+    workload="store walks",
+    seeds=30,
+)
+def a_record_of_damage_keeps_the_ends_of_ranges(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, quarantine_record, "decode_record", ("zip(row[1::2]", "zip(row[2::2]"))
+
+
+@mutant(
+    lost="A bookie with one bad sector in its newest segment does not start.",
+    invariants=("one_bad_sector_stops_no_start",),
+    workload="store walks",
+    seeds=30,
+)
+def an_unreadable_block_ends_the_start(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, TolerantReader, "read", ("not in UNREADABLE", "in UNREADABLE"))
+
+
+@mutant(
+    lost="On a full disk, a recovery is refused while most of the reserve is unused.",
+    invariants=("reports_are_true",),
+    workload="store walks",
+    seeds=30,
+)
+def a_recovery_leaves_the_last_segment_unused(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Appender, "_check_share", ("cost + share", "cost << share"))
+
+
+@mutant(
+    lost="Recoveries use all space of a full disk, so a bookie cannot fence a ledger.",
+    invariants=("reports_are_true",),
+    workload="store walks",
+    seeds=30,
+)
+def a_recovery_uses_the_space_of_fences(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Appender, "_check_share", ("cost + share", "cost"))

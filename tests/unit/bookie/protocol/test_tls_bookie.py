@@ -331,6 +331,21 @@ def test_clear_text_can_be_refused(run: Run, authority: Authority, own: Files) -
     run(scenario, offering(own, tls_required=True))
 
 
+@pytest.mark.parametrize("word", [frames.ADD_WORD, frames.header_word(0), frames.BATCH_READ_WORD])
+def test_clear_text_that_protocol_v2_cannot_refuse_ends_the_connection(
+    run: Run, own: Files, word: int
+) -> None:
+    """The frame is long enough for a read. An add of this length has no ids to answer with."""
+    request = frames.LENGTH.pack(20) + word.to_bytes(4, "big") + bytes(16)
+
+    async def scenario(bookie: Bookie) -> None:
+        async with Peer(bookie) as peer:
+            assert await peer.ask(request) == b""
+        assert bookie.service.counters.requests_refused == 1
+
+    run(scenario, offering(own, tls_required=True))
+
+
 @pytest.mark.parametrize("wanted", ["required", "optional"])
 def test_clients_are_authorized_by_the_roles_in_their_certificates(
     run: Run, authority: Authority, own: Files, wanted: str

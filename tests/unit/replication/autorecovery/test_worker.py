@@ -668,6 +668,35 @@ def test_a_ledger_that_another_process_holds_is_skipped() -> None:
     scene(work)
 
 
+def test_a_bookie_that_joins_ends_the_pause_after_a_lock_of_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pause is no grace period of a writer, which a bookie that joins would not end."""
+
+    async def none_yet(marks: ReplicationMarks) -> set[int]:
+        return set()  # The other process takes its lock after the worker has listed the locks.
+
+    monkeypatch.setattr(ReplicationMarks, "locked", none_yet)
+
+    async def work(there: Scene) -> None:
+        ledger_id = (await there.ledger(entries=ENTRIES)).ledger_id
+        members = await there.ensemble(ledger_id)
+        await there.locks.mark(ledger_id, members)
+        (other,) = set(there.world.bookies) - set(map(name_of, members))
+        there.world.crash(other)
+        await asyncio.sleep(30)
+        async with there.locks.hold(ledger_id):
+            running = there.begin("worker", backoff_s=5_000.0, backoff_max_s=5_000.0)
+            await asyncio.sleep(20)
+            assert running.stats.locks_missed == 1
+        began_s = asyncio.get_running_loop().time()
+        await there.world.start(other)
+        await there.unmarked(ledger_id)
+        assert asyncio.get_running_loop().time() - began_s < 60
+
+    scene(work)
+
+
 def test_a_node_without_a_mark_is_reported_and_kept() -> None:
     async def work(there: Scene) -> None:
         marks, tree = there.marks, there.client.metadata.tree

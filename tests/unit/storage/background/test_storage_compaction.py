@@ -278,6 +278,7 @@ def test_a_damaged_segment_is_kept_and_others_are_compacted(where: str) -> None:
     box.pump()
     done = compact(box)
     assert any("is damaged" in one.error for one in done)
+    assert {one.copied_bytes for one in done if one.error} == {0}
     assert any(not one.error for one in done)
     usage = {one.number: one for one in box.store.usage()}
     assert usage[bad].why.startswith("quarantined: ")
