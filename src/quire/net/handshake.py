@@ -360,8 +360,8 @@ def _check_welcome(answer: Response, who: str) -> None:
         raise TlsError(
             f"{who} does not accept this client after the TLS handshake",
             remedy="Use a certificate whose first role (in the OU of its subject) is one that the "
-            "bookie authorises. If the bookie requires SASL, use another one: Quire does not "
-            "support SASL",
+            "bookie authorises. If the bookie requires SASL, use another bookie: Quire does "
+            "not support SASL",
         )
 
 

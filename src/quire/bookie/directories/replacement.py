@@ -197,8 +197,8 @@ class DirectoryRemoval:
             )
         if unread:
             raise refusal(
-                f"the metadata of {unread} cannot be read ({unread.why}): it may name bookie "
-                f"{bookie}, and its entries may be in {self.path} alone",
+                f"the metadata of {unread} cannot be read ({unread.why}), and may name bookie "
+                f"{bookie}: {self.path} may have the only copies of entries",
                 REMEDY,
             )
 
