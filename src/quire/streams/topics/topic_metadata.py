@@ -175,7 +175,7 @@ class TopicMetadata:
             raise
 
     def _partitions(self, name: str, partitions: int) -> list[StreamMetadata]:
-        """Return the streams of a new topic. Raises UsageError."""
+        """Return the streams of a new topic. Raises UsageError if it has too few or too many."""
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise UsageError(
                 f"topic {name} was not created: a topic has 1 to {PARTITIONS_MAX} partitions, not "

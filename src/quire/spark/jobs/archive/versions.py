@@ -242,7 +242,8 @@ class VersionClaim:
         """Remove what is needed neither by this version nor by those that it keeps.
 
         Directories of later claims are left alone: this job may have been taken for dead, and the
-        next one may be writing to them. Raises HistoryError.
+        next one may be writing to them. Raises HistoryError if the directory of the table
+        cannot be read or changed.
         """
         kept, mine = {version.name, *version.former}, (self._number, self._owner)
         for directory in self._store.directories(DATA):
