@@ -312,8 +312,8 @@ class _Greeter(asyncio.Protocol):
         if self.secured:
             error = TlsError(
                 f"{self._who} closed the connection right after the TLS handshake{why}",
-                remedy="The bookie requires a client certificate, or another one; its log says "
-                "which. Use one that its authority signed (certificate, --tls-cert)",
+                remedy="The bookie requires a client certificate, or another one; the bookie's log "
+                "says which. Use one that the bookie's authority signed (certificate, --tls-cert)",
             )
         else:
             error = TlsError(

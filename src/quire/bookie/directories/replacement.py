@@ -224,7 +224,7 @@ async def find_removal(
     check_listed(holder, path)
     if holder.directories == (path,):
         raise refusal(
-            f"bookie {bookie_id} has no other directory than {path}, so it cannot be removed",
+            f"bookie {bookie_id} has no other directory than {path}, so {path} cannot be removed",
             "Remove the whole bookie instead: "
             + repair("decommission", bookie_id, uri=metadata.uri),
         )

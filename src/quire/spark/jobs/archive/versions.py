@@ -226,8 +226,8 @@ class VersionClaim:
         newest = self._versions.names_of_manifests()[-1]
         if newest[:2] == (self._number, self._owner):
             raise self._outranked(
-                f"it is not known whether the new version {self._directory} counts: it does if "
-                "that job continues after it"
+                f"it is not known whether the new version {self._directory} counts, which it "
+                "does if that job continues after it"
             )
         found = self._versions.newest()
         return found is not None and self._directory in (found.name, *found.former)
