@@ -149,7 +149,7 @@ def rules_of(settings: Hashable) -> Mapping[str, FieldRule]:
     assert isinstance(settings, type)
     hints = get_type_hints(settings, include_extras=True)
     return {
-        item.name: _rule(item.name, hints[item.name], secret=not item.repr)
+        item.name: _rule(settings, item.name, hints[item.name], secret=not item.repr)
         for item in fields(settings)
     }
 
@@ -188,14 +188,16 @@ def _is_mapping(value: object) -> bool:
     )
 
 
-def _rule(name: str, hint: Any, *, secret: bool) -> FieldRule:
+def _rule(settings: type, name: str, hint: Any, *, secret: bool) -> FieldRule:
     inner, may_be_none = _without_none(hint)
     limits = _NO_LIMITS
     if get_origin(inner) is Annotated:
         inner, limits = get_args(inner)
     if get_origin(inner) is Literal:
         limits, inner = Limits(choices=get_args(inner)), str
-    return FieldRule(name, _kind_of(inner), inner, may_be_none, limits, secret)
+    return FieldRule(
+        name, _kind_of(f"{settings.__name__}.{name}", inner), inner, may_be_none, limits, secret
+    )
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -206,7 +208,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _kind_of(hint: Any) -> str:
+def _kind_of(field: str, hint: Any) -> str:
     simple = {bool: "boolean", int: "integer", float: "number", str: "string"}
     if hint in simple:
         return simple[hint]
@@ -218,4 +220,4 @@ def _kind_of(hint: Any) -> str:
         return "location"
     if is_dataclass(hint):
         return "table"
-    raise TypeError(f"a configuration cannot hold {hint}")
+    raise TypeError(f"{field} has the type {hint}, which no field of a configuration can have")

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 
 class AsyncHandle(Protocol):
-    """A handle that is an asynchronous context manager."""
+    """A handle that an `Opening` can open: an asynchronous context manager."""
 
     async def __aenter__(self) -> Any: ...
 

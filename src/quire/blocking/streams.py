@@ -595,8 +595,8 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
     def next_sequence(self) -> int:
         """The sequence id of the next record.
 
-        It is the number of records that the stream ever had, including those of this writer that
-        are not acknowledged yet.
+        It is the number of records that were ever appended to the stream, including those of this
+        writer that are not acknowledged yet. A lost segment counts as 2,147,483,647 records.
         """
         return self._opened.next_sequence
 

@@ -211,7 +211,8 @@ class Bookie:
     def writable(self) -> bool:
         """Whether the bookie accepts entries of writers.
 
-        It does if it has read its log, its store is writable, and no operator keeps it read-only.
+        A bookie accepts entries once it has read its log, while its store is writable and no
+        operator keeps it read-only.
         """
         return self._recovered and self.store.writable and not self._held_back
 

@@ -673,8 +673,8 @@ class LedgerClient:
         """Raise UsageError unless each ack quorum has an honest member if `count` are Byzantine."""
         if count < 0 or (count and ack_quorum - count < 1):
             raise UsageError(
-                f"assume_liars = {count} is not possible with an ack quorum of {ack_quorum}: it "
-                f"must be from 0 to {ack_quorum - 1}",
+                f"assume_liars must be from 0 to {ack_quorum - 1} with an ack quorum of "
+                f"{ack_quorum}, not {count}",
                 remedy="Choose another number, or create ledgers with a larger ack quorum: an "
                 "acknowledged entry must be on an honest bookie",
             )

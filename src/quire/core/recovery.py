@@ -169,8 +169,8 @@ class RecoveryVotes:
     def _kept(self, votes: EntryVotes) -> bool:
         """Return whether the only content that was found is true.
 
-        It is if members with a bad digest count as Byzantine, and there are then not enough other
-        Byzantine bookies to have invented the content.
+        The content is true if members with a bad digest count as Byzantine, and there are then not
+        enough other Byzantine bookies to have invented it.
         """
         byzantine, damaged = self._trust.byzantine, len(votes.damaged)
         return len(votes.copies) == 1 and damaged <= byzantine < damaged + votes.most()[1]

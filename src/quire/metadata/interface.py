@@ -391,7 +391,7 @@ class MetadataStore(Protocol):
 
         Raises:
             KeyExistsError: The version is None, and the bookie has a cookie.
-            VersionConflictError: The cookie has another version.
+            VersionConflictError: The cookie's version is not `version`.
             NoSuchKeyError: The bookie has no cookie to replace.
             UsageError: The cookie is too large.
             MetadataError: The store fails.
@@ -402,7 +402,7 @@ class MetadataStore(Protocol):
         """Delete the cookie of a bookie, if there is one.
 
         Raises:
-            VersionConflictError: The cookie has another version.
+            VersionConflictError: The cookie's version is not `version`.
             MetadataError: The store fails.
         """
         ...
@@ -451,7 +451,7 @@ class MetadataStore(Protocol):
 
         Raises:
             KeyExistsError: The version is None, and the key has a value.
-            VersionConflictError: The value has another version, or is not `known`.
+            VersionConflictError: The value's version is not `version`, or the value is not `known`.
             NoSuchKeyError: The key has no value to replace. If `outcome_known` of one of these
                 three errors is False, this write may have been done before others changed or
                 deleted the value.
@@ -473,7 +473,7 @@ class MetadataStore(Protocol):
             deleted it.
 
         Raises:
-            VersionConflictError: The value has another version, or is not `known`.
+            VersionConflictError: The value's version is not `version`, or the value is not `known`.
             MetadataError: The store fails.
         """
         ...

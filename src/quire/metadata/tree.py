@@ -55,8 +55,8 @@ class Create:
 class Put:
     """An operation that replaces the value of a node.
 
-    A commit raises NoSuchKeyError if the node does not exist, and VersionConflictError if it has
-    another version. Without a version, it replaces any value.
+    A commit raises NoSuchKeyError if the node does not exist, and VersionConflictError if the
+    node's version is not `version`. With `ANY_VERSION`, any value is replaced.
     """
 
     path: str
@@ -68,8 +68,9 @@ class Put:
 class Delete:
     """An operation that deletes a node without children.
 
-    A commit raises NoSuchKeyError if the node does not exist, VersionConflictError if it has
-    another version, and NotEmptyError if it has children.
+    A commit raises NoSuchKeyError if the node does not exist, VersionConflictError if the node's
+    version is not `version`, and NotEmptyError if the node has children. With `ANY_VERSION`, the
+    version does not matter.
     """
 
     path: str

@@ -81,8 +81,7 @@ def frame_size(buffer: Buffer, at: int, limit: int = MAX_FRAME_BYTES) -> int:
     size = int(LENGTH.unpack_from(buffer, at)[0]) + LENGTH.size
     if size > limit or size < 8:
         raise ProtocolError(
-            f"the peer sent a frame that claims to have {size} bytes, but 8 to {limit} are "
-            "allowed: it does not speak BookKeeper's protocol, or its data was damaged on the "
-            "way",
+            f"a received frame claims to have {size} bytes, but 8 to {limit} are allowed. The "
+            "sender does not speak BookKeeper's protocol, or the data was damaged on the way"
         )
     return size

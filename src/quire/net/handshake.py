@@ -312,8 +312,8 @@ class _Greeter(asyncio.Protocol):
         if self.secured:
             error = TlsError(
                 f"{self._who} closed the connection right after the TLS handshake{why}",
-                remedy="The bookie requires a client certificate, or another one; its log says "
-                "which. Use one that its authority signed (certificate, --tls-cert)",
+                remedy="The bookie requires a client certificate, or another one; the bookie's log "
+                "says which. Use one that the bookie's authority signed (certificate, --tls-cert)",
             )
         else:
             error = TlsError(
@@ -360,8 +360,8 @@ def _check_welcome(answer: Response, who: str) -> None:
         raise TlsError(
             f"{who} does not accept this client after the TLS handshake",
             remedy="Use a certificate whose first role (in the OU of its subject) is one that the "
-            "bookie authorises. If the bookie requires SASL, use another one: Quire does not "
-            "support SASL",
+            "bookie authorises. If the bookie requires SASL, use another bookie: Quire does "
+            "not support SASL",
         )
 
 

@@ -44,6 +44,7 @@ creates very many ledgers, and every third is left while one of its bookies has 
 
 PROBE_LEDGER = 2**63 - 1
 """The ledger that a probe asks for: the largest id, which no ledger gets."""
+_CHECK_ADDRESS = "Check that the address and the port are those of a bookie"
 
 
 def refusal(who: str) -> BookieUnavailableError:
@@ -177,7 +178,7 @@ class Link(asyncio.Protocol):
                 end = self._parse(buffer)
                 self._frames.keep(buffer, end)
         except ProtocolError as error:
-            self.abort(f"protocol error: {error}")
+            self.abort(f"protocol error: {error.args[0]}", remedy=error.remedy or _CHECK_ADDRESS)
 
     def _refused(self) -> None:
         """Fail the connection because the bookie has sent the message that it refuses it."""
@@ -303,14 +304,13 @@ class Link(asyncio.Protocol):
             self._transport.abort()
             await self._ended.wait()
 
-    def abort(self, why: str) -> None:
+    def abort(self, why: str, *, remedy: str | None = None) -> None:
         """End the connection at once. All outstanding requests fail with BookieUnavailableError.
 
-        `why` is the reason that the error message gives.
+        `why` is the reason that the error message gives, and `remedy` its advice.
         """
-        self._fail(
-            BookieUnavailableError(f"the connection to bookie {self.bookie_id} ended: {why}")
-        )
+        what = f"the connection to bookie {self.bookie_id} ended: {why}"
+        self._fail(BookieUnavailableError(what, remedy=remedy))
         if self._transport is not None:
             self._transport.abort()
 

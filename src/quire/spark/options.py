@@ -131,10 +131,11 @@ class ReadOptions:
         typed: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> ReadOptions:
-        """Parse the options that a user gave. Raises UsageError.
+        """Parse the options that a user gave.
 
-        `pushdown` is the default of the option with this name. `typed` says that the dataset has
-        typed rows, so that the columns are its own.
+        Raises UsageError for an unknown option, an invalid value, or options that do not fit
+        together. `pushdown` is the default of the option with this name. `typed` says that the
+        dataset has typed rows, so that the columns are its own.
         """
         given = GivenOptions(
             options, READING, "reading", (*WRITING, *STREAM_READING, *TABLE_READING)
@@ -214,7 +215,11 @@ class WriteOptions:
     def parse(
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> WriteOptions:
-        """Parse the options that a user gave. Raises UsageError."""
+        """Parse the options that a user gave.
+
+        Raises UsageError for an unknown option, an invalid value, or options that do not fit
+        together.
+        """
         given = GivenOptions(options, WRITING, "writing", (*READING, *STREAM_WRITING, *QUERY_ONLY))
         dataset = given.take("dataset", parse_dataset, None)
         if dataset is None:
@@ -275,9 +280,10 @@ def writes_streams(options: Mapping[str, str]) -> bool:
 
 
 def check_written_names(options: Mapping[str, str]) -> None:
-    """Check the name of the dataset or stream that options name. Raises UsageError.
+    """Check the name of the dataset or stream that options name.
 
-    All other options are checked when the writer is made.
+    Raises UsageError, which names the option, if the name is not valid. All other options are
+    checked when the writer is made.
     """
     given = {name.lower(): text.strip() for name, text in options.items()}
     kinds = (
@@ -294,7 +300,10 @@ def check_written_names(options: Mapping[str, str]) -> None:
 
 
 def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
-    """Return the parsed value of an option. Raises UsageError."""
+    """Return the parsed value of an option.
+
+    Raises UsageError, which names the option, if `parse` raises UsageError or ValueError.
+    """
     try:
         return parse(text)
     except UsageError as error:
@@ -304,7 +313,10 @@ def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def _flag(variable: str, environ: Mapping[str, str]) -> bool:
-    """Return whether an environment variable is set to a word for yes. Raises UsageError."""
+    """Return whether an environment variable is set to a word for yes.
+
+    Raises UsageError if it is set, but neither to a word for yes nor to one for no.
+    """
     text = environ.get(variable, "").strip().lower()
     if text in ("1", "true", "t", "yes", "y", "on"):
         return True
@@ -481,7 +493,7 @@ class GivenOptions:
 
 
 def parse_integer(text: str) -> int:
-    """Return the whole number that a text stands for. Raises ValueError."""
+    """Return the whole number that a text stands for. Raises ValueError if it is none."""
     try:
         return int(text)
     except ValueError:
@@ -489,12 +501,12 @@ def parse_integer(text: str) -> int:
 
 
 def parse_positive(text: str) -> int:
-    """Return a whole number of at least 1. Raises ValueError."""
+    """Return a whole number. Raises ValueError if the text is not one, or is less than 1."""
     return _at_least(1, text)
 
 
 def parse_count(text: str) -> int:
-    """Return a whole number of at least 0. Raises ValueError."""
+    """Return a whole number. Raises ValueError if the text is not one, or is less than 0."""
     return _at_least(0, text)
 
 
@@ -506,7 +518,7 @@ def _at_least(smallest: int, text: str) -> int:
 
 
 def parse_partitions(text: str) -> int:
-    """Return a number of tasks, from 1 to MIN_PARTITIONS_MAX. Raises ValueError."""
+    """Return a number of tasks. Raises ValueError if it is not from 1 to MIN_PARTITIONS_MAX."""
     number = parse_positive(text)
     if number > MIN_PARTITIONS_MAX:
         raise ValueError(f"{number} is too large: use at most {MIN_PARTITIONS_MAX}")
@@ -514,14 +526,17 @@ def parse_partitions(text: str) -> int:
 
 
 def parse_boolean(text: str) -> bool:
-    """Return the boolean for "true" or "false", in any case of letters. Raises ValueError."""
+    """Return the boolean for "true" or "false", in any case of letters.
+
+    Raises ValueError for another text.
+    """
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
 
 
 def parse_name(text: str) -> str:
-    """Return the text if it is not empty. Raises ValueError."""
+    """Return the text. Raises ValueError if it is empty."""
     if not text:
         raise ValueError("its value is empty")
     return text
@@ -541,14 +556,14 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_dataset(text: str) -> str:
-    """Return the name of a dataset. Raises ValueError or UsageError."""
+    """Return the name of a dataset. Raises ValueError or UsageError if it is not valid."""
     return check_dataset_name(parse_name(text))
 
 
 def parse_stream(text: str) -> str:
-    """Return the name of a stream, exactly as it was given. Raises UsageError.
+    """Return the name of a stream, exactly as it was given.
 
-    A checkpoint refers to the stream by this name.
+    A checkpoint refers to the stream by this name. Raises UsageError if the name is not valid.
     """
     return check_stream_name(text)
 

@@ -422,7 +422,7 @@ def test_more_byzantine_bookies_than_an_ack_quorum_tolerates_are_refused() -> No
         await cluster.ledger(SHAPE, range(5))
         async with cluster.client() as client:
             for liars in (2, 3, -1):
-                with pytest.raises(UsageError, match=r"it must be from 0 to 1") as failed:
+                with pytest.raises(UsageError, match=r"assume_liars must be from 0 to 1") as failed:
                     await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=liars)
                 assert failed.value.remedy
             assert not any(bookie.asked for bookie in cluster.bookies.values())

@@ -224,8 +224,9 @@ async def test_a_lost_connection_fails_all_waiting_calls() -> None:
 )
 async def test_invalid_answers_end_the_connection(garbage: bytes) -> None:
     async with connected(ScriptedBookie(lambda request: garbage)) as channel:
-        with pytest.raises(BookieUnavailableError, match="protocol error"):
+        with pytest.raises(BookieUnavailableError, match="protocol error") as refused:
             await channel.force(7)
+    assert str(refused.value).endswith("Check that the address and the port are those of a bookie")
 
 
 async def test_the_number_of_outstanding_calls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,15 @@ def test_a_secret_is_not_shown() -> None:
     assert "hunter2" not in str(refused.value)
 
 
+def test_a_field_of_a_type_without_a_rule_is_named() -> None:
+    @dataclass(frozen=True)
+    class Ports:
+        by_name: dict[str, int] = field(default_factory=dict)
+
+    with pytest.raises(TypeError, match=r"Ports\.by_name has the type dict\[str, int\]"):
+        rules_of(Ports)
+
+
 def test_bounds_given_in_blocks_equal_the_block_size() -> None:
     assert FRAME_BYTES_LEAST == SEGMENT_BYTES_LEAST == 4 * BLOCK_BYTES
 

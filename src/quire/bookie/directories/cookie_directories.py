@@ -270,7 +270,7 @@ def _none_is_left_out(
             raise CookieError(
                 f"bookie {bookie_id} has data in the directory {path}, which was not given",
                 remedy=f"Start the bookie with `--dir {path}` as well, even if that disk is "
-                "broken: it then serves what is in its other directories. "
+                "broken: the bookie then serves what is in its other directories. "
                 + _without(path, bookie_id, uri),
             )
 
@@ -282,7 +282,7 @@ def _without(path: str, bookie_id: str, uri: str) -> str:
     bookie must not answer that it never had them.
     """
     return (
-        "If its data is gone, put an empty directory in its place: "
+        "If the data of the directory is gone, put an empty one in its place: "
         + repair("disk", "replace", bookie_id, path, uri=uri)
         + " (append the path of the empty directory if it is another one). The data is then copied "
         "back from other bookies. To continue without the directory: "
@@ -345,8 +345,8 @@ def _check_new(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) ->
     if one.begun:
         raise CookieError(
             f"the directory {path} holds data, but the cookie of bookie {bookie_id} does not "
-            "list it: it was replaced, or belongs to another bookie",
-            remedy="Use an empty directory, or start the bookie that it belongs to. "
+            "list it: the directory was replaced, or belongs to another bookie",
+            remedy="Use an empty directory, or start the bookie that owns this one. "
             + give_up(path)
             + ". After that, the directory can be added",
         )

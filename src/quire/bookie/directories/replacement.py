@@ -197,8 +197,8 @@ class DirectoryRemoval:
             )
         if unread:
             raise refusal(
-                f"the metadata of {unread} cannot be read ({unread.why}): it may name bookie "
-                f"{bookie}, and its entries may be in {self.path} alone",
+                f"the metadata of {unread} cannot be read ({unread.why}), and may name bookie "
+                f"{bookie}: {self.path} may have the only copies of entries",
                 REMEDY,
             )
 
@@ -224,7 +224,7 @@ async def find_removal(
     check_listed(holder, path)
     if holder.directories == (path,):
         raise refusal(
-            f"bookie {bookie_id} has no other directory than {path}, so it cannot be removed",
+            f"bookie {bookie_id} has no other directory than {path}, so {path} cannot be removed",
             "Remove the whole bookie instead: "
             + repair("decommission", bookie_id, uri=metadata.uri),
         )

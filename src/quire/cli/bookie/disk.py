@@ -60,7 +60,10 @@ def directory_argument(command: Any) -> Any:
 
 @contextmanager
 def looked_at(directory: str) -> Iterator[RealDisk]:
-    """Open a data directory for reading. Nothing in it is changed. Raises StorageError."""
+    """Open a data directory for reading. Nothing in it is changed.
+
+    Raises StorageError if it is not a bookie's data directory, or if it cannot be read.
+    """
     from quire.storage.disk import RealDisk
 
     with reading(directory):

@@ -116,7 +116,7 @@ def _remedy_for(error: OSError) -> str | None:
 def reading(directory: str) -> Iterator[None]:
     """Check that this is a bookie's data directory, and name it in the errors of the context.
 
-    Raises StorageError.
+    Raises StorageError if it is not one, or if it cannot be read.
     """
     with errors_of(directory):
         try:
@@ -277,7 +277,7 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
         )
     if unread:
         raise UsageError(
-            f"the metadata of {unread} cannot be read and may name bookie {bookie_id} "
-            f"({unread.why}). No other ledger names it. Nothing was changed",
+            f"the metadata of {unread} cannot be read ({unread.why}), and may name bookie "
+            f"{bookie_id}. No other ledger names the bookie. Nothing was changed",
             remedy=REMEDY,
         )

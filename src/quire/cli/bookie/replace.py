@@ -192,8 +192,8 @@ def _say_loss(
             say(f"{path} cannot be read either, and is counted as lost here: {found.unreadable}")
     if loss.unread:
         say(
-            f"the metadata of {loss.unread} cannot be read, and may name bookie {bookie}. Until it "
-            f"can be read, the bookie never answers that an entry does not exist"
+            f"the metadata of {loss.unread} cannot be read, and may name bookie {bookie}. Until "
+            "the metadata can be read, the bookie never answers that an entry does not exist"
         )
     if not loss.all.count:
         click.echo(f"{lost} had no data of a ledger that names bookie {bookie}")

@@ -303,7 +303,12 @@ def _check_ports(port: int, http: HttpOptions | None) -> None:
 
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
-    """Return the configuration of a bookie with NAME=VALUE applied. Raises `click.UsageError`."""
+    """Return the configuration of a bookie, in which `settings` (NAME=VALUE) override the others.
+
+    The others come from the configuration file, the environment and the defaults. Raises
+    `click.UsageError` for an unknown name or an invalid value in any of them, and OSError if the
+    file cannot be read.
+    """
     return configured(assignments_layer("--set", "bookie", settings)).bookie()
 
 

@@ -198,7 +198,7 @@ def _left_out(cluster: LocalCluster) -> str:
 def _dashboard(
     cluster: LocalCluster, address: str | None, stopping: threading.Event
 ) -> ServerProcess:
-    """Start `quire ui` for the cluster. Raises StartError."""
+    """Start `quire ui` for the cluster. Raises StartError if it does not serve requests in time."""
     from quire.testing._process import quire_command
     from quire.testing.cluster import ServerProcess, StoppedError
 

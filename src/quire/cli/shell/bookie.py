@@ -139,9 +139,10 @@ async def cookie_get(shell: Shell, bookie: str) -> None:
 
 
 def cookie_create(shell: Shell, **given: Any) -> None:
-    """Write the cookie of BOOKIE from a file into the cluster, which must not have one yet.
+    """Write the cookie of BOOKIE from a file into the cluster.
 
-    `quire bookie cookie create` also writes the cookie of a directory.
+    The command fails if the cluster has a cookie of BOOKIE. `quire bookie cookie create` can also
+    copy the cookie from a data directory into the cluster, or from the cluster into the directory.
     """
     from quire.cli.bookie.cookie import create
 
@@ -151,7 +152,7 @@ def cookie_create(shell: Shell, **given: Any) -> None:
 def cookie_update(shell: Shell, **given: Any) -> None:
     """Replace the cookie of BOOKIE in the cluster by the content of a file.
 
-    `quire bookie cookie update` also writes the cookies of directories.
+    `quire bookie cookie update` can also rewrite the cookies in the bookie's data directories.
     """
     from quire.cli.bookie.cookie import update
 

@@ -50,7 +50,10 @@ class Shell:
     hex_entries: bool
 
     def cluster(self) -> str:
-        """Return the URI of the metadata store. Raises `click.UsageError` if there is none."""
+        """Return the URI of the metadata store.
+
+        Raises `click.UsageError` if none was given, or if it is not valid.
+        """
         from quire.metadata.uri import parse_uri
 
         if not self.uri:
@@ -62,11 +65,11 @@ class Shell:
         return self.uri
 
     def client(self, **limits: Any) -> Opening[Client]:
-        """Open a client of the cluster. Raises `click.UsageError`."""
+        """Open a client of the cluster. Raises `click.UsageError` as `cluster` does."""
         return connect(self.cluster(), **limits)
 
     def store(self, *, create: bool = False) -> AbstractAsyncContextManager[MetadataStore]:
-        """Open the metadata store of the cluster. Raises `click.UsageError`."""
+        """Open the metadata store of the cluster. Raises `click.UsageError` as `cluster` does."""
         return opened_metadata(self.cluster(), create=create)
 
     def run(self, command: click.Command, **parameters: Any) -> Any:
@@ -128,7 +131,10 @@ class Shell:
         return str(uuid.UUID(int=ledger_id)) if self.ledger_id_format == "uuid" else str(ledger_id)
 
     def parse_ledger(self, text: str) -> int:
-        """Parse a ledger id in the format of -ledgeridformat. Raises ValueError."""
+        """Parse a ledger id in the format of -ledgeridformat.
+
+        Raises ValueError if the text is not in this format, or the id is out of range.
+        """
         text = text.strip()
         if self.ledger_id_format == "uuid":
             found = uuid.UUID(text).int

@@ -237,14 +237,17 @@ def columns(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def place(text: str) -> Start:
-    """Parse a position in a stream. Raises UsageError."""
+    """Parse a position in a stream. Raises UsageError if the text is not one."""
     from quire.streams.read.positions import parse_start
 
     return parse_start(text)
 
 
 def end_place(text: str) -> Start:
-    """Parse the position in a stream at which something ends. Raises UsageError."""
+    """Parse the position in a stream at which something ends.
+
+    Raises UsageError if the text is not one.
+    """
     from quire.streams.read.positions import parse_start
 
     return parse_start(text, end=True)

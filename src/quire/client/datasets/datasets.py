@@ -594,7 +594,10 @@ class Datasets(Ready):
 
 
 def _parts(given: Iterable[DatasetLedger]) -> tuple[DatasetLedger, ...]:
-    """Return the parts that a caller wants to publish. Raises ArgumentTypeError."""
+    """Return the parts that a caller wants to publish.
+
+    Raises ArgumentTypeError if one is not a `DatasetLedger`.
+    """
     parts = tuple(given) if isinstance(given, Iterable) else (given,)
     for part in parts:
         if not isinstance(part, DatasetLedger):
@@ -606,7 +609,7 @@ def _parts(given: Iterable[DatasetLedger]) -> tuple[DatasetLedger, ...]:
 
 
 def _check_apart(name: str, added: Iterable[DatasetLedger]) -> None:
-    """Check that no entry is in two of the ranges. Raises UsageError."""
+    """Raise UsageError if an entry is in two of the ranges."""
     ranges = sorted((one.ledger_id, one.first, one.last) for one in added)
     for (ledger_id, first, last), (following, start, end) in pairwise(ranges):
         if ledger_id == following and start <= last:

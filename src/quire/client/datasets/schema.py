@@ -138,7 +138,10 @@ def decode_schema(what: str, value: Mapping[str, Any]) -> DatasetSchema:
 
 
 def check_partition(schema: DatasetSchema | None, partition: Partition, ledger_id: int) -> None:
-    """Check that the part in a ledger has a value of each partition column. Raises UsageError."""
+    """Check the partition of the part of a dataset in a ledger.
+
+    Raises UsageError if it does not have a value of each partition column, in their order.
+    """
     wanted = () if schema is None else schema.partition_by
     if tuple(name for name, _ in partition) != wanted:
         raise UsageError(

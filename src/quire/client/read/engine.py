@@ -118,7 +118,7 @@ class ReadEngine:
         """Yield those of the entries first..last that exist, verified and in order, as runs.
 
         At the first entry that every replica denies, NoSuchEntryError is raised. All entries before
-        it have been yielded then.
+        it have been yielded then. Other errors are raised as by `runs`.
         """
         while first <= last:
             found, error = await self._window(first, self._window_end(first, last), None)

@@ -338,8 +338,10 @@ class LedgerFollower:
     async def runs(self, feed: Feed) -> AsyncGenerator[EntryRun, None]:
         """Yield acknowledged entries as runs, until the ledger is closed and all were yielded.
 
-        Raises the error of `stop`, ReadError for an entry that cannot be read in `READ_ATTEMPTS`
-        attempts, the error of `Feed.gone`, and ClientClosedError.
+        Raises the error that was passed to `stop`, and ClientClosedError if the client is closed.
+        If `READ_ATTEMPTS` attempts in a row to read an entry fail, raises the last ReadError or
+        MetadataUnavailableError. If the ledger was deleted, or another one has its id by now,
+        raises NoSuchLedgerError or LedgerRecreatedError.
         """
         self._feed = feed
         while True:
@@ -368,8 +370,9 @@ class LedgerFollower:
     async def wait(self, feed: Feed) -> None:
         """Wait until this follower's next entry is known to be acknowledged.
 
-        Return also if the ledger is closed and ends before that entry. Raises the error of `stop`,
-        that of `Feed.gone`, and ClientClosedError.
+        Return also if the ledger is closed and ends before that entry. Raises the error that was
+        passed to `stop`, and ClientClosedError if the client is closed. If the ledger was deleted,
+        or another one has its id by now, raises NoSuchLedgerError or LedgerRecreatedError.
         """
         self._feed = feed
         while self._upcoming > self._look(feed) and not self._view.closed:

@@ -180,7 +180,7 @@ class LedgerTail:
         A second bookie is asked as well if the first one is late. The result is True if more
         entries are known to be acknowledged, if the metadata has changed, or if `interrupt` was
         called. Otherwise the next call asks the next bookie. Only one call may run at a time.
-        Raises ClientClosedError. Cancel-safe.
+        Raises ClientClosedError if the client is closed. Cancel-safe.
         """
         self._hold_spare()
         changed, before = self.expect_change(), self._view.last_add_confirmed

@@ -542,9 +542,12 @@ class AddSession:
         member.join()
 
     def check_timeouts(self, now: float) -> None:
-        """Fail the session, or those of its members, whose time-out has passed at loop time `now`.
+        """Handle the time-outs that have passed at loop time `now`.
 
-        `AddTimeouts` calls it periodically while the session has members.
+        The session fails if no ack quorum has acknowledged an entry within `add_quorum_timeout_s`.
+        Otherwise each bookie of the ensemble that has left an add unanswered for `add_timeout_s`
+        counts as failed (`on_failure`). `AddTimeouts` calls this periodically, from the start of
+        the session to its end.
         """
         pipeline = self.pipeline
         coalesced = pipeline.coalesced

@@ -171,8 +171,8 @@ def check_layout(data: bytes) -> None:
         )  # fmt: skip
     if (found.type, found.version) != (_LAYOUT_TYPE, _LAYOUT_VERSION):
         raise ValueError(
-            f"it has type {found.type} and version {found.version}, but this version of Quire "
-            f"knows only type {_LAYOUT_TYPE} and version {_LAYOUT_VERSION}"
+            f"the layout has type {found.type} and version {found.version}, but only type "
+            f"{_LAYOUT_TYPE} with version {_LAYOUT_VERSION} can be used"
         )
 
 

@@ -357,8 +357,8 @@ class RegionAware(RackAware):
     def _durable(self, window: Window, ack_quorum: int) -> bool:
         """Return whether every ack quorum in a write quorum spans `min_regions` regions.
 
-        It does if the fullest `min_regions - 1` regions together have fewer members than an ack
-        quorum.
+        No ack quorum fits into fewer regions if the fullest `min_regions - 1` regions together have
+        fewer members of the write quorum than an ack quorum has.
         """
         counts = Counter(region(place) for place in window if place is not None)
         fullest = sum(count for _, count in counts.most_common(max(self.config.min_regions - 1, 0)))

@@ -15,6 +15,7 @@ from quire.core.placement.policies import POLICIES
 from quire.errors import UsageError
 
 _KINDS = {one.name: str(one.type) for one in fields(PlacementConfig)}
+_WHOLE = ("int", "PositiveInt")
 _BOOLEANS = {
     "true": True,
     "yes": True,
@@ -51,19 +52,32 @@ def parse_placement(text: str) -> PlacementConfig:
     return PlacementConfig(**known, options=options)  # type: ignore[arg-type]
 
 
+def _allowed(name: str) -> str:
+    """Return what a setting that is not a text may be, in words."""
+    kind = _KINDS[name]
+    if kind.startswith("bool"):
+        return "true or false"
+    if kind in _WHOLE:
+        return "a whole number"
+    return "a duration, such as 30s or 5m" if name.endswith("_s") else "a number"
+
+
 def _value(name: str, text: str) -> object:
     kind = _KINDS[name]
     try:
         if kind.startswith("bool"):
             return _BOOLEANS[text.lower()]
-        if kind == "int":
+        if kind in _WHOLE:
             return int(text)
         if name.endswith("_s"):
             return parse_duration(text)
         if kind == "float":
             return float(text)
     except (KeyError, ValueError):
-        raise UsageError(f"{text!r} is not a valid value of the placement setting {name}") from None
+        raise UsageError(
+            f"{text!r} is not a valid value of the placement setting {name}",
+            remedy=f"Use {_allowed(name)}",
+        ) from None
     if kind.startswith("tuple"):
         return tuple(part for part in text.split(_LIST) if part)
     return text

@@ -190,7 +190,8 @@ class Jobs:
         job = self._jobs.get(job_id)
         if job is None:
             raise NotFoundError(
-                f"job {job_id} does not exist in this process, or it ended too long ago",
+                f"job {job_id} is not listed in this process, which lists the jobs that it runs, "
+                f"and the last {KEPT_MAX} that have ended",
                 remedy="GET /api/v1/quire/jobs lists the jobs",
             )
         return job

@@ -121,9 +121,9 @@ async def prometheus_fetcher() -> AsyncIterator[FetchText]:
 def proves(tls: TlsClientConfig | None) -> bool:
     """Return whether TLS with this configuration proves that a server belongs to the cluster.
 
-    It does if the operator's own authority must have signed the certificate, and the host name is
-    checked. The authorities that the machine trusts prove nothing, because anybody can get a
-    certificate from them for a host of their own. None (no TLS is configured) proves nothing.
+    The proof requires that the operator's own authority has signed the certificate, and that the
+    host name is checked. The authorities that the machine trusts prove nothing, because anybody can
+    get a certificate from them for a host of their own. None (no TLS is configured) proves nothing.
     """
     return tls is not None and tls.ca is not None and tls.verify_host_name
 

@@ -466,7 +466,7 @@ def _peer(request: web.Request) -> str:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to the address. Raises OSError."""
+    """Return a socket that is bound to the address. Raises OSError if it cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -158,8 +158,9 @@ def nearly_full(described: Mapping[str, Any]) -> bool:
 def disk_nearly_full(free_bytes: float, total_bytes: float) -> bool:
     """Return whether a disk is nearly full.
 
-    It is if the used share is at least `CERTAINLY_NEARLY_FULL`. From the share `NEARLY_FULL` on, a
-    small disk is too, because its last `NEARLY_FULL_BYTES` are soon used up.
+    A disk is nearly full if the used share is at least `CERTAINLY_NEARLY_FULL`. A small disk is
+    nearly full from the share `NEARLY_FULL` on, because the last `NEARLY_FULL_BYTES` are soon used
+    up.
     """
     used = 1 - free_bytes / total_bytes
     return used >= CERTAINLY_NEARLY_FULL or (

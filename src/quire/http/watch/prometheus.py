@@ -135,7 +135,8 @@ class PrometheusHistory:
     async def clients_of(self, bookie_id: str) -> list[SuspectingClient]:
         """Return the clients that avoid a bookie now, or that it gave wrong answers.
 
-        Only clients whose metrics Prometheus collects are known. Raises HistoryError.
+        Only clients whose metrics Prometheus collects are known. Raises HistoryError if Prometheus
+        cannot be read.
         """
         if self._failure and self._clock.monotonic() - self._failed_s < FAILURE_KEPT_S:
             raise self._failure

@@ -250,7 +250,7 @@ async def write_mark(
 
     Raises:
         KeyExistsError: The version is None, and the bookie has a mark.
-        VersionConflictError: The mark has another version.
+        VersionConflictError: The mark's version is not `version`.
         NoSuchKeyError: There is no mark to replace.
         MetadataError: The store fails.
     """

@@ -134,7 +134,7 @@ async def write_damage(
 
     Raises:
         KeyExistsError: The version is None, and the bookie has notes.
-        VersionConflictError: The notes have another version.
+        VersionConflictError: The notes' version is not `version`.
         NoSuchKeyError: There are no notes to replace.
         MetadataError: The store fails.
     """

@@ -216,7 +216,7 @@ async def write_directories(
 
     Raises:
         KeyExistsError: The version is None, and the bookie has a record.
-        VersionConflictError: The record has another version.
+        VersionConflictError: The record's version is not `version`.
         NoSuchKeyError: There is no record to replace.
         MetadataError: The store fails.
     """

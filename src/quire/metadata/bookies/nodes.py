@@ -32,8 +32,8 @@ def node_path(uri: str, kind: str, bookie_id: str) -> str:
 def refuse_later(what: str, value: Any, names: Collection[str]) -> None:
     """Raise LaterMetadataError if a later version of Quire wrote this decoded JSON value.
 
-    It did if the value has a field that is not in `names`, or a later number of its format. `what`
-    is the value, as the message names it.
+    A value with a field that is not in `names`, or with a higher format number than this version
+    writes, counts as one of a later version. `what` names the value in the message.
     """
     if message := later_json(what, value, names):
         raise LaterMetadataError(message)
@@ -107,7 +107,7 @@ async def write_node(store: MetadataStore, path: str, value: bytes, version: int
 
     Raises:
         KeyExistsError: The version is None, and the node exists.
-        VersionConflictError: The node has another version.
+        VersionConflictError: The node's version is not `version`.
         NoSuchKeyError: The node to replace does not exist.
         MetadataError: The store fails.
     """
@@ -124,7 +124,7 @@ async def delete_node(store: MetadataStore, path: str, version: int = ANY_VERSIO
     """Delete a node, if it exists.
 
     Raises:
-        VersionConflictError: The node has another version.
+        VersionConflictError: The node's version is not `version`.
         MetadataError: The store fails.
     """
     try:

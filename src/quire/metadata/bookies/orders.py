@@ -95,7 +95,7 @@ async def give_order(
 
     Raises:
         KeyExistsError: The version is None, and the bookie has an order.
-        VersionConflictError: The order has another version.
+        VersionConflictError: The order's version is not `version`.
         NoSuchKeyError: There is no order to replace.
         MetadataError: The store fails.
     """
@@ -106,7 +106,7 @@ async def withdraw_order(store: MetadataStore, bookie_id: str, version: int = AN
     """Withdraw the order of a bookie, if it has one.
 
     Raises:
-        VersionConflictError: The order has another version.
+        VersionConflictError: The order's version is not `version`.
         MetadataError: The store fails.
     """
     await delete_node(store, order_path(store.uri, bookie_id), version)

@@ -30,8 +30,8 @@ TOLD_MAX = 5
 REASON_CHARS_MAX = 300
 """The largest number of characters of a reason. The rest is cut off."""
 REMEDY = (
-    "No bookie deletes its entries meanwhile. If a later version wrote the metadata, install that "
-    "version. If it is damaged, restore it from a backup (`quire shell ledgermetadata "
+    "No bookie deletes entries of such a ledger meanwhile. If a later version wrote the metadata, "
+    "install that version. If it is damaged, restore it from a backup (`quire shell ledgermetadata "
     "-restorefromfile FILE -update`)"
 )
 
@@ -124,7 +124,7 @@ def decode_ledger(ledger_id: int, data: bytes, ctime_ms: int, version: int) -> L
             ledger_id=ledger_id,
             version=version,
             reason=str(error.args[0]),
-            remedy=f"{error.remedy}. No bookie deletes its entries meanwhile",
+            remedy=f"{error.remedy}. No bookie deletes entries of the ledger meanwhile",
         ) from None
     except UnreadableMetadataError as error:
         raise UnreadableMetadataError(

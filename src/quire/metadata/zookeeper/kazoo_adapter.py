@@ -97,7 +97,7 @@ class NodeExistsError(NodeError):
 
 
 class BadVersionError(NodeError):
-    """The node has another version."""
+    """The version of the node is not the one that the request names."""
 
 
 class NodeNotEmptyError(NodeError):
@@ -552,7 +552,7 @@ class ZooKeeperConnection:
         """Replace the data of a node that has this version, and return its new properties.
 
         Raises:
-            BadVersionError: The node has another version.
+            BadVersionError: The node's version is not `version`.
             NoNodeError: The node does not exist.
         """
         return _stat(await self._ask(path, lambda client: client.set_async(path, data, version)))
@@ -561,7 +561,7 @@ class ZooKeeperConnection:
         """Delete a node that has this version. -1 means any version.
 
         Raises:
-            BadVersionError: The node has another version.
+            BadVersionError: The node's version is not `version`.
             NoNodeError: The node does not exist.
             NodeNotEmptyError: The node has children.
         """

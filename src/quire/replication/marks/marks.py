@@ -65,8 +65,8 @@ class ReplicationMarks:
             check_layout(value)
         except ValueError as error:
             raise MetadataError(
-                f"the node {layout} has a layout of the under-replication tree that this version "
-                f"of Quire does not know: {error}",
+                f"the node {layout} has a layout of the under-replication tree that Quire does not "
+                f"know: {error}",
                 remedy="Use the version of BookKeeper or Quire that created it",
             ) from None
         await self._tree.make_path(f"{self.root}/{LEDGERS}")

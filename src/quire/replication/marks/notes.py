@@ -90,7 +90,7 @@ class UnreadableLedgers:
     """Some of the ledgers, each with the reason."""
 
     def sentence(self) -> str:
-        """Return a sentence such as `3 ledgers (7, 9, 12): REASON`.
+        """Return the ledgers in words, such as `3 ledgers (7, 9, 12): REASON`.
 
         The reason is that of the first ledger.
         """
@@ -120,7 +120,11 @@ class RepairedLedgers:
     """Some of the bookies that lacked entries, as far as the marks named them."""
 
     def sentence(self) -> str:
-        """Return a sentence such as `3 ledgers (7, 9, 12) that lacked copies on b1, by w1`."""
+        """Return the repairs in words, with the worker that made them.
+
+        For example, `3 ledgers (7, 9, 12) that lacked copies on b1, with 8 entries copied by w1,
+        the last at TIME`.
+        """
         named = ", ".join(map(str, self.last))
         others = "the last: " if self.ledgers > len(self.last) else ""
         where = f" that lacked copies on {', '.join(self.replicas)}" if self.replicas else ""

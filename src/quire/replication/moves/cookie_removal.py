@@ -38,8 +38,8 @@ class BookieIdentity:
     def is_of(self, now: BookieIdentity) -> bool:
         """Return whether `now`, which was read later, belongs to the same bookie.
 
-        It does if the cookie is the same and the bookie has kept a directory. If the directories
-        are not known, the cookie decides.
+        The bookie is the same if the cookie is, and if at least one directory was kept. If the
+        directories are not known, the cookie decides.
         """
         if self.cookie != now.cookie:
             return False

@@ -166,7 +166,7 @@ async def decommission(
     ended = await job.end(version)
     # A client that did not know yet that the bookie is read-only may have used it once more.
     unread = Unread()
-    late = await job.pass_over(unread)
+    late = await job.run_pass(unread)
     moved = with_unread(moved if late is None else together(moved, late), unread)
     if ended and moved.complete:
         await forget_bookie(client.metadata, bookie, before.directories)
@@ -249,8 +249,9 @@ class _Decommissioning:
         raise JobError(
             f"bookie {self.bookie} still accepts entries: it does not follow Quire's orders, or "
             f"does not respond; {done}",
-            remedy="Make an Apache bookie read-only first (PUT /api/v1/bookie/state/readonly with "
-            'the body {"readOnly": true}), or stop the bookie',
+            remedy="If it is a bookie of Apache, make it read-only (PUT "
+            '/api/v1/bookie/state/readonly with the body {"readOnly": true}). Otherwise stop the '
+            "bookie. Then run the command again",
         )
 
     async def _read_only(self) -> bool:
@@ -270,7 +271,7 @@ class _Decommissioning:
         total: RecoverResult | None = None
         for _ in range(PASSES_MAX):
             began, unread = loop.time(), Unread()
-            found = await self.pass_over(unread)
+            found = await self.run_pass(unread)
             if found is not None:
                 total = found if total is None else together(total, found)
                 if not found.complete:
@@ -289,10 +290,11 @@ class _Decommissioning:
             )
         return with_unread(total or RecoverResult(self.bookie, False, ()), unread)
 
-    async def pass_over(self, unread: Unread) -> RecoverResult | None:
-        """Replace the bookie in all ledgers that name it. Return None if no readable ledger does.
+    async def run_pass(self, unread: Unread) -> RecoverResult | None:
+        """Replace the bookie in the ledgers that name it, in one pass over all ledgers.
 
-        Ledgers whose metadata cannot be read are recorded in `unread`.
+        Return None if no ledger names it, as far as their metadata can be read. Ledgers whose
+        metadata cannot be read are recorded in `unread`.
         """
         moves = await moves_of(
             self.client,

@@ -209,8 +209,8 @@ async def check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None
     if not even_if_alive and (await client.bookies()).find(bookie) is not None:
         raise UsageError(
             f"bookie {bookie} is running, so its data is not lost and was not copied",
-            remedy="To empty it while it is running, use `quire bookie decommission`. If it is "
-            "not to return, stop it first",
+            remedy=f"To take the bookie away, run `quire bookie decommission {bookie}` while the "
+            "bookie is running. To recover it as a lost bookie, stop it first",
         )
 
 

@@ -124,7 +124,10 @@ class RecordKey:
         return f.expr(self.sql or "").cast("string")
 
     def tombstone(self) -> Column | None:
-        """Return the condition that a record removes its key, or None if no record does."""
+        """Return the condition under which a record removes its key.
+
+        The result is None if these settings have no such condition: no record removes its key.
+        """
         from pyspark.sql import functions as f
 
         text = f.col("value").cast("string")

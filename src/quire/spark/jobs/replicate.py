@@ -271,7 +271,7 @@ class ReplicateEnd:
     path: str
 
     async def open(self) -> Namespace:
-        """Open the namespace. Raises NoSuchNamespaceError."""
+        """Open the namespace. Raises NoSuchNamespaceError if it does not exist."""
         return await open_namespace(self.client, self.path, password=self.password)
 
 

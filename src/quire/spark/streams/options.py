@@ -119,9 +119,10 @@ class StreamReadOptions:
         streaming: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> StreamReadOptions:
-        """Parse the options that a user gave. Raises UsageError.
+        """Parse the options that a user gave.
 
-        `pushdown` is the default of the option with this name.
+        Raises UsageError for an unknown option, an invalid value, or options that do not fit
+        together. `pushdown` is the default of the option with this name.
         """
         given = GivenOptions(options, STREAM_READING, "reading streams", (*READING, *WRITING))
         pattern = given.take("streamPattern", parse_name, None)
@@ -191,7 +192,11 @@ class TableOptions:
     def parse(
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> TableOptions:
-        """Parse the options that a user gave. Raises UsageError."""
+        """Parse the options that a user gave.
+
+        Raises UsageError for an unknown option, an invalid value, or options that do not fit
+        together.
+        """
         others = (*STREAM_READING, *READING, *WRITING)
         given = GivenOptions(options, TABLE_READING, "reading tables", others)
         table = given.take("table", str.lower, "")
@@ -229,7 +234,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _partitions(text: str) -> tuple[int, ...]:
-    """Return the numbers in a list with commas, such as "0,2,5-7". Raises ValueError."""
+    """Return the numbers in a list with commas, such as "0,2,5-7".
+
+    Raises ValueError if the text is not such a list, has a number that no partition can have, or
+    has a number twice.
+    """
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -274,7 +283,7 @@ def _places(
 
 
 def _check_order(start: StreamPlaces, end: StreamPlaces) -> None:
-    """Check that no stream has an end before its start. Raises UsageError."""
+    """Raise UsageError if a stream has an end before its start."""
     own = dict.fromkeys(name for places in (start, end) for name, _ in places.by_stream)
     for name in own:
         try:

@@ -100,7 +100,7 @@ class StreamQuery:
         """
 
     async def open(self) -> None:
-        """Open the namespace. Raises NoSuchNamespaceError."""
+        """Open the namespace. Raises NoSuchNamespaceError if it does not exist."""
         options = self._options
         self._streams = await open_namespace(
             self.client, options.namespace, password=options.password
@@ -259,8 +259,8 @@ class StreamQuery:
     ) -> bool:
         """Return whether this stream requires a trigger.
 
-        It does if it has records between `mark`, where the trigger begins, and `end`. It also does
-        if the stream that the offset belongs to was replaced by another one of the same name.
+        A stream requires one if it has records between `mark`, where the trigger begins, and `end`,
+        or if the stream that the offset belongs to was replaced by another one of the same name.
         """
         reached = start.streams.get(name)
         restarted = reached is not None and self._followed[name].abandoned == reached

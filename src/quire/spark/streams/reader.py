@@ -207,7 +207,7 @@ class StreamTasks:
         upcoming: Sequence[StreamSplit],
         ahead: ReadAhead,
     ) -> Iterator[Any]:
-        """Yield the entries of a split in its ledger. Raises NoSuchLedgerError."""
+        """Yield the entries of a split. Raises NoSuchLedgerError if its ledger was deleted."""
         found = call(self._taken(client.aio, split, upcoming, ahead))
         if found is not None and found.runs is not None:
             yield from found.runs

@@ -182,7 +182,10 @@ class WritePlan:
 
 
 async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace:
-    """Open the namespace that the options select. Raises NoSuchNamespaceError."""
+    """Open the namespace that the options select.
+
+    Raises NoSuchNamespaceError if it does not exist.
+    """
     return await open_namespace(client, options.namespace, password=options.password)
 
 
@@ -239,7 +242,7 @@ async def check_streams(
 async def topic_streams(streams: Namespace, options: StreamWriteOptions) -> list[str]:
     """Return the names of the partitions of the topic that is written, or none without a topic.
 
-    Raises NoSuchStreamError.
+    Raises NoSuchStreamError if the topic does not exist.
     """
     if options.topic is None:
         return []
@@ -263,7 +266,10 @@ async def check_topic(
 
 
 async def make_sure(streams: Namespace, name: str, create: bool) -> None:
-    """Create a stream if it does not exist and `create` is set. Raises NoSuchStreamError."""
+    """Create a stream if it does not exist and `create` is set.
+
+    Raises NoSuchStreamError if it does not exist and `create` is not set.
+    """
     if await streams.exists(name):
         return
     if not create:

@@ -97,9 +97,10 @@ class StreamView:
         self._readers: dict[int, LedgerReader] = {}
 
     async def look(self, *, anew: bool = False) -> None:
-        """Read the segments again, and the life that they belong to. Raises NoSuchStreamError.
+        """Read the segments again, and the life that they belong to.
 
-        With `anew`, nothing that was read before is reused (see `KnownSegments`).
+        With `anew`, nothing that was read before is reused (see `KnownSegments`). Raises
+        NoSuchStreamError if the stream does not exist.
         """
         if anew:
             self.forget()
@@ -116,13 +117,16 @@ class StreamView:
             self._lengths = {k: v for k, v in self._lengths.items() if k in kept}
 
     def forget(self) -> None:
-        """Let the next look read the nodes of all segments again. Call this if a ledger is gone."""
+        """Forget the segments that were read, so that the next `look` reads all their nodes again.
+
+        Call this if the ledger of a segment is gone.
+        """
         self._known.forget()
 
     async def open(self) -> None:
         """Read the segments for the first time, and the settings of the stream.
 
-        Raises NoSuchStreamError.
+        Raises NoSuchStreamError if it does not exist.
         """
         await self.look()
         settings = await self._streams.stream_settings(self.name)

@@ -93,7 +93,11 @@ class StreamWriteOptions:
         streaming: bool,
         environ: Mapping[str, str] = os.environ,
     ) -> StreamWriteOptions:
-        """Parse the options that a user gave. Raises UsageError."""
+        """Parse the options that a user gave.
+
+        Raises UsageError for an unknown option, an invalid value, or options that do not fit
+        together.
+        """
         mine, others = (QUERY_ONLY, BATCH_ONLY) if streaming else (BATCH_ONLY, QUERY_ONLY)
         known = (*STREAM_WRITING, *mine, *(OF_SPARK if streaming else ()))
         doing = f"writing streams {'from a query' if streaming else 'in a batch'}"
@@ -164,7 +168,10 @@ def _writer_name(text: str) -> str:
 
 
 def parse_streams(text: str) -> tuple[str, ...]:
-    """Return the names and patterns of a list with commas. Raises UsageError."""
+    """Return the names and patterns of a list with commas.
+
+    Raises UsageError if a name is empty or not valid.
+    """
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
         raise UsageError(

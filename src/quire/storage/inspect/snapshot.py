@@ -88,7 +88,7 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
     raise StorageError(
         f"the log in {disk.path} could not be read, because the bookie changed it during each "
         "attempt",
-        remedy="Try again, or stop the bookie first",
+        remedy="Try again. If that does not help, stop the bookie before you try again",
     )
 
 

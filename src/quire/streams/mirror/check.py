@@ -50,7 +50,7 @@ REMEDY = (
 async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
     """Return the marker that the copy of this source stream stores, as the JSON of `quire-mirror`.
 
-    Raises NoSuchStreamError.
+    Raises NoSuchStreamError if the stream does not exist.
     """
     metadata = source.metadata(name)
     life = await metadata.life()

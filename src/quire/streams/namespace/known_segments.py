@@ -23,9 +23,9 @@ from quire.streams.namespace.stream_metadata import (
 )
 
 READ_ANEW_S = 300.0
-"""Seconds after which the nodes of all segments are read again at the next look.
+"""Seconds after which the nodes of all segments are read again at the next `look`.
 
-Truncation by Quire changes the version of the stream's life, so the next look notices it. This
+Truncation by Quire changes the version of the stream's life, so the next `look` notices it. This
 limit is for DistributedLog's own programs, which do not know that node.
 """
 
@@ -48,15 +48,17 @@ class KnownSegments:
         """The time of the event loop when all nodes were last read."""
 
     def forget(self) -> None:
-        """Read all nodes at the next look, because what is known has turned out to be wrong."""
+        """Forget what is known, because it is wrong. The next `look` reads all nodes."""
         self._life = None
 
     async def look(self) -> tuple[str, Sequence[StreamSegment]]:
         """Return the id of the present stream (`StreamMetadata.life_id`), and its segments.
 
         The result is what `StreamMetadata.segments` would have returned at some moment since the
-        last look. Raises NoSuchStreamError, MetadataUnavailableError, and MetadataError if the node
-        of a segment cannot be decoded.
+        last `look`.
+
+        Raises NoSuchStreamError, MetadataUnavailableError, and MetadataError if the node of a
+        segment cannot be decoded.
         """
         before, doubted = self._life, 0
         for attempt in range(1, LIST_ATTEMPTS + 1):

@@ -208,7 +208,7 @@ class StreamMetadata:
     async def ensure_writable(self) -> None:
         """Create the nodes that only writers need, if they are missing.
 
-        Raises NoSuchStreamError.
+        Raises NoSuchStreamError if the stream was deleted.
         """
         for path, value in self.paths.created():
             if not await self.tree.exists(path):
@@ -236,7 +236,8 @@ class StreamMetadata:
     async def note_marks(self) -> None:
         """Record in the stream's metadata that producers or fencing tokens are used.
 
-        Call this before the first of them is appended. Raises NoSuchStreamError.
+        Call this before the first of them is appended. Raises NoSuchStreamError if the stream was
+        deleted.
         """
         await self.make_below(self._marks)
 
@@ -426,7 +427,10 @@ class StreamMetadata:
         )
 
     async def count_segments(self) -> int:
-        """Return the number of segments without reading them. Raises NoSuchStreamError."""
+        """Return the number of segments without reading them.
+
+        Raises NoSuchStreamError if the stream does not exist.
+        """
         return sum(parse_segment_name(name) is not None for name in await self._children())
 
     async def newest_segments(self) -> list[StreamSegment]:
@@ -605,7 +609,8 @@ class StreamMetadata:
         """Return the newest claim as it is now, without taking it from anybody.
 
         Only sinks may use it, and only if `claim_stamp.is_sink` accepts its stamp. A transaction
-        under it fails if anything has changed since this call. Raises NoSuchStreamError.
+        under it fails if anything has changed since this call. Raises NoSuchStreamError if the
+        stream does not exist.
         """
         try:
             # In this order: a claim that is made meanwhile changes the version that was read.

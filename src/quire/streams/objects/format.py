@@ -196,25 +196,25 @@ def check_metadata(name: str, metadata: Mapping[str, str]) -> None:
     """
     if not isinstance(metadata, Mapping):
         raise ArgumentTypeError(
-            f"object {name!r}: the metadata must be a mapping of text to text, not "
+            f"the metadata given for object {name!r} must be a mapping of text to text, not "
             f"{type(metadata).__name__}"
         )
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
             raise UsageError(
-                f"object {name!r}: the metadata has {key!r}: {value!r}, but a key must be text "
-                "that is not empty, and a value must be text"
+                f"the metadata given for object {name!r} has {key!r}: {value!r}, but a key must be "
+                "text that is not empty, and a value must be text"
             )
     try:
         size = len(_dump(dict(metadata)))
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"object {name!r}: the metadata is not valid Unicode text: {error}"
+            f"the metadata given for object {name!r} is not valid Unicode text: {error}"
         ) from error
     if size > METADATA_BYTES_MAX:
         raise UsageError(
-            f"object {name!r}: the metadata has {size} bytes, but at most {METADATA_BYTES_MAX} are "
-            "allowed",
+            f"the metadata given for object {name!r} has {size} bytes, but at most "
+            f"{METADATA_BYTES_MAX} are allowed",
             remedy="Store large metadata in an object of its own",
         )
 
@@ -320,8 +320,8 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
         raise MetadataError(
             f"the head of object {name!r}, its node in the metadata store, cannot be decoded: "
             f"{error}",
-            remedy="Put the object again and replace it, or restore the node from a backup of the "
-            "metadata store",
+            remedy="Put the object again with replace=True (`quire object put --replace`), or "
+            "restore the node from a backup of the metadata store",
         ) from error
 
 

@@ -134,8 +134,8 @@ class Published:
             return
         if key.query in self.values["former"]:
             raise UsageError(
-                f"query {key.query} of writer {key.writer!r} cannot publish to stream {stream}: it "
-                f"was replaced by query {query}, which has published up to batch "
+                f"query {key.query} of writer {key.writer!r} cannot publish to stream {stream}: "
+                f"the query was replaced by query {query}, which has published up to batch "
                 f"{self.values['number']}",
                 remedy="Continue with the checkpoint of that query, or begin with a new checkpoint",
             )
@@ -237,9 +237,9 @@ async def check_moved(metadata: StreamMetadata, key: BatchKey) -> None:
     for found in await each(names, lambda name: _read(metadata, f"{directory}/{name}")):
         if found.values.get("query") == key.query and found.path != node_path(metadata, key):
             raise UsageError(
-                f"query {key.query} cannot continue as writer {key.writer!r}: it has published "
-                f"up to batch {found.values['number']} to stream {metadata.paths.name} as writer "
-                f"{_name(found.path)!r}",
+                f"query {key.query} cannot continue as writer {key.writer!r}: the query has "
+                f"published up to batch {found.values['number']} to stream "
+                f"{metadata.paths.name} as writer {_name(found.path)!r}",
                 remedy=f"Use the writer id {_name(found.path)!r}",
             )
 

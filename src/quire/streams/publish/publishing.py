@@ -550,8 +550,8 @@ class _Publication:
             raise StreamFencedError(
                 f"{batch.key} was not published to stream {self._name}: its plan has ended, "
                 "because the batch was aborted, or another driver of the same writer has begun a "
-                "batch, or the stream was deleted or renamed, or its ledgers were deleted as "
-                "orphans",
+                "batch, or the stream was deleted or renamed, or the ledgers of the batch "
+                "were deleted as orphans",
                 remedy="If another driver has taken the place of this one, stop this one. "
                 "Otherwise run the job, or start the query, again",
             ) from error
@@ -627,8 +627,8 @@ async def _check(
     for one in built:
         if one.first_txid < last_txid:
             raise TxidOrderError(
-                f"stream {name} cannot take {batch.key}: its txid {one.first_txid} is less than "
-                f"txid {last_txid} before it. Nothing was published",
+                f"{batch.key} was not published to stream {name}: its txid {one.first_txid} is "
+                f"less than txid {last_txid} before it",
                 remedy="Sort the whole batch by txid, beginning after the last txid of the "
                 "stream. If several sinks write the stream, let the stream assign txids by time",
             )
@@ -647,8 +647,8 @@ async def _check(
         stored = await client.ledger_metadata(one.ledger_id)
         if not stored.closed or stored.last_entry_id < one.last_entry_id:
             raise StreamError(
-                f"{batch.key} was not published to stream {name}: its ledger {one.ledger_id} is "
-                "open, or has fewer entries than were written",
+                f"{batch.key} was not published to stream {name}: ledger {one.ledger_id} of the "
+                "batch is open, or has fewer entries than were written",
                 remedy="Compute and publish the batch again. If the error returns, report it",
             )
 

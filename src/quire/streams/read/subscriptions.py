@@ -179,9 +179,10 @@ class Subscription(Ready):
                 raise
 
     async def _check_life(self) -> list[Check]:
-        """Return the condition under which a position may be stored. Raises NoSuchStreamError.
+        """Return the condition under which a position may be stored.
 
-        The list is empty if this client may not read the life of the stream.
+        The list is empty if this client may not read the life of the stream. Raises
+        NoSuchStreamError if the stream was deleted, or another one has its name by now.
         """
         try:
             path = (await self._metadata.life()).path

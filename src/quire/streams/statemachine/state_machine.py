@@ -219,7 +219,10 @@ class _Replica(Generic[ResultT]):
         self.applied = known.applied
 
     async def _restore_newer(self, gap: StreamGapError) -> None:
-        """Restore the snapshot that contains the commands in the gap. Raises StreamDamagedError."""
+        """Restore the snapshot that contains the commands in the gap.
+
+        Raises StreamDamagedError if no snapshot contains them.
+        """
         before = self._position
         await self._restore()
         if self._lost_snapshot is not None or self._position <= before:

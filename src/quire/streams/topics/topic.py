@@ -263,7 +263,10 @@ class Topic:
         return self._streams.subscription(partition_stream(self.name, partition), subscriber)
 
     def _assigned(self, given: Collection[int] | None) -> list[int]:
-        """Return partitions that a caller names, sorted. Raises UsageError."""
+        """Return partitions that a caller names, sorted, or all of them for None.
+
+        Raises UsageError if none is named, or one that the topic does not have.
+        """
         if given is None:
             return list(range(self.partitions))
         if isinstance(given, str | bytes) or not isinstance(given, Collection):

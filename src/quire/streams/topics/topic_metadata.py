@@ -155,7 +155,7 @@ class TopicMetadata:
                 f"topic {name} was not created with {partitions} partitions: stream "
                 f"{further.paths.name} exists as well",
                 remedy="Give the number of partitions that the topic had: with another number, "
-                "most keys would have another one",
+                "most keys would have another partition",
             )
         await self._tree.make_path(self._directory)
         checks = [Check(stream.paths.segments, ANY_VERSION) for stream in streams]
@@ -175,7 +175,7 @@ class TopicMetadata:
             raise
 
     def _partitions(self, name: str, partitions: int) -> list[StreamMetadata]:
-        """Return the streams of a new topic. Raises UsageError."""
+        """Return the streams of a new topic. Raises UsageError if it has too few or too many."""
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise UsageError(
                 f"topic {name} was not created: a topic has 1 to {PARTITIONS_MAX} partitions, not "
@@ -291,7 +291,7 @@ class TopicMetadata:
             raise NoSuchStreamError(
                 f"topic {known.name} of namespace {self._namespace} was deleted, or replaced by "
                 "another topic of the same name",
-                remedy="Open the topic again if there is another one",
+                remedy="If another topic has the name now, open it",
             )
 
     async def names(self) -> list[str]:

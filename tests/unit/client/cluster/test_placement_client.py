@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -491,9 +492,22 @@ def test_a_placement_is_parsed_from_one_line() -> None:
     )  # fmt: skip
     assert parse_placement("any,local_reads=no").local_reads is False
     assert parse_placement("mine,colour=red").options == {"colour": "red"}
-    for bad in ("any,colour=red", "any,min_racks=many", "any,enforce_racks=perhaps"):
-        with pytest.raises(UsageError):
+    for bad, advice in (
+        ("any,colour=red", "It has policy, "),
+        ("any,min_racks=many", "Use a whole number"),
+        ("any,enforce_racks=perhaps", "Use true or false"),
+        ("any,weight_multiple_max=much", "Use a number"),
+    ):
+        with pytest.raises(UsageError, match=advice):
             parse_placement(bad)
+
+
+@pytest.mark.parametrize(
+    "name", [one.name for one in fields(PlacementConfig) if isinstance(one.default, int | float)]
+)
+def test_each_number_and_switch_of_a_placement_can_be_given_in_one_line(name: str) -> None:
+    default = getattr(PlacementConfig(), name)
+    assert getattr(parse_placement(f"any,{name}={str(default).lower()}"), name) == default
 
 
 async def test_an_unknown_policy_is_refused(cluster: Cluster) -> None:

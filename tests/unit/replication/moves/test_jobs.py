@@ -352,7 +352,7 @@ def test_a_bookie_on_which_ledgers_keep_appearing_keeps_its_cookie(
             passes.append(1)
             return RecoverResult(old, False, ())
 
-        monkeypatch.setattr(decommission_module._Decommissioning, "pass_over", finds_another)
+        monkeypatch.setattr(decommission_module._Decommissioning, "run_pass", finds_another)
         with pytest.raises(JobError, match=r"bookie .* is not empty: each of 20 searches"):
             await retire(world, client, old)
         assert len(passes) == PASSES_MAX

@@ -262,8 +262,9 @@ def failed_directory(bookie: Bookie, directory: str) -> Problem:
         "bad",
         f"The data directory {directory} of {bookie['id']} cannot be used: it was deleted, its "
         "disk fails, or it does not belong to this bookie",
-        "Look for the events directory_failed and read_only in its log. If the disk is lost for "
-        f"good: quire bookie disk replace {shlex.quote(bookie['id'])} {shlex.quote(directory)} NEW",
+        "Look for the events directory_failed and read_only in the bookie's log. If the disk is "
+        f"lost for good: quire bookie disk replace {shlex.quote(bookie['id'])} "
+        f"{shlex.quote(directory)} NEW",
         "The ledgers in this directory have one copy less",
         "Autorecovery restores the copies when the directory was replaced",
         (bookie["id"],),

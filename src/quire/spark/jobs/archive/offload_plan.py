@@ -141,7 +141,7 @@ def check_same_stream(
 def check_answers(stream: str, parts: Sequence[SegmentPart], answers: Sequence[Piece]) -> None:
     """Check that each segment has the records of its metadata, and that they are consecutive.
 
-    Raises StreamDamagedError.
+    Raises StreamDamagedError if they are not.
     """
     found: dict[int, list[list[int]]] = {}
     for answer in answers:

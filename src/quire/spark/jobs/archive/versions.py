@@ -226,8 +226,8 @@ class VersionClaim:
         newest = self._versions.names_of_manifests()[-1]
         if newest[:2] == (self._number, self._owner):
             raise self._outranked(
-                f"it is not known whether the new version {self._directory} counts: it does if "
-                "that job continues after it"
+                f"it is not known whether the new version {self._directory} counts, which it "
+                "does if that job continues after it"
             )
         found = self._versions.newest()
         return found is not None and self._directory in (found.name, *found.former)
@@ -242,7 +242,8 @@ class VersionClaim:
         """Remove what is needed neither by this version nor by those that it keeps.
 
         Directories of later claims are left alone: this job may have been taken for dead, and the
-        next one may be writing to them. Raises HistoryError.
+        next one may be writing to them. Raises HistoryError if the directory of the table
+        cannot be read or changed.
         """
         kept, mine = {version.name, *version.former}, (self._number, self._owner)
         for directory in self._store.directories(DATA):
