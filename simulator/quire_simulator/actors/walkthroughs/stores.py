@@ -111,6 +111,8 @@ class _StoreWalk:
         """Return entries for one batch: of one ledger or several, with or without gaps."""
         chance, box = self.chance, self.box
         ids = [one for one in range(1, LEDGERS + 1) if one not in box.refused]
+        if len(ids) < 2:
+            ids = list(range(1, LEDGERS + 1))  # Refused ledgers are created again.
 
         def one(ledger_id: int, entry_id: int) -> Item:
             return ledger_id, entry_id, entry_of(ledger_id, entry_id, _size(entry_id))
@@ -262,8 +264,8 @@ class _StoreWalk:
     async def _bad_sector(self) -> None:
         """Start on a copy of the disk that cannot read a block of a segment without a footer.
 
-        The start must succeed. Each entry is right or damaged. If an entry is missing, the store
-        says that it does not know all entries that it had.
+        The start must succeed. Each entry is right or damaged. If an entry or a fence is missing,
+        the store says that it does not know everything that it had.
         """
         box, chance = self.box, self.sectors
         begun = [one for one in box.store._catalogue.segments.values()
@@ -280,7 +282,14 @@ class _StoreWalk:
             self.walk.fail("one_bad_sector_stops_no_start", f"a start ended with {error!r}")
             return
         store = start.store
+        for ledger_id in sorted(box.refused):
+            self.walk.true(f"ledger {ledger_id} is not refused after a bad sector",
+                           store.is_refused(ledger_id) or store.negatives_unknown)  # fmt: skip
         for ledger_id, ledger in sorted(box.ledgers.items()):
+            info = store.ledgers.get(ledger_id)
+            self.walk.true(f"the fence of ledger {ledger_id} is gone after a bad sector",
+                           not ledger.fenced or store.negatives_unknown
+                           or (info is not None and info.fenced))  # fmt: skip
             for entry_id, entry in sorted(ledger.entries.items()):
                 what = f"entry {ledger_id}/{entry_id} after a bad sector"
                 try:
@@ -676,7 +685,7 @@ class _StoreWalk:
         same("lacking ledgers after the repair", set(box.store.lacking_ledgers()), set())
 
     async def _restart_with_damage(self) -> None:
-        """Start again with the records of damage. They say what they said before."""
+        """Restart the store, and compare its records of damage with those before."""
         box, path = self.box, self.disk.path
         known, ledgers = box.store.damage()[path], sorted(box.ledgers)
         lacking = box.store.lacking(ledgers)
