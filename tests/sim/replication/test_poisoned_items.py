@@ -648,7 +648,7 @@ def errors_name_the_ledger(tmp_path: Path) -> None:
         result = file.run(*words)
         assert result.exit_code != 0
         assert f"the metadata of ledger {file.bad} cannot be read" in result.stderr, words
-        assert "No bookie deletes entries of such a ledger" in result.stderr, words
+        assert "No bookie deletes entries of" in result.stderr, words
 
 
 def force_deletes_it(tmp_path: Path) -> None:
