@@ -407,7 +407,8 @@ class _RepairWalk:
             return
         true(f"{sentence!r} is wrong about {len(outside)} spare bookies",
              ("no bookie can replace" in sentence) == (not outside))  # fmt: skip
-        true(f"{command!r} is wrong", not outside or command == f"quire bookie recover {lost}")
+        typed = "quire autorecovery enable" if off else f"quire bookie recover {lost}"
+        true(f"{command!r} is wrong", not outside or command == typed)
 
     def _counters(self, name: str) -> tuple[int, int]:
         counters = self.walk.stage.world.bookies[_node(name)].service.counters
