@@ -51,10 +51,10 @@ def test_quire_decommissions_apaches_bookie(
             writer.append_all(SENT)
             writer.close()
             closed[writer.ledger_id] = shape
-    with pytest.raises(ClientError, match="still accepts entries"):
-        run(take_away(ours, leaving.id))
     (taker,) = cluster.add_quire(1)
     cluster.wait_ready()
+    with pytest.raises(ClientError, match="still accepts entries"):
+        run(take_away(ours, leaving.id))
     cluster.read_only(leaving)
     before = [one for one in closed if named(ours, one, leaving.id)]
     assert before

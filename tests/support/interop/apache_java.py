@@ -50,6 +50,7 @@ JVM_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     f"-Dlog4j2.configurationFile={LOGGING}",
+    "-Djava.net.preferIPv4Stack=true",  # A bookie must not take the address ::1 of `lo` as its id.
     "-Dio.netty.eventLoopThreads=2",
     "-Dio.netty.allocator.numDirectArenas=2",
     "-Dio.netty.allocator.numHeapArenas=2",
