@@ -265,7 +265,7 @@ async def test_election_and_mark_nodes_have_apaches_paths(
 async def test_an_unknown_layout_of_the_marks_is_refused(store: MetadataStore) -> None:
     marks = ReplicationMarks(store)
     await store.tree.make_path(f"{marks.root}/LAYOUT", b'type: "OTHER"\nversion: 2\n')
-    with pytest.raises(MetadataError, match="it has type OTHER and version 2"):
+    with pytest.raises(MetadataError, match="the layout has type OTHER and version 2"):
         await marks.prepare()
 
 

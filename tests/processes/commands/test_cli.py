@@ -281,7 +281,7 @@ def test_the_option_for_byzantine_bookies_applies_to_read_and_recover(quire: Qui
         writer.process.wait(TIMEOUT_S)
     for command in ("read", "recover"):
         refused = quire("ledger", command, ledger_id, "--assume-liars", "2")
-        refused.fails(2, "with an ack quorum of 2: it must be from 0 to 1")
+        refused.fails(2, "must be from 0 to 1 with an ack quorum of 2, not 2")
     assert state(quire, ledger_id) == "OPEN"
     quire("ledger", "recover", ledger_id, "--assume-liars", "1").ok()
     assert state(quire, ledger_id) == "CLOSED"

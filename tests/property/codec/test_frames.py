@@ -45,7 +45,7 @@ def test_frames_are_read_from_any_division_of_the_bytes(
 def test_a_frame_with_a_false_length_is_refused(size: int) -> None:
     buffer = FrameBuffer()
     (chunk,) = buffer.feed(size.to_bytes(4, "big") + b"xxxx")
-    with pytest.raises(ProtocolError, match="a frame that claims"):
+    with pytest.raises(ProtocolError, match="frame claims to have"):
         buffer.keep(chunk, 0)
 
 
