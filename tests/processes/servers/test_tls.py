@@ -23,6 +23,7 @@ from quire.http.views.cluster_view import ClusterView
 from quire.http.watch.observations import SPACE_INTERVAL_S, TLS_ANEW_INTERVAL_S, DiskSpaces
 from quire.metadata import open_metadata
 from quire.replication.explain.silence import SilenceKind, ask_anew
+from quire.replication.marks.marks import ReplicationMarks
 from quire.testing.cluster import LocalCluster
 from tests.support.bookies.tls import GRANTED, READ, REQUEST, UNAUTHORIZED
 from tests.support.network.certificates import LOOPBACK, Authority, Files
@@ -409,6 +410,8 @@ async def test_autorecovery_in_a_bookies_process_uses_the_environment(
             if lost.id not in await members(client, ledger.ledger_id):
                 lost = cluster.bookies[1]
             lost.kill()
+            # The auditor may not have seen the bookie in its short life: this asks for a search.
+            await ReplicationMarks(client.metadata).set_delay(0)
             await until(
                 partial(members, client, ledger.ledger_id),
                 f"{lost.id} was replaced",
