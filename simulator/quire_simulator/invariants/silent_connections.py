@@ -52,7 +52,8 @@ class SilentConnections:
         usual = network.latency_s == LATENCY_S and (client, name) not in network.route_latency_s
         cut = {(client, name), (name, client)} & network.blocked
         metadata = world.metadata_failures or client in world.slow_metadata_s
+        lags = world.lags.of(client) > 0.0  # it may not show where the bookie is now
         slow = any(disk.slowness > 1.0 for disk in world.disks_of(name))
         late = world.disorder is not None and world.disorder.disturbs(name)
-        disturbed = cut or metadata or world.cluster.notice_delay_s or slow or late
+        disturbed = cut or metadata or lags or world.cluster.notice_delay_s or slow or late
         return usual and not there.stopped and not end.host.node.stopped and not disturbed
