@@ -213,16 +213,23 @@ def _depths(located: Sequence[Bookie]) -> Iterator[TopologyWarning]:
 
 def _relocate_all(other: Sequence[Bookie], racks: Sequence[str], usual: int) -> str:
     """Return the command for each bookie whose location has another depth than most."""
-    several = len(other) > 1
-    said = [_relocate(one, racks, usual, several=several) for one in other[:COMMANDS_MAX]]
-    if more := [one["id"] for one in other[COMMANDS_MAX:]]:
-        said.append(f"For {some_of(more)}, do the same")
-    return ". ".join(said)
+    commands = [(one["id"], *_relocate(one, racks, usual)) for one in other]
+    if len(commands) == 1:
+        ((bookie_id, rack, command),) = commands
+        return f"If {bookie_id} is in {rack}: {command}" if rack else command
+    return for_each(
+        (
+            (bookie_id, f", if it is in {rack}: {command}" if rack else f": {command}")
+            for bookie_id, rack, command in commands
+        ),
+        "For",
+    )
 
 
-def _relocate(one: Bookie, racks: Sequence[str], usual: int, *, several: bool) -> str:
+def _relocate(one: Bookie, racks: Sequence[str], usual: int) -> tuple[str, str]:
     """Return the command that gives a bookie a location with the usual number of parts.
 
+    The first text is the rack in which the bookie must be for the command to be right, or "".
     If exactly one of the `racks` of the other bookies ends like the bookie's present location, it
     is the bookie's rack in all probability.
     """
@@ -230,14 +237,10 @@ def _relocate(one: Bookie, racks: Sequence[str], usual: int, *, several: bool) -
     alike = [rack for rack in racks if parts_of(rack)[-1] == last]
     if len(alike) == 1:
         (rack,) = alike
-        command = _locate(one["id"], shlex.quote(rack))
-        if several:
-            return f"For {one['id']}, if it is in {rack}: {command}"
-        return f"If {one['id']} is in {rack}: {command}"
+        return rack, _locate(one["id"], shlex.quote(rack))
     form = "/".join(("REGION", "RACK") if usual == 2 else ["RACK"] * usual)
-    whose = f"For {one['id']}: " if several else ""
     command = _locate(one["id"], f"/{form}")
-    return f"{whose}{command} (the other bookies are in {some_of(racks)})"
+    return "", f"{command} (the other bookies are in {some_of(racks)})"
 
 
 def _by_rack(located: Sequence[Bookie]) -> dict[str, list[Bookie]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from quire._runtime.tasks import each
 from quire.client import Client
@@ -22,6 +22,8 @@ from quire.streams import Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.statistics import SegmentStatistics, records_from, segment_statistics
+
+T = TypeVar("T")
 
 FIGURES_INTERVAL_S = 2.0
 """The least number of seconds between two observations of streams."""
@@ -195,18 +197,59 @@ def subscriptions_as_json(
     ]
 
 
-class StreamWatch(BackgroundObservation):
-    """The observation, in the background, of the streams that somebody looks at."""
+class WantedStreams(BackgroundObservation, Generic[T]):
+    """An observation of the streams that somebody looks at.
+
+    Subclasses say what is found out about one stream (`_look_at`).
+    """
 
     share = LOOK_SHARE
 
+    def __init__(self, monotonic: Callable[[], float], interval_s: float, wait_s: float) -> None:
+        super().__init__(monotonic, interval_s, wait_s)
+        self._wanted: dict[tuple[str, str], None] = {}
+        self._found: OrderedDict[tuple[str, str], T] = OrderedDict()
+        """What was found out about each stream, by namespace and name."""
+
+    def _want(self, namespace: str, names: Sequence[str]) -> None:
+        """Have the next observation look at these streams first."""
+        self._wanted = dict.fromkeys((namespace, name) for name in names) | self._wanted
+
+    async def _look(self, client: Client) -> None:
+        """Look at all wanted streams. Raises MetadataError."""
+        while self._wanted:
+            some, self._wanted = list(self._wanted)[:STREAMS_KEPT_MAX], {}
+            by_namespace: dict[str, list[str]] = {}
+            for namespace, name in some:
+                by_namespace.setdefault(namespace, []).append(name)
+            for namespace, names in by_namespace.items():
+                try:
+                    async with await open_namespace(client, namespace) as opened:
+                        await each(names, lambda n: self._look_at(opened, n), STREAMS_AT_ONCE)
+                except MetadataError:
+                    raise  # every other namespace is in the same store
+                except QuireError:
+                    continue  # the namespace was deleted meanwhile
+
+    async def _look_at(self, opened: Namespace, name: str) -> None:
+        raise NotImplementedError
+
+    def _keep(self, key: tuple[str, str], found: T) -> None:
+        """Replace what is known of a stream. The streams looked at longest ago are forgotten."""
+        self._found.pop(key, None)
+        self._found[key] = found
+        while len(self._found) > STREAMS_KEPT_MAX:
+            self._found.popitem(last=False)
+
+
+class StreamWatch(WantedStreams[tuple[StreamFigures, StreamFigures | None]]):
+    """The observation, in the background, of the figures of streams.
+
+    It keeps the last observation of each stream and the one before it.
+    """
+
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, FIGURES_INTERVAL_S, wait_s)
-        self._wanted: dict[tuple[str, str], None] = {}
-        self._found: OrderedDict[tuple[str, str], tuple[StreamFigures, StreamFigures | None]] = (
-            OrderedDict()
-        )
-        """The last observation of each stream and the one before it, by namespace and name."""
         self._sizes: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """The length in bytes and the creation time of completed ledgers, by ledger id."""
 
@@ -217,7 +260,7 @@ class StreamWatch(BackgroundObservation):
 
         They are None for a stream that was not looked at yet.
         """
-        self._wanted = dict.fromkeys((namespace, name) for name in names) | self._wanted
+        self._want(namespace, names)
         await self.refresh(lambda: self._look(client))
         now_s = self._monotonic()
         found: dict[str, dict[str, Any] | None] = {}
@@ -252,22 +295,6 @@ class StreamWatch(BackgroundObservation):
         known = [self._found.get((namespace, stream)) for stream in streams]
         return subscriptions_as_json([None if one is None else one[0] for one in known])
 
-    async def _look(self, client: Client) -> None:
-        while self._wanted:
-            some = list(self._wanted)[:STREAMS_KEPT_MAX]
-            self._wanted = {}
-            by_namespace: dict[str, list[str]] = {}
-            for namespace, name in some:
-                by_namespace.setdefault(namespace, []).append(name)
-            for namespace, names in by_namespace.items():
-                try:
-                    async with await open_namespace(client, namespace) as opened:
-                        await each(names, lambda n: self._look_at(opened, n), STREAMS_AT_ONCE)
-                except MetadataError:
-                    raise  # every other namespace is in the same store
-                except QuireError:
-                    continue  # the namespace was deleted meanwhile
-
     async def _look_at(self, opened: Namespace, name: str) -> None:
         key = (opened.path, name)
         try:
@@ -277,10 +304,8 @@ class StreamWatch(BackgroundObservation):
             return
         except QuireError as error:
             figures = StreamFigures(self._monotonic(), error=str(error.args[0]))
-        known = self._found.pop(key, None)
-        self._found[key] = (figures, None if known is None else known[0])
-        while len(self._found) > STREAMS_KEPT_MAX:
-            self._found.popitem(last=False)
+        known = self._found.get(key)
+        self._keep(key, (figures, None if known is None else known[0]))
 
     async def _figures(self, opened: Namespace, name: str) -> StreamFigures:
         metadata = opened.metadata(name)

@@ -6,7 +6,6 @@ the background while somebody looks at the page of the stream or of its topic.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,19 +13,17 @@ from typing import Any
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.distributedlog.segment import Truncation
-from quire.errors import MetadataError, MetadataUnavailableError, NoSuchStreamError, QuireError
+from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
 from quire.http.views.ledger_json import ledger_as_json
 from quire.http.views.ledger_list import Replication
-from quire.http.watch.observations import LOOK_SHARE, LOOK_WAIT_S, BackgroundObservation
+from quire.http.watch.observations import LOOK_WAIT_S
 from quire.http.watch.stream_figures import (
     SEGMENTS_LOOKED_AT_MAX,
-    STREAMS_AT_ONCE,
-    STREAMS_KEPT_MAX,
+    WantedStreams,
 )
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 from quire.replication.explain.at_risk import lost_copies
 from quire.streams import Namespace
-from quire.streams.namespace.namespace import open_namespace
 
 REPLICAS_INTERVAL_S = 4.0
 """The least number of seconds between two observations of the replicas of streams."""
@@ -108,16 +105,16 @@ async def replicas_of(opened: Namespace, name: str, replication: Replication) ->
     return StreamReplicas(len(ids), len(segments) < SEGMENTS_LOOKED_AT_MAX, found)
 
 
-class ReplicaWatch(BackgroundObservation):
-    """The observation, in the background, of the replicas of streams that somebody looks at."""
+class ReplicaWatch(WantedStreams[tuple[float, StreamReplicas]]):
+    """The observation, in the background, of the replicas of streams.
 
-    share = LOOK_SHARE
+    It keeps when each stream was looked at, in seconds of the monotonic clock, and the result.
+    """
 
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, REPLICAS_INTERVAL_S, wait_s)
-        self._wanted: dict[tuple[str, str], None] = {}
-        self._found: OrderedDict[tuple[str, str], tuple[float, StreamReplicas]] = OrderedDict()
-        """When each stream was looked at, in seconds of the monotonic clock, and the result."""
+        self._replication: Replication | None = None
+        """The marks of ledgers, as they were when the present observation began."""
 
     async def of(
         self, client: Client, namespace: str, names: Sequence[str], topic: str = ""
@@ -127,7 +124,7 @@ class ReplicaWatch(BackgroundObservation):
         It is None for a stream that was not looked at yet. With `topic`, the sum over the streams
         has that name. It is None while a stream is missing.
         """
-        self._wanted = dict.fromkeys((namespace, name) for name in names) | self._wanted
+        self._want(namespace, names)
         await self.refresh(lambda: self._look(client))
         oldest_s = self._monotonic() - max(AGE_MAX_S, 3 * self.interval_s)
         known: dict[str, StreamReplicas | None] = {}
@@ -141,29 +138,14 @@ class ReplicaWatch(BackgroundObservation):
         return found
 
     async def _look(self, client: Client) -> None:
-        replication = await Replication.of(client)
-        while self._wanted:
-            some, self._wanted = list(self._wanted)[:STREAMS_KEPT_MAX], {}
-            by_namespace: dict[str, list[str]] = {}
-            for namespace, name in some:
-                by_namespace.setdefault(namespace, []).append(name)
-            for namespace, names in by_namespace.items():
-                try:
-                    async with await open_namespace(client, namespace) as opened:
-                        await each(
-                            names,
-                            lambda one: self._look_at(opened, one, replication),
-                            STREAMS_AT_ONCE,
-                        )
-                except MetadataError:
-                    raise  # every other namespace is in the same store
-                except QuireError:
-                    continue  # the namespace was deleted meanwhile
+        self._replication = await Replication.of(client)
+        await super()._look(client)
 
-    async def _look_at(self, opened: Namespace, name: str, replication: Replication) -> None:
+    async def _look_at(self, opened: Namespace, name: str) -> None:
+        assert self._replication is not None
         key = (opened.path, name)
         try:
-            found = await replicas_of(opened, name, replication)
+            found = await replicas_of(opened, name, self._replication)
         except NoSuchStreamError:
             self._found.pop(key, None)
             return
@@ -172,7 +154,4 @@ class ReplicaWatch(BackgroundObservation):
         except QuireError as error:
             found = StreamReplicas(error=str(error.args[0]))
         # The page shows the previous state until the new one is known.
-        self._found.pop(key, None)
-        self._found[key] = self._monotonic(), found
-        while len(self._found) > STREAMS_KEPT_MAX:
-            self._found.popitem(last=False)
+        self._keep(key, (self._monotonic(), found))

@@ -191,8 +191,8 @@ def start_each(bookies: Sequence[Bookie], named: str = "") -> str:
 
     The command is the one with which the bookie was started before. If that command is not known,
     the returned one has the data directories of the bookie's cookie, and the other options have to
-    be added. `named` has the ids
-    of the bookies, if the advice is given beside that for other bookies.
+    be added. `named` has the ids of the bookies, if the advice is given beside that for other
+    bookies.
     """
     if len(bookies) == 1:
         return f"Start {named or 'it'} again{start_text(bookies[0])}"
