@@ -181,6 +181,11 @@ class ClientClosedError(QuireError):
     code = -19
 
 
+def client_closed() -> ClientClosedError:
+    """Return the error of a call on a client that is closed."""
+    return ClientClosedError("the client is closed", remedy="Connect again")
+
+
 # -- what a later version wrote ---------------------------------------------------------------
 
 

@@ -44,6 +44,7 @@ from quire.errors import (
     UnauthorizedError,
     UsageError,
     check_type,
+    client_closed,
     whole_number,
 )
 from quire.metadata import ZooKeeperOptions, open_metadata
@@ -642,7 +643,7 @@ class LedgerClient:
             last_first.callback(self._shared.timeouts.end_sessions)
             last_first.push_async_callback(self._pool.close)
             for _, handle in sorted(self._handles.items()):
-                error = ClientClosedError("the client is closed", remedy="Connect again")
+                error = client_closed()
                 last_first.push_async_callback(handle._client_closed, error)
 
     async def __aenter__(self) -> Self:
@@ -666,7 +667,7 @@ class LedgerClient:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError("the client is closed", remedy="Connect again")
+            raise client_closed()
 
     @staticmethod
     def _check_byzantine(count: int, ack_quorum: int) -> None:

@@ -34,10 +34,10 @@ from quire.codec.entry.entry import EntryCodec, EntryRun
 from quire.config import ClientConfig
 from quire.core.recovery import TrustModel
 from quire.errors import (
-    ClientClosedError,
     MetadataUnavailableError,
     QuireError,
     ReadError,
+    client_closed,
 )
 from quire.metadata.interface import Watch
 
@@ -216,7 +216,7 @@ class Feed:
         ClientClosedError if the client is closed. Cancel-safe.
         """
         if self._pool.closed:
-            raise ClientClosedError("the client is closed", remedy="Connect again")
+            raise client_closed()
         if self._driven:
             await self._woken()
             return

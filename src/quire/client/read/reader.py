@@ -20,10 +20,10 @@ from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
 from quire.core.recovery import HONEST_BOOKIES, TrustModel
 from quire.errors import (
-    ClientClosedError,
     NoSuchEntryError,
     ReadError,
     UsageError,
+    client_closed,
     whole_number,
 )
 from quire.metadata.interface import MetadataStore, Versioned
@@ -541,7 +541,7 @@ class LedgerReader:
         if self._closed:
             raise self._closed_error()
         if self._pool.closed:
-            raise ClientClosedError("the client is closed", remedy="Connect again")
+            raise client_closed()
 
     def _closed_error(self) -> UsageError:
         return UsageError(

@@ -55,12 +55,12 @@ from quire.codec.wire.v2 import Flag
 from quire.config import KIB, ClientConfig
 from quire.errors import (
     BookieError,
-    ClientClosedError,
     LedgerRecreatedError,
     NoSuchLedgerError,
     QuireError,
     ReadError,
     SilentConnectionError,
+    client_closed,
 )
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.creation import recreated
@@ -257,7 +257,7 @@ class LedgerTail:
         If its connection died silently, it is asked once more over a new one (`again`).
         """
         if self._pool.closed:
-            raise ClientClosedError("the client is closed", remedy="Connect again")
+            raise client_closed()
         config = self._config
         patience = config.speculative_read_s
         if self._misses >= self._view.metadata.ensemble_size:

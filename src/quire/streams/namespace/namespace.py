@@ -44,6 +44,7 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
     check_type,
+    client_closed,
     nothing_done,
     whole_number,
 )
@@ -926,7 +927,7 @@ class Namespace:
 
     def _check_open(self, metadata: StreamMetadata) -> None:
         if self.client.closed:
-            raise nothing_done(ClientClosedError("the client is closed", remedy="Connect again"))
+            raise nothing_done(client_closed())
         if self._closed:
             raise nothing_done(
                 StreamClosedError(
