@@ -26,14 +26,14 @@ from quire.metadata.common import (
 from quire.metadata.interface import BookieAddress, Bookies, Versioned
 from quire.metadata.ledgers.unreadable import decode_ledger
 from quire_simulator.metadata.items import MemoryPresence, StoredItem
-from quire_simulator.metadata.lag import History, View
+from quire_simulator.metadata.lag import History, Readable, View
 from quire_simulator.metadata.nodes import Change, Nodes
 
 LEARNT_S = 0.001
 """How much later than its lag a server shows a change."""
 
 
-class MemoryCluster:
+class MemoryCluster(Readable):
     """The state that all stores of a cluster share. `name` appears only in messages and URIs."""
 
     def __init__(self, name: str, *, clock: Clock, rng: random.Random) -> None:

@@ -14,8 +14,8 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 from quire.errors import NoSuchKeyError, NoSuchLedgerError
 from quire_simulator.metadata.items import MemoryPresence, StoredItem
@@ -46,7 +46,8 @@ SYNCED = frozenset(
 """The calls that change nothing, and before which the server catches up."""
 
 
-class Readable(Protocol):
+@dataclass(eq=False)
+class Readable:
     """What clients can read of a metadata store."""
 
     ledgers: dict[int, StoredItem]
@@ -57,20 +58,14 @@ class Readable(Protocol):
     tree: Nodes
 
 
-@dataclass(frozen=True, slots=True)
-class PastState:
+@dataclass(eq=False)
+class PastState(Readable):
     """What clients could read until some time."""
 
     until_s: float
-    ledgers: dict[int, StoredItem]
-    ledger_ids: list[int]
-    cookies: dict[str, StoredItem]
-    values: dict[tuple[str, ...], StoredItem]
-    presences: dict[str, MemoryPresence]
-    tree: Nodes
 
 
-READABLE = tuple(Readable.__annotations__)
+READABLE = tuple(one.name for one in fields(Readable))
 
 
 class History:
@@ -99,13 +94,13 @@ class History:
         cluster, now_s = self._cluster, asyncio.get_running_loop().time()
         self._past.append(
             PastState(
-                now_s,
                 {id_: replace(item) for id_, item in cluster.ledgers.items()},
                 list(cluster.ledger_ids),
                 {id_: replace(item) for id_, item in cluster.cookies.items()},
                 {key: replace(item) for key, item in cluster.values.items()},
                 dict(cluster.presences),
                 cluster.tree.snapshot(),
+                until_s=now_s,
             )
         )
         while self._past[0].until_s < now_s - LAG_MAX_S:
