@@ -138,12 +138,12 @@ class ClientReports:
         """Compare the ensemble changes with those in the metadata.
 
         A recovery keeps its changes for itself until it closes the ledger. A session that fails, or
-        is stopped during a change, may have stored a last change, of which it was not told.
+        is stopped or killed during a change, may have stored a last one, of which it was not told.
         """
         counted, stored = values["ensemble_changes"], self._changed[one.name]
         sessions = one.sessions
         failed = dead + sum(
-            s.failure is not None and (not s._stopped or s.pipeline.frozen) for s in sessions
+            s.pipeline.frozen or (s.failure is not None and not s._stopped) for s in sessions
         )
         most = float(stored)
         if any(session._lac_sent is not None for session in sessions):
